@@ -31,8 +31,8 @@ class Vendor:
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
     vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
-    config: what is run on it first. numbered: the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device. hidden: the value of its first
-    variable with which a process sees none of its devices, where a runtime of another's would look at them.
+    config: what is run on it first. numbered: the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device, or
+    a command that says so, where its pattern matches. hidden: the value of its first variable with which a process sees none of its devices, where a runtime of another's would look at them.
     """
 
     label: str
@@ -46,12 +46,14 @@ class Vendor:
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
     config: str = "configs/accelerators.yaml"
     numbered: bool = False
-    exclusive: bool = False
+    exclusive: bool | Command = False
     hidden: str | None = None
 
 
 #: A line that is a name and nothing else.
 _LINES = r"^(?P<model>\S.*)$"
+#: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
+_EXCLUSIVE = Command(("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"), r"^Exclusive_Process")
 #: A card of `nvidia-smi -L`; in place of one that is cut into MIG slices, each slice.
 _CARDS = (
     r"^(?:(?P<card>GPU \d+:)|[ \t]+(?P<part>MIG))[ \t]+(?P<model>\S.*?)(?:[ \t]+Device[ \t]+\d+:)?"
@@ -63,7 +65,7 @@ _CARDS = (
 VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
            (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
-           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, hidden=""),
+           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, exclusive=_EXCLUSIVE, hidden=""),
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),

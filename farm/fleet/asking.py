@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -14,6 +15,7 @@ from farm.fleet.child_process import ChildProcess, Death, Limits
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
+from tasks.vendors import DEVICE_VENDOR
 
 #: Seconds a runtime may take to be imported and to find its device.
 PROBE_DEADLINE_S = 180.0
@@ -56,7 +58,8 @@ class Asking:
         build: bool = True,
     ) -> None:
         asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
-        self.answers = {s.name: a for s in asked if (a := probing.answered(s, cache)) is not None}
+        known = {s.name: (s, probing.answered(s, cache)) for s in asked}
+        self.answers = {name: a | _exclusive(s) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
         self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
@@ -79,6 +82,7 @@ class Asking:
             self._left.put(families[key])
         # A process dies with the thread that started it (PR_SET_PDEATHSIG), and must not keep one that ends.
         self._building: set[threading.Thread] = set()
+        self._alone = threading.Lock()  # held by whoever asks of a device that one process at a time may open
         for _ in range(min(AT_ONCE, len(families))):
             threading.Thread(target=self._work, daemon=True).start()
 
@@ -119,9 +123,6 @@ class Asking:
             self._came.put(error)
 
     def _family(self, specs: list[BackendSpec]) -> Answers:
-        answers: Answers = {}
-        child: ChildProcess | None = None
-        began = start_s = 0.0
         self._building.add(threading.current_thread())
         try:
             python = envs.python_of(specs[0], self._cache, self._given_up)
@@ -129,6 +130,14 @@ class Asking:
             return {spec.name: {"unavailable": str(error)} for spec in specs}
         finally:
             self._building.discard(threading.current_thread())
+        exclusive = _exclusive(specs[0])
+        with self._alone if exclusive else contextlib.nullcontext():
+            return {name: answer | exclusive for name, answer in self._asked(specs, python).items()}
+
+    def _asked(self, specs: list[BackendSpec], python: str) -> Answers:
+        answers: Answers = {}
+        child: ChildProcess | None = None
+        began = start_s = 0.0
         for spec in specs:
             said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
             if child and isinstance(said, Death) and said.killed:
@@ -152,6 +161,11 @@ class Asking:
         if child is not None:
             child.close()
         return answers
+
+
+def _exclusive(spec: BackendSpec) -> dict[str, Any]:
+    """Of an answer: that one process at a time may open the backend's device here; {} where several may."""
+    return {"exclusive": True} if detect.one_process(visible.for_child(spec)[DEVICE_VENDOR]) else {}
 
 
 def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:

@@ -352,9 +352,14 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
         for name in ("VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__", "PYTHONDONTWRITEBYTECODE"):
             env.pop(name, None)
         # Ray's own additions for its workers (its job's working directory, this installation) are of this Python.
-        path = os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p).resolve() != ROOT)
+        path = without_farm(path)
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT if own else tasks_alone()), *([path] if path else [])])
     return env | (extra or {})
+
+
+def without_farm(path: str) -> str:
+    """The folders of a PYTHONPATH, but for this installation's own."""
+    return os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p).resolve() != ROOT)
 
 
 def tasks_alone() -> Path:

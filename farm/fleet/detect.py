@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.model import Refusal
-from tasks.vendors import BY_LABEL, VENDORS, Vendor
+from tasks.vendors import BY_LABEL, VENDORS, Command, Vendor
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
 COMMAND_S = 15.0
@@ -214,6 +214,13 @@ def check_vendor(label: str, where: str) -> Vendor:
 def here() -> dict[str, Finding]:
     """`detect` of this machine, once a process."""
     return detect()
+
+
+@functools.cache
+def one_process(label: str) -> bool:
+    """Whether one process at a time may open a device of a vendor's on this machine."""
+    said = BY_LABEL[label].exclusive if label in BY_LABEL else False
+    return bool(re.search(said.pattern, _output(said.argv)[0], re.MULTILINE)) if isinstance(said, Command) else said
 
 
 def _glob(root: Path, pattern: str) -> list[str]:

@@ -14,10 +14,12 @@ from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendo
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
 #: One device: a number, a number and one of its tiles (ZE_AFFINITY_MASK), or an id (of a card or of a MIG slice).
 _DEVICE = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[0-9A-Za-z/-]+")
+#: What a variable says in other words than numbers.
+_SAY = {_SELECTOR: "level_zero:0,1", "CUDA_VISIBLE_DEVICES": "numbers (0,1), ids (GPU-…, MIG-…)"}
 #: Values that give none at all (CUDA's and Neuron's notes on these variables).
 _NONE = ("", "-1", "none", "NoDevFiles", "void")
 #: Values that leave the choice open.
-_ALL = ("all", "*", "gpu")
+_ALL = ("all", "gpu")
 
 
 class NonsenseVariable(ValueError):
@@ -31,7 +33,7 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
         kind, _, text = text.rpartition(":")
         if kind.startswith("!") or ";" in value:
             return None
-    if text in _ALL:
+    if text in _ALL or "*" in text:  # oneAPI's "*.*": every tile of every card
         return None
     if text in _NONE:
         return ()
@@ -42,9 +44,8 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
         elif _DEVICE.fullmatch(item):
             found.append(item)
         else:
-            raise NonsenseVariable(
-                f"${name} is {value!r}: {item!r} is no device; say numbers (0,1), ids (GPU-…, MIG-…), or unset it"
-            )
+            say = _SAY.get(name, "numbers (0,1)")
+            raise NonsenseVariable(f"${name} is {value!r}: {item!r} is no device; say {say}, or unset it")
     return tuple(dict.fromkeys(found))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import scratch
+from farm.fleet.child_process import without_farm
 from tasks.model import Status
 from tasks.model.errors import masked
 
@@ -28,18 +29,20 @@ LABELS = {
 _ALIKE, _LAST = 0.5, 30
 #: Of the error of a row: a program that the runtime started died.
 _DIED = re.compile(r"\bdied of SIG")
+_MISSING = re.compile(r"No module named '(\w+)")
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
-def alone(path: Path, timeout_s: float, python: str) -> subprocess.CompletedProcess[str] | None:
-    """A script run by itself with the interpreter ``python``, in an empty folder, isolated from this installation's paths;
-    None if it did not end in time."""
+def alone(path: Path, timeout_s: float, python: str, folders: str = "") -> subprocess.CompletedProcess[str] | None:
+    """A script run by itself with the interpreter ``python``, in an empty folder, isolated from this installation's paths, with
+    the modules in ``folders`` (as PYTHONPATH has them); None if it did not end in time."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    env |= {"PYTHONPATH": folders} if folders else {}
     with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.folder()) as elsewhere:
         env["TMPDIR"] = elsewhere
         try:
             return subprocess.run(
-                [python, "-I", str(path.resolve())],
+                [python, *([] if folders else ["-I"]), str(path.resolve())],
                 cwd=elsewhere,
                 env=env,
                 capture_output=True,
@@ -69,8 +72,19 @@ def check(
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
+    shown, text = _checked(alone(path, timeout_s, python), row, timeout_s, short)
+    if (missing := _MISSING.search(text)) and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
+        # As vendors install some of theirs: CANN's set_env.sh names its folders there.
+        there, said = _checked(alone(path, timeout_s, python, folders), row, timeout_s, short)
+        if there:
+            return there, f"{said}, with the $PYTHONPATH of this shell, which has {missing[1]}"
+    return shown, text
+
+
+def _checked(
+    done: subprocess.CompletedProcess[str] | None, row: Mapping[str, Any], timeout_s: float, short: bool
+) -> tuple[bool, str]:
     status = Status(row["status"])
-    done = alone(path, timeout_s, python)
     if done is None:
         shown = status is Status.TIMEOUT
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"

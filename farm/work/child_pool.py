@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.fleet import envs, visible
+from farm.fleet import detect, envs, visible
 from farm.fleet.child_process import ChildProcess, Death
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
-from tasks.vendors import BY_LABEL, VISIBLE
+from tasks.vendors import VISIBLE
 
 #: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
 SIZE = 8
@@ -185,8 +185,7 @@ def _key(job: Job) -> tuple[Any, ...]:
 
 
 def _is_exclusive(answer: Any) -> bool:
-    vendor = BY_LABEL.get(answer.info.get("device_vendor", "")) if isinstance(answer, wire.Ready) else None
-    return vendor is not None and vendor.exclusive
+    return isinstance(answer, wire.Ready) and detect.one_process(answer.info.get("device_vendor", ""))
 
 
 def _spins(child: ChildProcess) -> bool:

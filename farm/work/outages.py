@@ -120,7 +120,7 @@ class Outages:
                 self.quarantine(self._plan.name(b), place, f"a new process does not find it: {flight.gone}")
         elif not believed and self._placement.available[b]:
             notice = (
-                f"a new process of {self._plan.name(b)} does not find {self._called(place)}: {flight.gone}; "
+                f"a new process of {self._plan.name(b)} does not find {self._called(place, 'its device on ')}: {flight.gone}; "
                 "what it had left is run again"
             )
             if notice not in self.notices:
@@ -177,9 +177,9 @@ class Outages:
     def _host(self, place: Place) -> str:
         return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
 
-    def _called(self, place: Place) -> str:
-        """A device, or a whole node, for people."""
-        return f"device {place.device} of {self._host(place)}" if place.device else self._host(place)
+    def _called(self, place: Place, unnumbered: str = "") -> str:
+        """A device, or a whole node, for people; unnumbered: in front of the node, where it is a device without a number."""
+        return f"device {place.device} of {self._host(place)}" if place.device else f"{unnumbered}{self._host(place)}"
 
     def bury(self, b: int, why: str) -> None:
         """A backend is gone for good: what is left of its cells becomes rows that say so."""

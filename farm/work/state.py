@@ -122,8 +122,8 @@ class Plan:
         return self.offers[self.matrix.backends[b].name]
 
     def fraction(self, b: int) -> float:
-        """The share of a device that a job of the backend takes."""
-        return self.config.backends[b].fraction
+        """The share of a device that a job of the backend takes: all of one that one process at a time may open."""
+        return 1.0 if self.offer(b).info.get("exclusive") else self.config.backends[b].fraction
 
     def case_ms(self, g: int, b: int) -> float | None:
         """Milliseconds that a case of a cell took in an earlier run; None where none tells."""

@@ -32,6 +32,8 @@ T = TypeVar("T")
 REDUCED = "reduced_precision_reduction"
 #: The option that makes a CPU flush subnormal numbers, as many devices do.
 FLUSH = "flush_subnormals"
+#: What torch says where its driver works and shows no device.
+_NO_DEVICE = re.compile(r"No .*(?:GPU|device)s? (?:is|are) available|Device not found")
 #: Ops whose tensors but the first say what is done and stay on the CPU: torch wants them there, whatever the device.
 TOLD_ON_CPU = ("torch:tensor_split",)
 
@@ -145,13 +147,15 @@ class TorchEager(Backend):
                 f"torch {torch.__version__} knows no device type {self.target!r} (is its plugin installed?)"
             )
         if not module.is_available():
+            names = BY_LABEL[self.device_vendor].visible if self.device_vendor in BY_LABEL else ()
+            told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
+            hint = f" ({told}: name what is there, or unset it)" if told else ""
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
-                raise Unavailable(f"torch {torch.__version__}: {_advised(error)}") from None
-            names = BY_LABEL[self.device_vendor].visible if self.device_vendor in BY_LABEL else ()
-            told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
-            raise Unavailable(f"torch {torch.__version__} finds no {self.target} device{told and f' ({told})'}")
+                said = _advised(error)
+                raise Unavailable(f"torch {torch.__version__}: {said}{hint * bool(_NO_DEVICE.search(said))}") from None
+            raise Unavailable(f"torch {torch.__version__} finds no {self.target} device{hint}")
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
             module.set_per_process_memory_fraction(float(os.environ[FRACTION]))
         return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else self.target
@@ -376,7 +380,7 @@ def _advised(error: BaseException) -> str:
             "; this torch has no code for this device: name one that has among its packages",
         ),
     ):
-        said += what if re.search(words, said) else ""
+        said = said.rstrip(".") + what if re.search(words, said) else said
     return said
 
 

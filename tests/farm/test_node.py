@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from farm.commands import node as node_command
 from farm.fleet import asking, detect, inventory, node, visible
 from farm.fleet.child_process import Limits
 from farm.plan.config import BackendConfig
-from farm.work import child_pool
+from farm.work import catalogue, child_pool
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -201,7 +202,9 @@ def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: d
     assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
 
 
-def test_a_preparing_child_is_started_without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_and_listing_children_are_started_without_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     given: list[dict[str, str]] = []
 
@@ -211,7 +214,50 @@ def test_a_preparing_child_is_started_without_devices(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(child_pool.ChildProcess, "asked", asked)
     child_pool.ChildPool().get(Job(name="p", cache=str(tmp_path), limits=Limits()))
-    assert given[0]["CUDA_VISIBLE_DEVICES"] == ""
+    catalogue._ask("torch", 1.0)
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in given] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "backends", "mode", "most"),
+    [
+        ("google", ("jax-tpu", "torch-xla"), "", 1),
+        ("amd", ("jax-rocm", "torch-rocm"), "", 2),
+        ("nvidia", ("jax-cuda", "torch-cuda"), "Default", 2),
+        ("nvidia", ("jax-cuda", "torch-cuda"), "Default\nExclusive_Process", 1),  # as nvidia-smi -c has set the second
+    ],
+)
+def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_another(
+    vendor: str,
+    backends: tuple[str, ...],
+    mode: str,
+    most: int,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if mode:
+        command(root, "nvidia-smi", f"echo '{mode}'")
+    detect.one_process.cache_clear()
+    asked_now: list[int] = []
+    seen: list[int] = []
+
+    def asked(*how: object) -> tuple[Any, Any]:
+        asked_now.append(1)
+        until = time.monotonic() + (0.3 if most == 1 else 20)
+        while time.monotonic() < until and max(seen, default=0) < 2:
+            seen.append(len(asked_now))
+            time.sleep(0.01)
+        return types.SimpleNamespace(close=asked_now.pop), wire.Ready({"device_vendor": vendor})
+
+    monkeypatch.setattr(asking.ChildProcess, "asked", asked)
+    monkeypatch.setattr(asking.envs, "of", lambda spec: None)
+    monkeypatch.setattr(asking.envs, "python_of", lambda *a: sys.executable)
+    specs = [BackendSpec.parse(name) for name in backends]
+    answers = asking.probe(specs, tmp_path)
+    assert max(seen) == most and {a.get("exclusive", False) for a in answers.values()} == {most == 1}
+    assert child_pool._is_exclusive(wire.Ready({"device_vendor": vendor})) is (most == 1)
+    detect.one_process.cache_clear()
 
 
 @pytest.mark.parametrize(("vendor", "interpreted"), [("", "1"), ("intel", None), ("nvidia", None)])

@@ -29,7 +29,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     state = tmp_path / "devices"
     state.mkdir()
     path = os.pathsep.join([str(PLUGIN), str(ASCEND), str(ROOT)])
-    return {"PYTHONPATH": path, "PATH": f"{ASCEND / 'bin'}:{os.environ['PATH']}", "FARM_NPU": str(state)}
+    return {"PYTHONPATH": path, "PATH": f"{ASCEND / 'bin'}:{os.environ['PATH']}", "FARM_DEVICES": str(state)}
 
 
 def config(path: Path, samples: int, *ops: str) -> Path:
@@ -77,8 +77,8 @@ def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
     """On a node of Ray's: the other device runs what the first had left."""
     ops = "add mul exp log sqrt tanh relu sigmoid silu sum mean max min softmax where clamp cat gather".split()
     file = config(tmp_path / "c.yaml", 2, *ops)
-    done = launch(file, "--ray", "--results", results, FARM_NPU_LOSE="60", **machine)
-    (lost,) = Path(machine["FARM_NPU"]).glob("lost-*")
+    done = launch(file, "--ray", "--results", results, FARM_DEVICES_LOSE="60", **machine)
+    (lost,) = Path(machine["FARM_DEVICES"]).glob("lost-*")
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["device_ids"]) <= {"0", "1"}
     failed = rows[rows["status"] != "pass"]

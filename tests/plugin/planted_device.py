@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import types
@@ -57,6 +58,31 @@ def load(name: str = NAME) -> Any:
     torch._register_device_module(name, module)
     torch.utils.generate_methods_for_privateuse1_backend()
     return module
+
+
+class Bus:
+    """The devices of a machine, as one of its processes has them: each may be lost, for good.
+
+    $FARM_DEVICES: a folder, their state. A file "lost-1" there: the second has fallen off the bus. $FARM_DEVICES_LOSE: 300, the
+    first device that a process has waited for so many times is lost. visible: the vendor's variable; says: its words of a loss.
+    """
+
+    def __init__(self, visible: str, says: str) -> None:
+        self._machine = Path(os.environ.get("FARM_DEVICES") or "/nonexistent")
+        self._left, self._says = int(os.environ.get("FARM_DEVICES_LOSE") or -1), says
+        named = re.match(r"(?:level_zero:)?(\d+)", os.environ.get(visible, ""))
+        self.number = named[1] if named else "0"
+
+    def lost(self) -> bool:
+        return (self._machine / f"lost-{self.number}").exists()
+
+    def synchronize(self, device: object = None) -> None:
+        """Raises RuntimeError where the device is gone."""
+        self._left -= 1
+        if self._left == 0 and not list(self._machine.glob("lost-*")):
+            (self._machine / f"lost-{self.number}").touch()
+        if self.lost():
+            raise RuntimeError(f"{self._says}: device {self.number} is lost")
 
 
 class OnMemory(TorchEager):

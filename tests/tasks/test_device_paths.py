@@ -15,11 +15,13 @@ import pytest
 from farm.fleet import envs, visible
 from farm.plan.model import BackendConfig
 from tasks.backends import iree, openvino
+from tasks.backends.base import FRACTION
 from tasks.backends.jax import Jax
 from tasks.backends.shared import architectures, packages
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.tinygrad import Tinygrad
-from tasks.model import Unavailable
+from tasks.backends.torch import TorchEager
+from tasks.model import Form, Unavailable
 
 
 def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +69,28 @@ def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPat
     ]
 
 
+def test_iree_compiles_for_the_device_that_is_here_and_keeps_its_code_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    version, runtime = types.ModuleType("iree.compiler.version"), types.ModuleType("iree.runtime")
+    compiler, whole = types.ModuleType("iree.compiler"), types.ModuleType("iree")
+    compiler.version, whole.compiler, whole.runtime = version, compiler, runtime  # type: ignore[attr-defined]
+    runtime.query_available_drivers = lambda: ["hip"]  # type: ignore[attr-defined]
+    for module in (whole, compiler, version, runtime):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(iree, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
+    monkeypatch.setattr(iree, "_version", lambda: "1")
+    monkeypatch.setattr(iree.artefacts, "kept", lambda kind, key, make: key)
+    keys: list[Any] = []
+    for target in ("gfx942", "gfx90a"):
+        named = replace(iree.TARGETS["hip"], architecture=("--iree-rocm-target", lambda target=target: target))
+        monkeypatch.setitem(iree.TARGETS, "hip", named)
+        made = iree.Iree("iree-hip", "hip", {})
+        with pytest.raises(Unavailable, match="asked"):
+            made.probe()
+        keys.append(made._code(Form("onnx", "onnx:Add", "float32", [], model=b"model")))
+        assert f"--iree-rocm-target={target}" in keys[-1]
+    assert keys[0] != keys[1]
+
+
 class FakeCore:
     """OpenVINO's Core over one device."""
 
@@ -99,7 +123,7 @@ def test_openvino_asks_a_device_only_what_it_can_be_asked(
 def test_openvino_computes_on_the_device_that_its_task_was_given(
     number: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core: Any = FakeCore(["FP32"], HINTS)
+    core: Any = FakeCore(["FP16"], HINTS)
     core.available_devices = ["CPU", "GPU.0", "GPU.1"]
     monkeypatch.setattr(openvino, "_core", lambda: core)
     monkeypatch.setattr(openvino, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
@@ -108,7 +132,7 @@ def test_openvino_computes_on_the_device_that_its_task_was_given(
     made = openvino.OpenVino("openvino-gpu", "gpu", {})
     with pytest.raises(Unavailable, match="asked"):
         made.probe()
-    assert made._target == target
+    assert made._target == target and made._asked == {"EXECUTION_MODE_HINT": "ACCURACY"}
     monkeypatch.setenv("FARM_DEVICE_NUMBER", "2")
     with pytest.raises(Unavailable, match="finds no device GPU.2; it finds CPU, GPU.0, GPU.1"):
         openvino.OpenVino("openvino-gpu", "gpu", {}).probe()
@@ -127,6 +151,24 @@ def test_jaxs_bfloat16_on_a_gpu_is_not_offered() -> None:
     with pytest.raises(ValueError, match="precision is one of float32, tensorfloat32, not 'bfloat16'"):
         Jax("jax-cuda", "cuda", {"precision": "bfloat16"})
     assert Jax("jax-tpu", "tpu", {"precision": "bfloat16"}).precision == "bfloat16"
+
+
+def test_a_runtime_is_told_how_much_of_a_shared_device_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    told: list[float] = []
+    monkeypatch.setenv(FRACTION, "0.25")
+    for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_PLATFORMS"):
+        monkeypatch.setenv(name, "to be put back")
+        monkeypatch.delenv(name)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(Unavailable, match="jax cannot be imported"):
+        Jax("jax-cuda", "cuda", {}).probe()
+    assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.25"
+    answers: dict[str, Any] = {"is_available": lambda: True, "get_device_name": lambda index: "GPU"}
+    for name, answer in (answers | {"set_per_process_memory_fraction": told.append}).items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    assert TorchEager("torch-cuda", "cuda", {})._accelerator() == "GPU" and told == [0.25]
 
 
 def test_an_index_belongs_to_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,23 @@ def test_a_second_backend_of_one_process_gets_the_plugins_devices_too() -> None:
         assert [x.ep_name for x in made._devices] == ["QNNExecutionProvider"]
 
 
+def test_tensorrts_libraries_come_with_its_environment_and_are_loaded_before_a_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(module, "load_libraries", lambda package, names: loaded.append(package))
+    made, ort = backend("tensorrt"), FakeOrt()
+    ort.loaded = ["TensorrtExecutionProvider"]
+    made._find_provider(ort)
+    assert loaded == ["tensorrt_libs"]
+    assert any(x.startswith("tensorrt-cu13-libs==") for x in made.packages)
+    assert any(x.startswith("onnxruntime-ep-nv-tensorrt-rtx") for x in backend("tensorrt-rtx").packages)
+
+
+def test_a_convolution_of_cudas_provider_is_not_chosen_by_a_stopwatch() -> None:
+    assert backend("cuda")._options["cudnn_conv_algo_search"] == "HEURISTIC"
+
+
 def test_a_plugin_that_is_not_installed_is_named() -> None:
     with pytest.raises(Unavailable, match="has no QNNExecutionProvider.*onnxruntime_qnn cannot be imported"):
         backend("qnn")._find_provider(FakeOrt())

@@ -392,6 +392,31 @@ def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPa
     assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0"
 
 
+def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = eager("cuda")
+    for name in ("_accelerator", "_try"):
+        monkeypatch.setattr(backend, name, lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
+    monkeypatch.setattr(torch_switches, "driver", lambda: "580.95")
+    monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
+    monkeypatch.setattr("tasks.backends.torch.cuda_driver.load", lambda: None)
+    monkeypatch.setattr("tasks.backends.torch.cuda_driver.identity", lambda library: ["uuid=GPU-1", "ecc=on"])
+    before = torch.is_warn_always_enabled()
+    info = backend.probe()
+    torch.set_warn_always(before)
+    assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
+    assert backend.flags.endswith("uuid=GPU-1 ecc=on")
+
+
+def test_a_row_says_that_triton_interpreted_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    for value, said in (("1", True), ("0", False)):
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+        assert ("triton=interpreted" in eager("cpu").flags) is said
+
+
 def test_what_torch_wants_on_the_cpu_stays_there() -> None:
     arrays = [np.zeros(4, np.float32), np.array([1, 2])]
     args, kwargs = encode((TensorSpec(0), TensorSpec(1))), encode({})
