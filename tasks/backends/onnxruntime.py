@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 import re
 import sys
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
-from tasks.backends.shared import ort_lines, ort_shapes
+from tasks.backends.shared import cuda_driver, ort_lines, ort_shapes
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.native_output import captured
@@ -303,6 +304,15 @@ class OnnxRuntime(Backend):
     def precise(self) -> Backend | None:
         return self.but(_options={**self._options, "use_tf32": "0"}) if self._options.get("use_tf32") == "1" else None
 
+    def _provider_options(self) -> dict[str, str]:
+        """What the provider is given: its options, and the share of a GPU's memory that is this process's own."""
+        if FRACTION not in os.environ or self._provider != "CUDAExecutionProvider":
+            return self._options
+        with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
+            bound = int(float(os.environ[FRACTION]) * cuda_driver.memory(cuda_driver.load()))
+            return {"gpu_mem_limit": str(bound)} | self._options
+        return self._options
+
     def _session(self, ort: Any, model: bytes, alone: bool = True) -> Any:
         """alone: nothing may be left to the CPU, not what is there by design either."""
         options = ort.SessionOptions()
@@ -315,7 +325,8 @@ class OnnxRuntime(Backend):
             options.add_session_config_entry(str(key), str(value))
         if self._level:
             options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self._level])
-        providers: list[Any] | None = [(self._provider, self._options)] if self._options else [self._provider]
+        given = self._provider_options()
+        providers: list[Any] | None = [(self._provider, given)] if given else [self._provider]
         if self._devices:
             options.add_provider_for_devices(self._devices, self._options)
             providers = None

@@ -31,6 +31,7 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     for (int i = 0; i < 16; i++) uuid[i] = i + (getenv("FARM_STUB_CUDA_MIG") ? 128 : 0);
     return 0;
 }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)80 << 30; return 0; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuMemAlloc_v2(uint64_t *address, size_t size) {
     const char *bound = getenv("FARM_STUB_CUDA_BYTES");

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.backends import BackendSpec
+from tasks.backends.base import FRACTION
 from tasks.backends.shared import cuda_driver
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -37,6 +39,20 @@ def test_a_row_says_which_gpu_or_slice_of_one_and_whether_its_memory_is_checked(
     monkeypatch.setenv("FARM_STUB_CUDA_ECC", "1")
     monkeypatch.setenv("FARM_STUB_CUDA_MIG", "1")
     assert cuda_driver.identity(library) == [whole, "ecc=on", "mig=MIG-80818283-8485-8687-8889-8a8b8c8d8e8f"]
+
+
+def test_a_provider_of_onnx_runtimes_is_told_its_share_of_the_memory(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_driver, "load", lambda: library)
+    for fraction, bound in (("0.25", str(20 << 30)), (None, None)):
+        monkeypatch.delenv(FRACTION, raising=False)
+        if fraction:
+            monkeypatch.setenv(FRACTION, fraction)
+        assert [
+            BackendSpec.parse(name).create()._provider_options().get("gpu_mem_limit")  # type: ignore[attr-defined]
+            for name in ("ort-cuda", "ort-migraphx")
+        ] == [bound, None]
 
 
 def test_memory_goes_there_and_back(library: Any) -> None:

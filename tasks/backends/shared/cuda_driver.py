@@ -65,6 +65,15 @@ def identity(library: Any, ordinal: int = 0) -> list[str]:
     return found
 
 
+def memory(library: Any, ordinal: int = 0) -> int:
+    """Bytes of the GPU that this process sees. No context is made. Raises CudaError."""
+    device, size = c_int(), c_size_t()
+    call(library, "cuInit", c_uint(0))
+    call(library, "cuDeviceGet", byref(device), c_int(ordinal))
+    call(library, "cuDeviceTotalMem_v2", byref(size), device)
+    return int(size.value)
+
+
 class Device:
     """One GPU with its primary context (the one that CUDA's runtime API uses) current in this thread.
 
