@@ -27,7 +27,7 @@ from tasks.backends.shared.few_lines import NoScript, Setting
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
-from tasks.model.dtypes import NATIVE, PACKED_BITS
+from tasks.model.dtypes import NATIVE, PACKED_BITS, dtype_name
 
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
 JUDGE = (
@@ -40,6 +40,8 @@ JUDGE = (
     "judge/policy.py",
     "judge/worst.py",
 )
+#: Of a case whose row breaks what mathematics promises of its op.
+PROMISES = ("judge/ascending.py", "judge/properties.py")
 #: What else the script's own text needs.
 _IMPORTS = ("base64", "enum", "json", "math", "zlib")
 
@@ -63,7 +65,7 @@ def generate(source: Source) -> str:
 
 def _head(source: Source, runtime: Runtime) -> dict[str, Any]:
     """What the first lines of a script say, and the judge."""
-    imports, judge = judge_source()
+    imports, judge = judge_source(JUDGE + PROMISES * bool(source.promised))
     setting: Setting | None = runtime.values.get("setting")
     own = {(name, "") for name in (*_IMPORTS, *(["ctypes"] if runtime.values.get("exotic") else []))}
     return {
@@ -98,17 +100,19 @@ def _numbers(source: Source, data: Data) -> dict[str, Any]:
         "precision": repr(source.precision),
         "policy": pprint.pformat(_policy(source), width=110),
         "limit": repr(f": up to {source.policy.limit(*_case(source))}" if limited else ""),
+        "promised": [data.add(x) for x in source.promised],
+        "broken": repr(source.group.op),
         "arrays": [repr(x) for x in data.index],
         "data": data.text(),
     }
 
 
 @functools.cache
-def judge_source() -> tuple[frozenset[tuple[str, str]], str]:
+def judge_source(files: tuple[str, ...] = JUDGE) -> tuple[frozenset[tuple[str, str]], str]:
     """((module, name) of every import, text) of the judge: its files one after another, without what they say of each
     other. A name of "" stands for the module itself."""
     imports, parts = set(), []
-    for name in JUDGE:
+    for name in files:
         text = (Path(tasks.__file__).parent / name).read_text(encoding="utf-8")
         lines, tree = text.splitlines(), ast.parse(text)
         for node in tree.body:
@@ -176,6 +180,7 @@ def _needs(source: Source, runtime: Runtime) -> str:
     if runtime.template == "bundled.py.j2":
         return "numpy, ml_dtypes and the runtime; how it is called is embedded, see run()"
     lacking = {leaf.dtype for leaf in source.expected} - NATIVE - PACKED_BITS.keys() - {"str", "bfloat16", "complex32"}
+    lacking |= {dtype_name(x.dtype) for x in source.promised} - NATIVE
     return f"numpy, {runtime.module} and ml_dtypes" if lacking else f"numpy and {runtime.module} only"
 
 

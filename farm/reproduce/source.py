@@ -28,7 +28,8 @@ EVERY = -1
 
 @dataclass(frozen=True)
 class Source:
-    """What a script is made of. title, found: words for its first lines; actual: outputs of a run, if there was one."""
+    """What a script is made of. title, found: words for its first lines; actual: outputs of a run, if there was one;
+    promised: the inputs, where what the row is about is what mathematics promises of the op on all of them."""
 
     title: str
     found: str
@@ -45,6 +46,7 @@ class Source:
     device: str
     actual: list[np.ndarray] | None = None
     environment: Environment | None = None
+    promised: tuple[np.ndarray, ...] = ()
 
 
 @dataclass

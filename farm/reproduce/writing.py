@@ -19,6 +19,7 @@ from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.backends.shared.few_lines import NoScript
 from tasks.model import Form, Status, is_inexact
+from tasks.model.kind import KIND_PROPERTY
 
 
 def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
@@ -51,6 +52,7 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
         device=outcome.info.device if outcome.info else story["device"],
         actual=outcome.actual,
         environment=case.environment,
+        promised=tuple(case.sample.tensors()) if row["kind"] == KIND_PROPERTY else (),
     )
 
 

@@ -23,7 +23,7 @@ class Ascending:
         return mirrored(self.values)
 
 
-def of(given: np.ndarray) -> Ascending:
+def ascending(given: np.ndarray) -> Ascending:
     """The inputs, of any shape, in ascending order; equal ones as they came."""
     return _of(given.tobytes(), dtype_name(given.dtype))
 

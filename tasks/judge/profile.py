@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.judge import ascending
+from tasks.judge.ascending import ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex
 from tasks.model.dtypes import rounded
@@ -26,7 +26,7 @@ def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
     ):
         return ""
     with np.errstate(all="ignore"):
-        inputs = ascending.of(given)
+        inputs = ascending(given)
         order = inputs.order[np.isfinite(inputs.values)]
         if not order.size:
             return ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from tasks.judge import ascending
+from tasks.judge.ascending import Ascending, ascending, mirrored
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL
 from tasks.model.dtypes import dtype_name, np_dtype, shown
@@ -66,19 +66,19 @@ def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> str:
     if (dtype := dtype_name(actual.dtype)) not in EPS:
         return ""
     with np.errstate(all="ignore"):
-        return next(_of_one(name, ascending.of(given[0]), actual.astype(np.float64).reshape(-1), dtype), "")
+        return next(_of_one(name, ascending(given[0]), actual.astype(np.float64).reshape(-1), dtype), "")
 
 
-def _of_one(name: str, inputs: ascending.Ascending, y: np.ndarray, dtype: str) -> Iterator[str]:
+def _of_one(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[str]:
     x, y = inputs.values, y[inputs.order]
     known = ~np.isnan(y)
     if known.all():
-        mirrored = lambda: inputs.mirrored  # noqa: E731
+        places = lambda: inputs.mirrored  # noqa: E731
     else:
         x, y = x[known], y[known]
-        mirrored = lambda: ascending.mirrored(x)  # noqa: E731
+        places = lambda: mirrored(x)  # noqa: E731
     if any(name in names for names in (_RISES, _FALLS, _ODD, _EVEN)):
-        yield from _ordered(name, x, y, dtype, mirrored)
+        yield from _ordered(name, x, y, dtype, places)
     low, high = _BOUNDS.get(name, (-np.inf, np.inf))
     outside = (y < low) | (y > high)
     if outside.any():
@@ -112,15 +112,15 @@ def _ordered(name: str, x: np.ndarray, y: np.ndarray, dtype: str, places: Callab
                 yield _shown(f"not {word}", x, y, int(np.argmax(sign * y[: at + 1])), at)
     if not (name in _ODD or name in _EVEN):
         return
-    mirrored = places()
-    pairs = x[mirrored] == -x
+    opposite = places()
+    pairs = x[opposite] == -x
     for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
         if name in names:
-            off = np.flatnonzero(pairs & (y[mirrored] != sign * y))
-            apart = ulps(y[mirrored[off]] - sign * y[off], off)
+            off = np.flatnonzero(pairs & (y[opposite] != sign * y))
+            apart = ulps(y[opposite[off]] - sign * y[off], off)
             if (apart > 0).any():
                 at = int(off[np.nanargmax(apart)])
-                yield _shown(f"not {word}", x, y, at, int(mirrored[at]))
+                yield _shown(f"not {word}", x, y, at, int(opposite[at]))
 
 
 def _twice(word: str, x: np.ndarray, y: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]) -> Iterator[str]:

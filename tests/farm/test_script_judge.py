@@ -27,7 +27,7 @@ from farm.commands.run import FOUND
 from farm.commands.run import main as launch
 from farm.reproduce import trial
 from farm.reproduce.offending import MOST, offending
-from farm.reproduce.script import _policy, generate, import_lines, judge_source
+from farm.reproduce.script import JUDGE, PROMISES, _policy, generate, import_lines, judge_source
 from farm.reproduce.source import EVERY, Data, Source, templates
 from farm.reproduce.trial import LABELS
 from tasks.backends import BackendSpec
@@ -143,8 +143,9 @@ def test_the_limits_that_a_script_takes_along_are_those_that_hold(op_class: OpCl
             assert part.limit(*key) == whole.limit(*key) and len(part.limits) < 12
 
 
-def test_the_judge_of_a_script_stands_by_itself() -> None:
-    found, text = judge_source()
+@pytest.mark.parametrize("files", [JUDGE, JUDGE + PROMISES], ids=["judge", "promises"])
+def test_the_judge_of_a_script_stands_by_itself(files: tuple[str, ...]) -> None:
+    found, text = judge_source(files)
     imports = import_lines(found)
     assert not re.search(
         r"\b(tasks|farm)\b", "\n".join([*imports, text]).replace("of the farm", "").replace("farm's", "")
@@ -213,6 +214,21 @@ def test_every_value_of_a_dtype_is_made_by_the_script_and_nothing_else_is() -> N
     )
     for k, array in enumerate((every, every.view(np.int16).reshape(256, 256), np.arange(256, dtype=np.uint8), other)):
         assert made["array"](k).tobytes() == array.tobytes() and made["array"](k).shape == array.shape
+
+
+def test_a_script_shows_what_mathematics_promises_and_a_kernel_breaks() -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    with np.errstate(all="ignore"):
+        exact = np.tanh(x.astype(np.float64))
+    right = exact.astype(np.float16)
+    wrong = right.copy()
+    at = int(np.flatnonzero(x == 0.75)[0])
+    wrong[at : at + 2] = np.nextafter(right[at : at + 2], np.float16([1, 0]))  # within the limit, and not rising
+    leaf = Leaf("float16", x.shape, exact, np.zeros(x.shape))
+    made = source([leaf], "float16", OpClass.ELEMENTARY, POLICIES["error_units"], "", "")
+    made = replace(made, group=replace(made.group, op="torch:tanh"), promised=(x,))
+    shown = [run_script(generate(made), [actual])[1] for actual in (right, wrong)]
+    assert [x["verdict"] for x in shown] == ["pass", "imprecise"] and "not rising: f(" in shown[1]["breaks"], shown
 
 
 def test_of_every_input_a_script_holds_those_that_are_furthest_off() -> None:

@@ -13,7 +13,8 @@ from farm.commands import report, reproduce, run
 from tasks.arrays import every
 from tasks.backends.base import Backend
 from tasks.catalogs import exactly
-from tasks.judge import ascending, properties, verdict
+from tasks.judge import properties, verdict
+from tasks.judge.ascending import ascending
 from tasks.judging import judged
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
@@ -343,7 +344,7 @@ def test_a_correctly_rounded_kernel_breaks_none(op: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_mirror_of_each_value_is_its_negative_up_to_the_largest(dtype: str) -> None:
-    inputs = ascending.of(every.values(dtype, seed=3))
+    inputs = ascending(every.values(dtype, seed=3))
     assert not np.isnan(inputs.values).any() and np.isinf(inputs.values[[0, -1]]).all()
     negative = np.isin(-inputs.values, inputs.values)
     assert negative.mean() > 0.03  # the random mantissas of the wide dtypes differ on the two sides
