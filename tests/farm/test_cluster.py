@@ -126,3 +126,31 @@ def test_a_head_that_is_away_stops_the_run_and_blames_nobody(monkeypatch: pytest
     monkeypatch.setattr(ray_cluster, "HEAD_S", -1.0)
     with pytest.raises(OSError, match="does not answer"):
         made.changes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs mount namespaces")
+def test_a_node_may_have_the_farm_at_another_path(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+    """As a pod of Kubernetes has it: where the driver has its farm, the node has an empty folder."""
+    tree = tmp_path / "driver"
+    for name in ("farm", "tasks"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    script = f"mount -t tmpfs tmpfs {tree} && exec {sys.executable} -m ray.scripts.scripts start --address={cluster.address} --num-cpus=1 --labels=where=apart --block"
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    node = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+    )
+    try:
+        wait_for(lambda: sum(n["Alive"] for n in cluster.global_state.node_table()) == 2, "the second node")
+        file = tmp_path / "c.yaml"
+        catalog = {"name": "critical", "ops": ["add"], "samples": 2, "dtypes": ["float32"]}
+        backend = {"name": "ort-cpu", "labels": {"where": "apart"}}
+        file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [backend]}))
+        where = f"import farm; assert farm.__file__.startswith({str(tree)!r}); from farm.launch import main; raise SystemExit(main())"
+        run = [sys.executable, "-c", where, str(file), "--address", cluster.address, "--results", str(results)]
+        done = subprocess.run(run, capture_output=True, text=True, cwd=tree, env=env | {"PYTHONPATH": str(tree)})
+        assert done.returncode == 0, done.stdout + done.stderr
+        frame = rows(results)
+        assert len(frame) == 2 and set(frame["status"]) == {"pass"}
+    finally:
+        node.terminate()
+        node.wait()
