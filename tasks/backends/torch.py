@@ -147,9 +147,7 @@ class TorchEager(Backend):
                 f"torch {torch.__version__} knows no device type {self.target!r} (is its plugin installed?)"
             )
         if not module.is_available():
-            names = BY_LABEL[self.device_vendor].visible if self.device_vendor in BY_LABEL else ()
-            told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
-            hint = f" ({told}: name what is there, or unset it)" if told else ""
+            hint = _visible(self.device_vendor)
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
@@ -368,6 +366,13 @@ def _says(pattern: str, text: str) -> bool:
 def _line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _visible(vendor: str) -> str:
+    """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
+    names = BY_LABEL[vendor].visible if vendor in BY_LABEL else ()
+    told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
+    return f" ({told}: name what is there, or unset it)" if told else ""
 
 
 def _advised(error: BaseException) -> str:

@@ -36,9 +36,10 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     axes = figure.add_subplot()
     places = np.arange(len(order)).reshape(-1, _TOGETHER).mean(1)
     drawn = {backend: np.nan_to_num(error[order], nan=MOST, posinf=MOST) for backend, error in errors.items()}
-    most = sorted(drawn, key=lambda backend: (-int((drawn[backend] > limit).sum()), backend))
+    over = {backend: int((error > limit).sum()) for backend, error in drawn.items()}
+    most = sorted(drawn, key=lambda backend: (-over[backend], backend))
     for backend, dashes in zip(most, itertools.cycle(_DASHES)):
-        worst, beyond = drawn[backend].reshape(-1, _TOGETHER).max(1), int((drawn[backend] > limit).sum())
+        worst = drawn[backend].reshape(-1, _TOGETHER).max(1)
         top = float(worst.max(initial=0.0))
         said = "NaN or Inf out of place" if top >= MOST else f"{top:.3g} ulps"
         axes.plot(
@@ -46,7 +47,7 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
             worst.clip(LEAST, MOST),
             lw=1.1,
             ls=dashes,
-            label=f"{backend}: {said} at worst, {beyond:,} inputs beyond the limit",
+            label=f"{backend}: {said} at worst, {over[backend]:,} inputs beyond the limit",
         )
     axes.axhline(limit, lw=0.6, ls="--", color="#6b7280")
     axes.annotate(f"limit, {limit:g} ulps", (0, limit), fontsize=7, va="bottom", color="#6b7280")

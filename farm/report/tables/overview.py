@@ -62,14 +62,15 @@ def how_much(line: Mapping[str, Any]) -> str:
         far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
             parts.append(figure(far, line["op_class"], line["limit"]))
-        if not pd.isna(line["beyond"]):  # of a case that holds every input: which is worst says more than a difference
+        if not pd.isna(line["beyond"]):  # the worst says more than a difference
             parts.append(
                 f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {plain(line['worst'])}"
             )
-        elif number(line["max_diff"]) != DASH:
-            parts.append(f"{number(line['max_diff'])} max diff")
-        if pd.isna(line["beyond"]) and line["numel"] > 0 and not pd.isna(line["mismatched"]):
-            parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
+        else:
+            if number(line["max_diff"]) != DASH:
+                parts.append(f"{number(line['max_diff'])} max diff")
+            if line["numel"] > 0 and not pd.isna(line["mismatched"]):
+                parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
     return "; ".join([*parts, error] if error else parts) or DASH
 
 
