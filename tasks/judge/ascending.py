@@ -12,15 +12,30 @@ from tasks.model.dtypes import dtype_name, np_dtype
 
 @dataclass(frozen=True, eq=False)
 class Ascending:
-    """order: (n,) places of the inputs that are numbers or infinite; values: (n,) they as float64."""
+    """order: (n,) places of the inputs that are numbers or infinite; values: (n,) they as float64; by_bits: of a dtype of up to 16 bits
+    the place in ``values`` of each bit pattern that is among them, and 0 of any other."""
 
     order: np.ndarray
     values: np.ndarray
+    by_bits: np.ndarray | None
+
+    @functools.cached_property
+    def finite(self) -> np.ndarray:
+        """``order`` of the finite ones."""
+        return self.order[np.isfinite(self.values)]
 
     @functools.cached_property
     def mirrored(self) -> np.ndarray:
         """(n,) of each value the place in ``values`` of its negative, or of what is next to that."""
-        return mirrored(self.values)
+        x = self.values
+        above = np.searchsorted(x, -x).clip(max=max(len(x) - 1, 0))
+        return np.where(np.abs(x[above - 1] + x) < np.abs(x[above] + x), above - 1, above).clip(min=0)
+
+    def places(self, numbers: np.ndarray) -> np.ndarray:
+        """Of each number, of the inputs' dtype, its place in ``values``; any place of one that is not there."""
+        if self.by_bits is not None:
+            return np.asarray(self.by_bits[numbers.view(_bits(numbers.dtype))])
+        return np.minimum(np.searchsorted(self.values, numbers.astype(np.float64)), len(self.values) - 1)
 
 
 def ascending(given: np.ndarray) -> Ascending:
@@ -30,13 +45,16 @@ def ascending(given: np.ndarray) -> Ascending:
 
 @functools.lru_cache(maxsize=8)
 def _of(data: bytes, dtype: str) -> Ascending:
-    x = np.frombuffer(data, np_dtype(dtype)).astype(np.float64)
+    given = np.frombuffer(data, np_dtype(dtype))
+    x = given.astype(np.float64)
     order = np.argsort(x, kind="stable")
     order = order[: len(x) - int(np.count_nonzero(np.isnan(x)))]  # NaN comes last
-    return Ascending(order, x[order])
+    by_bits = None
+    if given.itemsize <= 2:
+        by_bits = np.zeros(1 << 8 * given.itemsize, np.intp)
+        by_bits[given.view(_bits(given.dtype))[order]] = np.arange(len(order))
+    return Ascending(order, x[order], by_bits)
 
 
-def mirrored(x: np.ndarray) -> np.ndarray:
-    """Of ascending values the places of their negatives, or of what is next to these."""
-    above = np.searchsorted(x, -x).clip(max=max(len(x) - 1, 0))
-    return np.where(np.abs(x[above - 1] + x) < np.abs(x[above] + x), above - 1, above).clip(min=0)
+def _bits(dtype: np.dtype) -> str:
+    return f"u{dtype.itemsize}"

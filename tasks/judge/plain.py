@@ -28,7 +28,7 @@ from tasks.model.leaf import Leaf, model_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
-BLOCK = 1 << 15
+BLOCK = 1 << 13
 #: Error units up to which a result is right where nothing closer is said: the default policy's first limit (error_units.json).
 USUAL_UNITS = 32.0
 #: Noise floors beyond which rounded inputs excuse nothing: a few draws of a sum that cancels may miss as much; it is what the
@@ -371,9 +371,7 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = _most(diff)
     if not (top < np.inf and _most(size) <= LARGEST[dtype]):
-        wide_a, y, noise, diff, size = _nonfinite(wide_a, y, noise, dtype, sums)
-        if not diff.size:
-            return
+        noise = _nonfinite(wide_a, y, noise, dtype, diff, size, sums)
         top = _most(diff)
     sums.seen += diff.size
     if noise is not None:
@@ -439,15 +437,15 @@ def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _nonfinite(
-    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, sums: Sums
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
-    """Settle the elements with NaN or Inf on either side; return the arrays of the others.
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, diff: np.ndarray, size: np.ndarray, sums: Sums
+) -> np.ndarray | None:
+    """Settle the elements with NaN or Inf on either side, which then count as equal and as not seen: changes ``diff`` and ``size``
+    in place, returns the noise floor.
 
     Inf where the reference is finite stands for the first value beyond the largest finite one if the reference
     is so large that it may overflow: a result at the border is judged by its distance like any other.
     """
-    plain = np.isfinite(a) & (np.abs(y) <= LARGEST[dtype])
-    at = np.flatnonzero(~plain)  # nearly none of many
+    at = np.flatnonzero(~((diff < np.inf) & (size <= LARGEST[dtype])))  # nearly none of many
     some, exact, floor = a[at], y[at], None if noise is None else noise[at]
     cast = rounded(exact, dtype)
     finite_a, finite_y = np.isfinite(some), np.isfinite(cast)
@@ -459,17 +457,19 @@ def _nonfinite(
         some, border = at_border(some, exact, floor, dtype)
         border &= ~settled
         finite_a, finite_y = finite_a | border, finite_y | border
-        a = a.copy()
-        a[at] = some
     wrong |= ~settled & (finite_a != finite_y)
     if floor is not None:
         wrong &= np.isfinite(floor)
-    count = int(np.count_nonzero(wrong))
+    count, compared = int(np.count_nonzero(wrong)), finite_a & finite_y
     sums.nonfinite += count
     sums.bad += count
-    plain[at] = finite_a & finite_y
-    a, y = a[plain], y[plain]
-    return a, y, None if noise is None else noise[plain], np.abs(a - y), np.abs(y)
+    sums.seen -= int(np.count_nonzero(~compared))
+    diff[at] = np.where(compared, np.abs(some - exact), 0.0)
+    size[at] = np.where(compared, np.abs(exact), 1.0)
+    if floor is not None:
+        noise = np.array(noise)
+        noise[at] = np.where(compared, floor, 0.0)
+    return noise
 
 
 def at_border(

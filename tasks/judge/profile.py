@@ -26,8 +26,7 @@ def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
     ):
         return ""
     with np.errstate(all="ignore"):
-        inputs = ascending(given)
-        order = inputs.order[np.isfinite(inputs.values)]
+        order = ascending(given).finite
         if not order.size:
             return ""
         wide_a, y = actual.astype(np.float64, copy=False).reshape(-1), y.reshape(-1)

@@ -5,11 +5,11 @@ A violation is shown by two inputs and what came out. Rounding keeps order, symm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tasks.judge.ascending import Ascending, ascending, mirrored
+from tasks.judge.ascending import Ascending, ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL
 from tasks.model.dtypes import dtype_name, np_dtype, shown
@@ -66,67 +66,60 @@ def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> str:
     if (dtype := dtype_name(actual.dtype)) not in EPS:
         return ""
     with np.errstate(all="ignore"):
-        return next(_of_one(name, ascending(given[0]), actual.astype(np.float64).reshape(-1), dtype), "")
+        return next(_of_one(name, ascending(given[0]), actual.reshape(-1), dtype), "")
 
 
-def _of_one(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[str]:
-    x, y = inputs.values, y[inputs.order]
-    known = ~np.isnan(y)
-    if known.all():
-        places = lambda: inputs.mirrored  # noqa: E731
-    else:
-        x, y = x[known], y[known]
-        places = lambda: mirrored(x)  # noqa: E731
-    if any(name in names for names in (_RISES, _FALLS, _ODD, _EVEN)):
-        yield from _ordered(name, x, y, dtype, places)
+def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Iterator[str]:
+    """A NaN breaks nothing here: where none belongs, the judge says so."""
+    actual = actual[inputs.order]
+    x, y = inputs.values, actual.astype(np.float64)
+    yield from _ordered(name, inputs, y, dtype)
     low, high = _BOUNDS.get(name, (-np.inf, np.inf))
     outside = (y < low) | (y > high)
     if outside.any():
         at = int(np.flatnonzero(outside)[0])
         yield f"outside [{low:g}, {high:g}]: f({shown(x[at])}) = {shown(y[at])}"
     for point, value in _POINTS.get(name, ()):
-        missed = (x == point) & (y != value)
+        missed = (x == point) & ((y < value) | (y > value))
         if missed.any():
             yield f"f({point:g}) = {shown(y[missed][0])}, which is {value:g} exactly"
-    for names, word, wanted in (
-        (_AGAIN, "not the same once more", lambda i: y[i]),
-        (_BACK, "not its own inverse", lambda i: x[i]),
-    ):
+    for names, word, wanted in ((_AGAIN, "not the same once more", y), (_BACK, "not its own inverse", x)):
         if name in names:
-            yield from _twice(word, x, y, wanted)
+            yield from _twice(word, x, y, inputs.places(actual), wanted)
 
 
-def _ordered(name: str, x: np.ndarray, y: np.ndarray, dtype: str, places: Callable[[], np.ndarray]) -> Iterator[str]:
-    """Order and symmetry: ``x`` rises; places: where the negative of each stands."""
+def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[str]:
+    """Order and symmetry of ``y``, results of the ascending inputs."""
+    x = inputs.values
 
     def ulps(apart: np.ndarray, at: np.ndarray) -> np.ndarray:
         return np.abs(apart) / spacing_of(np.abs(y[at]), EPS[dtype], SMALLEST_NORMAL[dtype])
 
     for names, sign, word in ((_RISES, 1.0, "rising"), (_FALLS, -1.0, "falling")):
         if name in names:
-            highest = np.maximum.accumulate(sign * y)
-            low = np.flatnonzero(highest != sign * y)
+            highest = np.fmax.accumulate(sign * y)
+            low = np.flatnonzero(highest > sign * y)
             drop = ulps(highest[low] - sign * y[low], low)
             if (drop > _SLACK).any():
                 at = int(low[np.argmax(drop)])
-                yield _shown(f"not {word}", x, y, int(np.argmax(sign * y[: at + 1])), at)
+                yield _shown(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at)
     if not (name in _ODD or name in _EVEN):
         return
-    opposite = places()
-    pairs = x[opposite] == -x
+    opposite = inputs.mirrored
     for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
         if name in names:
-            off = np.flatnonzero(pairs & (y[opposite] != sign * y))
+            off = np.flatnonzero(np.abs(y[opposite] - sign * y) > 0)
+            off = off[x[opposite[off]] == -x[off]]
             apart = ulps(y[opposite[off]] - sign * y[off], off)
             if (apart > 0).any():
                 at = int(off[np.nanargmax(apart)])
                 yield _shown(f"not {word}", x, y, at, int(opposite[at]))
 
 
-def _twice(word: str, x: np.ndarray, y: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]) -> Iterator[str]:
-    """f(f(x)), looked up among the inputs, which have every value."""
-    place = np.minimum(np.searchsorted(x, y), len(x) - 1)
-    off = (x[place] == y) & (y[place] != wanted(np.arange(len(x))))
+def _twice(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
+    """f(f(x)), looked up among the inputs, which have every value; place: of each result among them."""
+    again = y[place]
+    off = (x[place] == y) & ((again < wanted) | (again > wanted))
     if off.any():
         at = int(np.flatnonzero(off)[0])
         yield _shown(word, x, y, at, int(place[at]))
