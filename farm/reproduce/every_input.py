@@ -33,11 +33,15 @@ def cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     """Keys of the first exhaustive case of an op ("erf", "torch:erf") in a dtype, one a backend. Raises Refusal."""
     every = rows[(rows["distribution"] == EXHAUSTIVE) & (rows["check"] == "forward")]
     if every.empty:
-        raise Refusal("--inputs: the run has no exhaustive case; farm run configs/every_input.yaml makes them")
+        raise Refusal(
+            "--inputs: the run has no exhaustive case; name another with --run, or make one: farm run configs/every_input.yaml"
+        )
     labels = every["op"] + ("." + every["variant"]).where(every["variant"] != "", "")
     named = every[(labels == op) | (labels.str.partition(":")[2] == op)]
     if named.empty:
-        raise Refusal(f"--inputs: no exhaustive case of {op!r}{nearest(op, sorted(set(labels)))}")
+        raise Refusal(
+            f"--inputs: no exhaustive case of {op!r} in this run (--run names another){nearest(op, sorted(set(labels)))}"
+        )
     of_dtype = named[named["dtype"] == dtype]
     if of_dtype.empty:
         raise Refusal(f"--dtype: {op} was run in {', '.join(sorted(set(named['dtype'])))}, not in {dtype!r}")

@@ -166,7 +166,8 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
     assert report.main([*asked, "erf", "--plot", str(picture)]) == 0 and picture.read_bytes().startswith(b"\x89PNG")
     assert (
         report.main([*asked, "erff"]) == 2
-        and "no exhaustive case of 'erff'; valid: torch:erf" in capsys.readouterr().err
+        and "no exhaustive case of 'erff' in this run (--run names another); valid: torch:erf"
+        in capsys.readouterr().err
     )
     assert report.main([*asked, "erf", "--dtype", "float16"]) == 2
     assert "erf was run in bfloat16, not in 'float16'" in capsys.readouterr().err
