@@ -346,9 +346,6 @@ def _run(plan: Plan, console: Console) -> int:
 
     report = Report.of(rows, run.record)
     _report(run, report, say)
-    models = rows[(rows["catalog"] == "models") & (rows["status"] == "invalid")]
-    for op, why in models[["op", "error"]].drop_duplicates().itertuples(index=False):
-        say(f"not judged: {op}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
@@ -378,3 +375,6 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
         say(written(write(report, run.record, where)))
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
+    models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]
+    for op, why in models[["op", "error"]].drop_duplicates().itertuples(index=False):
+        say(f"not judged: {op}: {why}")
