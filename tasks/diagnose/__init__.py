@@ -8,6 +8,7 @@ onnx is there (`tasks.diagnose.ignored`). No code of a user is called.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -44,7 +45,7 @@ def cause(
                 continue
             result = Result.of(a, leaf, op_class)
             if result.off.any():
-                found = _told(_models, inputs, result, elementwise)
+                found = _told(functools.partial(_models, elementwise=elementwise), inputs, result, elementwise)
                 graph = None if found else model()
                 found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")
                 return found or _told(results.described, inputs, result, elementwise)
@@ -80,8 +81,8 @@ def _best(models: Iterator[Model], result: Result) -> str:
     return " or ".join(words)
 
 
-def _models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+def _models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:
     """Error models, the plainest first."""
     yield from results.models(result)
     if is_inexact(result.dtype) and not is_complex(result.dtype):
-        yield from formulas.models(inputs, result)
+        yield from formulas.models(inputs, result, elementwise)

@@ -13,13 +13,14 @@ from tasks.model import is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
 
 
-def models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
-    """Error models of the formulas that give the exact result of these inputs; none where no formula is known to."""
+def models(inputs: Sequence[np.ndarray], result: Result, alone: bool = False) -> Iterator[Model]:
+    """Error models of the formulas that give the exact result of these inputs; none where no formula is known to. alone: each
+    result is of the elements in its place."""
     names = [dtype_name(x.dtype) for x in inputs]
     floats = [x.astype(np.float64) for x, name in zip(inputs, names) if is_inexact(name) and not is_complex(name)]
     if not floats or any(is_complex(name) for name in names):
         return
-    for formula in _formulas(floats, result):
+    for formula in elementwise.formulas(floats, result.dtype) if alone else _formulas(floats, result):
         if _fits(formula, floats, result):
             yield from _wrong(formula, floats, result.dtype)
 
