@@ -35,6 +35,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
+from tasks.model.errors import said
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
@@ -370,7 +371,7 @@ class Runner:
         """(status, stage, error type, text) of what was raised."""
         error, stage = case.error, STAGES[case.stage]
         assert error is not None
-        name, text = type(error).__name__, str(error)
+        name, text = type(error).__name__, said(error, ERROR_LIMIT)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             text = text or f"the case raised {name}"
         if isinstance(error, Invalid):

@@ -17,7 +17,7 @@ ACTIVATIONS: tuple[Row, ...] = (
     R("nn.functional.selu", "x" + _INPLACE, "nn.selu(x)", "tf.nn.selu(x)", "F.selu(x)"),
     R("nn.functional.leaky_relu", "x, negative_slope=0.01" + _INPLACE, "nn.leaky_relu(x, negative_slope)", "tf.nn.leaky_relu(x, negative_slope)", "F.leaky_relu(x, negative_slope)"),
     R("nn.functional.hardsigmoid", "x" + _INPLACE, "nn.hard_sigmoid(x)", "", "F.hardsigmoid(x)"),
-    R("nn.functional.hardswish", "x" + _INPLACE, "nn.hard_swish(x)", "~x * tf.nn.relu6(x + 3) / 6", "F.hardswish(x)"),
+    R("nn.functional.hardswish", "x" + _INPLACE, "nn.hard_swish(x)", "~x * (tf.nn.relu6(x + 3) / 6)", "F.hardswish(x)"),
     R("nn.functional.hardtanh", "x, min_val=-1.0, max_val=1.0" + _INPLACE, "nn.hard_tanh(x)", "", "F.hardtanh(x, min_val, max_val)"),
     R("nn.functional.hardshrink", "x, lambd=0.5", "", "", "F.hardshrink(x, lambd)"),
     R("nn.functional.softshrink", "x, lambd=0.5", "", "", "F.softshrink(x, lambd)"),

@@ -51,6 +51,15 @@ class Invalid(Exception):
     """The case itself is bad: it cannot be made, widened to float64, or its reference raises."""
 
 
+def said(error: BaseException, limit: int) -> str:
+    """What an exception says, as it is or in at most ``limit`` characters, of which up to half are then what caused it."""
+    text, cause = str(error), str(error.__cause__ or "")
+    if len(text) <= limit or not cause:
+        return text
+    end = f" … caused by: {cause}"[: limit // 2]
+    return text[: limit - len(end)] + end
+
+
 def gist(error: str) -> str:
     """What an error says, without its lines that name a place in a source or only announce another line."""
     said = [line for line in error.splitlines() if not _AROUND.search(line)]

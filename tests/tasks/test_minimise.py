@@ -15,7 +15,7 @@ from tasks.minimise.choices import simplest
 from tasks.minimise.parts import fewest
 from tasks.minimise.same import Failure
 from tasks.model import Group, Leaf
-from tasks.model.errors import masked
+from tasks.model.errors import masked, said
 from tasks.model.row import Row
 
 T = TypeVar("T")
@@ -103,6 +103,14 @@ def test_errors_are_the_same_but_for_numbers_names_and_addresses() -> None:
     )
     assert masked("no kernel for foo in conv_a", ["conv_a"]) == masked("no kernel for foo in bar", ["bar"])
     assert masked("no kernel") != masked("no memory")
+
+
+def test_a_long_error_ends_with_what_caused_it() -> None:
+    raised = RuntimeError("pass " * 20)
+    assert said(raised, 50) == str(raised), "nothing caused it"
+    raised.__cause__ = ValueError("LOGICAL_OR takes bool")
+    assert said(raised, 500) == str(raised), "there is room for it"
+    assert len(said(raised, 80)) == 80 and said(raised, 80).endswith("… caused by: LOGICAL_OR takes bool")
 
 
 def test_a_failure_must_not_slide_into_noise() -> None:
