@@ -44,8 +44,11 @@ class Failure:
         return cls(*how, times=times, finite=not numbers or all(_finite(leaf) for leaf in expected))
 
     def again(self, other: Failure) -> bool:
-        """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise."""
-        if replace(self, times=None) != replace(other, times=None):
+        """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise, nor to Inf and NaN where
+        the reference had none; that it has none any more is as well."""
+        if replace(self, times=None, finite=True) != replace(other, times=None, finite=True):
+            return False
+        if self.finite and not other.finite:
             return False
         return self.times is None or (other.times or 0.0) >= _SLACK * min(FAR, self.times)
 
