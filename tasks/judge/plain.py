@@ -28,7 +28,7 @@ from tasks.model.leaf import Leaf, model_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
-BLOCK = 1 << 13
+BLOCK = 1 << 15
 #: Error units up to which a result is right where nothing closer is said: the default policy's first limit (error_units.json).
 USUAL_UNITS = 32.0
 #: Noise floors beyond which rounded inputs excuse nothing: a few draws of a sum that cancels may miss as much; it is what the
