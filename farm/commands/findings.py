@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from farm.lake import minimal
 from farm.minimise import issue, show
 from farm.minimise.bundle import ISSUE, SCRIPT
 from farm.minimise.whole import BUDGET, checked, made_small
+from farm.plan import known
+from farm.plan.config import known_failures
+from farm.plan.model import KnownFailure
 from farm.report.faces import terminal
 from farm.report.tables.coverage import distinct, records
-from farm.report.tables.defects import by_worth, counted, defects, defects_view, without_minimal
+from farm.report.tables.defects import BACKENDS, WHOSE, by_worth, counted, defects, defects_view, without_minimal
 from farm.reproduce.find import Key, ReproduceError, load
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
@@ -38,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     try:
         results = lakes.open_lake(args.results)
-        runs = _runs(results, args.run)
+        runs = _runs(results, args.run, [x for path in args.known for x in known_failures(path)])
         rows = _rows(results, args.results, runs)
         if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
             raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
@@ -83,17 +87,27 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="N",
         help=f"runs of the backend for each at most (default: {BUDGET})",
     )
+    parser.add_argument(
+        "--known",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="known failures: a list, a folder or a config, in place of those of the runs",
+    )
     parser.add_argument("--issues", metavar="DIR", help="write script, issue's text and minimal case of each finding")
     parser.add_argument("--csv", metavar="FILE", help="write the table")
     cache_option(parser)
     return parser
 
 
-def _runs(results: lakes.Lake, wanted: str) -> dict[str, Any]:
-    """The records of the runs that are asked about, the oldest first. Raises LakeError."""
-    known = lakes.known_runs(results)
-    names = known if wanted == "all" else [known[-1] if wanted == "last" else wanted]
-    return {name: lakes.read_run(results, name) for name in names}
+def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure]) -> dict[str, Any]:
+    """The records of the runs that are asked about, the oldest first, with these known failures if some are named. Raises
+    LakeError."""
+    there = lakes.known_runs(results)
+    names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
+    read = {name: lakes.read_run(results, name) for name in names}
+    return {name: known.with_entries(run, entries) for name, run in read.items()} if entries else read
 
 
 def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
@@ -133,9 +147,11 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
         table, left = (x[x["backend"] == args.backend] for x in (table, left))
     if len(table):
         terminal.show(defects_view(table, left, len(table)), terminal.screen(), _MOST)
-    by = table["backend"].value_counts()
-    told = ", ".join(f"{name} {count}" for name, count in by.items())
-    print(f"{len(table)} distinct defects" + (f": {told}" if told else ", no case has been made small yet"))
+    mine = table["fault"] == BACKENDS
+    told = ", ".join(f"{name} {count}" for name, count in table["backend"][mine].value_counts().items())
+    print(f"{mine.sum()} distinct defects" + (f": {told}" if told else ", no case has been made small yet"))
+    for fault, count in Counter(table["fault"][~mine]).items():
+        print(f"{count} more are not the backend's: {WHOSE[fault]}")
     print(counted(table, left) + (": farm findings --minimise N makes one row of N groups small" if len(left) else ""))
 
 

@@ -76,8 +76,4 @@ def _with_known(run: dict[str, Any], file: str | None) -> dict[str, Any]:
     if own != list(listed):
         words = "no record of its own" if own is None else f"{len(own)} of the run"
         print(f"known failures: {len(listed)} of {file}, instead of {words}")
-    config = run.get("config")
-    return run | {
-        "config": (config if isinstance(config, dict) else {})
-        | {"known_failures": [entry.model_dump() for entry in listed]}
-    }
+    return known.with_entries(run, listed)

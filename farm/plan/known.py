@@ -68,6 +68,13 @@ def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
         return None
 
 
+def with_entries(run: Mapping[str, Any], entries: Sequence[KnownFailure]) -> dict[str, Any]:
+    """A run's record, with these known failures in place of its own."""
+    config = run.get("config")
+    told = {"known_failures": [entry.model_dump() for entry in entries]}
+    return {**run, "config": {**(config if isinstance(config, Mapping) else {}), **told}}
+
+
 def day_of(time: Any) -> str:
     """The day of a timestamp, as in 2027-01-31; "" for none."""
     return "" if time is None or time != time else str(time)[:10]

@@ -36,7 +36,8 @@ class Trigger:
 class Minimal:
     """What a search ends with. case: None where it could not be taken apart (the stored one is the minimal one then);
     failure: as it was looked for; row: of the last run of the minimal case; runs: of the backend; failed, tried: of runs of
-    the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else is to be said.
+    the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else is to be said;
+    by_parts: its status by the reference of its parts, where that is another failure than the stored one, or none.
     """
 
     case: Case | None
@@ -50,6 +51,7 @@ class Minimal:
     told: tuple[str, ...] = ()
     triggers: tuple[Trigger, ...] = ()
     why: tuple[str, ...] = ()
+    by_parts: str = ""
 
     @property
     def flaky(self) -> bool:
@@ -121,7 +123,8 @@ def search(
     own = Failure.of(in_parts, sample.expected, case.names)
     if not _alike(wanted, own):
         left = f"it is left as it is: by the reference of its parts it is {own.status} {own.kind}".rstrip()
-        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
+        alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
+        return replace(alone, by_parts=own.status)
     why = list(flaky)
     hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
     ended = yield from _ended(hunt, tuple(why), triggers)

@@ -119,7 +119,7 @@ class Minimiser:
         facts: dict[str, Any] = {
             "failure": asdict(found.failure),
             "triggers": [asdict(x) for x in found.triggers],
-            **{name: getattr(found, name) for name in ("runs", "refused", "failed", "tried", "flaky")},
+            **{name: getattr(found, name) for name in ("runs", "refused", "failed", "tried", "flaky", "by_parts")},
             **{name: list(getattr(found, name)) for name in ("before", "told", "why")},
         }
         if found.case is not None and self._first is not None:

@@ -378,6 +378,29 @@ def test_what_only_leans_to_one_side_has_no_issue(tmp_path: Path, capsys: pytest
     assert [x.name.split("-")[2] for x in (tmp_path / "issues").iterdir()] == ["Opnumbers"]
 
 
+def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results"
+    rows = launched(tmp_path, "[softmax]", "small-numbers").reset_index()
+    key = {name: str(rows.loc[0, name]) for name in ("run_id", "case_id", "backend")}
+    shared = {**key, "flaky": False, "runtime_version": "1.0", "nodes": [1, 1], "elements": [1, 1], "files": []}
+    told = {"backend": key["backend"], "status": "wrong", "kind": "numbers", "words": "", "attributes": {}, "modes": []}
+    for op, by_parts in (("softmax", ""), ("OpPass", "pass"), ("OpImprecise", "imprecise")):
+        case = key["case_id"] if op == "softmax" else f"{key['case_id']}{op}"
+        found = {"case_id": case, "by_parts": by_parts, "finding": {**told, "ops": [op], "after": False}}
+        minimal.write(results, {**shared, **found, "outcome": {"status": "wrong", "kind": "numbers"}}, {})
+    assert findings.main(["--results", str(results)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 distinct defects" in said
+    assert "1 more are not the backend's: not settled: by the reference of its parts it is right" in said
+    known = tmp_path / "known.yaml"
+    known.write_text("- {op: '*', backend: 'small-*', reason: defined otherwise, fault: open}\n")
+    assert findings.main(["--results", str(results), "--known", str(known)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        any(x.startswith("1 distinct defects") for x in lines) and "1 more are not the backend's: not settled" in lines
+    )
+
+
 def test_two_rows_of_one_defect_are_one_finding() -> None:
     base = {
         "backend": "b",

@@ -10,6 +10,7 @@ import pandas as pd
 from farm.lake import minimal
 from farm.lake.key import Key
 from farm.plan import known
+from farm.plan.model import KnownFailure
 from farm.report.tables.alike import finding_of, groups
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import severity, where_option
@@ -18,21 +19,38 @@ from farm.report.words import number
 from tasks.model import Status
 from tasks.model.failing import Manner
 
+#: Whose a finding is: its backend's, or one of WHOSE.
+BACKENDS, REFERENCES = "backend", "reference"
+WHOSE = {**known.WHOSE, REFERENCES: "not settled: by the reference of its parts it is right"}
 #: Columns of `defects`.
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
-    *("first", "last", "versions", "right", "alike", "known", "script", "folder", "run_id", "case_id", "command"),
+    *(
+        "first",
+        "last",
+        "versions",
+        "right",
+        "alike",
+        "fault",
+        "known",
+        "script",
+        "folder",
+        "run_id",
+        "case_id",
+        "command",
+    ),
 ]
 
 
 def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
-    """One line per finding, what crashes first.
+    """One line per finding, what crashes first, those that are not the backend's last.
 
     found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of; runs:
     their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
     case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
     are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends that got these cases
-    right, and alike: that failed in the same status; known: the reason of the known failure that covers it.
+    right, and alike: that failed in the same status; known: the reason of the known failure that covers it; fault: whose it is
+    (a key of WHOSE, or BACKENDS).
     """
     results, found = str(rows.attrs.get("results", "results")), list(found)
     of = finding_of(found, rows)
@@ -47,7 +65,8 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     if made.empty:
         return made
     order = made["status"].map(lambda name: Status(name).facts.severity)
-    return made.assign(rank=order).sort_values(["rank", "backend", "ops"], kind="stable")[_TOLD].reset_index(drop=True)
+    made = made.assign(rank=order, apart=made["fault"] != BACKENDS)
+    return made.sort_values(["apart", "rank", "backend", "ops"], kind="stable")[_TOLD].reset_index(drop=True)
 
 
 def _line(
@@ -61,6 +80,9 @@ def _line(
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
     key = Key.of(best)
+    entry = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
+    # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
+    apart = all(x.get("by_parts") in (Status.PASS.value, Status.INVALID.value) for x in several)
     return {
         **{name: finding[name] for name in ("backend", "status", "kind", "words")},
         "finding": finding["id"],
@@ -76,21 +98,22 @@ def _line(
         "versions": ", ".join(sorted({*mine["runtime_version"], *(x["runtime_version"] for x in several)})),
         "right": ", ".join(sorted(set(others[others["status"] == Status.PASS.value]["backend"]))),
         "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
-        "known": _reason(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs),
+        "fault": entry.fault if entry else REFERENCES if apart else BACKENDS,
+        "known": entry.reason if entry else "",
         "script": "script.py" in best.get("files", ()),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
         "command": f"farm minimise '{key}'{where_option(results)}",
     }
 
 
-def _reason(mine: pd.DataFrame, runs: Mapping[str, Any]) -> str:
-    """The reason of the known failure that covers rows, by the record of their run; "" for none."""
+def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> KnownFailure | None:
+    """The known failure that covers rows, by the record of their run."""
     for run_id, some in mine.groupby("run_id", sort=False):
         entries = known.recorded(runs.get(str(run_id)) or {}) or []
         places = known.met(some, entries).entry
         if len(places) and places.max() >= 0:
-            return str(entries[int(places.max())].reason)
-    return ""
+            return entries[int(places.max())]
+    return None
 
 
 def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +158,7 @@ def counted(table: pd.DataFrame, left: pd.DataFrame) -> str:
     """How the rows that failed or are imprecise are divided. table: of `defects`; left: of `without_minimal`."""
     done, rest = int(table["rows"].sum()), int(left["rows"].sum())
     return (
-        f"{done + rest:,} rows failed or are imprecise: {done:,} are of {many(len(table), 'distinct defect')} with a minimal case, "
+        f"{done + rest:,} rows failed or are imprecise: {done:,} are of {many(len(table), 'finding')} with a minimal case, "
         f"{rest:,} in {many(len(left), 'group')} (backend, op, manner of failing) have none yet"
     )
 
@@ -153,6 +176,7 @@ COLUMNS = (
     measured("rows"),
     text("right", "right on", length=60),
     text("versions"),
+    Column("whose", lambda line: "" if line["fault"] == BACKENDS else WHOSE[line["fault"]]),
     text("known", length=80),
     text("finding", "id"),
 )
