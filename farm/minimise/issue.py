@@ -111,6 +111,8 @@ def _what(record: Mapping[str, Any]) -> str:
         lines.append(f"```\n{_raised(outcome)[:_ERROR]}\n```")
     if outcome.get("cause"):
         lines.append(f"The result is the one that this gives: {outcome['cause']}.")
+    if outcome.get("breaks"):
+        lines.append(f"What mathematics promises of it is broken: {outcome['breaks']}.")
     if outcome["kind"] == KIND_BIASED:
         lines.append("Rounded results are as often too large as too small: these are off to one side.")
     if record.get("after"):

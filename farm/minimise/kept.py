@@ -26,6 +26,7 @@ _TOLD = (
     "limit",
     "op_class",
     "cause",
+    "breaks",
 )
 
 

@@ -16,6 +16,7 @@ from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.judge.plain import allowed
 from tasks.model import Form, Group, Leaf, OpClass, Status, is_inexact
 from tasks.model.dtypes import NATIVE, dtype_name
+from tasks.model.kind import KIND_PROPERTY
 
 #: Lines that a script may have.
 LINES = 40
@@ -37,7 +38,10 @@ def short(
     writer = _Writer()
     call = backend.few_lines(form)
     given = _model(form, writer) if form.model is not None else _call(form, group, Status(row["status"]), writer)
-    judged = _judged(expected, row, writer)
+    if row["kind"] == KIND_PROPERTY:
+        judged = _broken(row.get("breaks") or "", "feeds.values()" if form.model is not None else "arrays")
+    else:
+        judged = _judged(expected, row, writer)
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {' '.join(packages)}",
@@ -122,7 +126,8 @@ class _Writer:
         self.exotic = True
         return f"ml_dtypes.{name}"
 
-    def value(self, x: Any) -> str:
+    def value(self, x: Any, any_nan: bool = False) -> str:
+        """any_nan: one NaN stands for all."""
         if not isinstance(x, np.ndarray):
             raise NoScript("no short script: an input is no tensor")
         name = dtype_name(x.dtype)
@@ -135,6 +140,8 @@ class _Writer:
             self.packed = True
             text = base64.b64encode(np.ascontiguousarray(x).tobytes()).decode()
             return f'np.frombuffer(base64.b64decode("{text}"), {dtype}).reshape({x.shape})'
+        if not any_nan and (bits := _odd_nans(x, name)) is not None:
+            return f"np.array({_nested(bits, 'uint64')}, np.{bits.dtype.name}).view({dtype})"
         written = _nested(x, name)
         empty = f".reshape({x.shape})" if not x.size else ""
         return f"np.array({written}, {dtype}){empty}"
@@ -146,12 +153,26 @@ def _nested(x: np.ndarray, name: str) -> str:
     return f"[{', '.join(_nested(row, name) for row in x)}]"
 
 
+def _odd_nans(x: np.ndarray, name: str) -> np.ndarray | None:
+    """The bits of numbers of which some NaN has others than NumPy's own (TVM's cast makes 0 of one and NaN of another); None
+    where there is none."""
+    if not is_inexact(name) or name.startswith("complex"):
+        return None
+    nan = np.isnan(x)
+    bits, own = (
+        a.view(f"u{x.dtype.itemsize}")
+        for a in (np.ascontiguousarray(x).reshape(x.shape), np.full(x.shape, np.nan, x.dtype))
+    )
+    return bits if (bits != own)[nan].any() else None
+
+
 def _number(value: Any, name: str) -> str:
     """A number that is the same again in its dtype."""
     if name == "bool" or not is_inexact(name):
         return str(value.item() if hasattr(value, "item") else value)
     if name.startswith("complex"):
-        return repr(complex(value))
+        z = complex(value)
+        return repr(z) if np.isfinite(z) else f"complex({_number(z.real, 'float64')}, {_number(z.imag, 'float64')})"
     number = float(value)
     if not math.isfinite(number):
         return "np.nan" if number != number else "np.inf" if number > 0 else "-np.inf"
@@ -220,6 +241,27 @@ def _value_info(value: Any) -> str:
     return f'helper.make_tensor_value_info("{value.name}", TensorProto.{name}, {told})'
 
 
+#: Whether results y of inputs x break what mathematics promises, by the first words of `tasks.judge.properties.broken`.
+_BREAKS = {
+    "not rising": "(x[:, None] < x) & (y[:, None] > y)",
+    "not falling": "(x[:, None] < x) & (y[:, None] < y)",
+    "not odd": "(x[:, None] == -x) & (y[:, None] != -y)",
+    "not even": "(x[:, None] == -x) & (y[:, None] != y)",
+}
+
+
+def _broken(said: str, inputs: str) -> list[str]:
+    """Lines that say whether what came breaks the promise that a row was ``said`` to break. Raises NoScript."""
+    if (what := said.partition(":")[0]) not in _BREAKS:
+        raise NoScript(f"no short script: what shows it is the long one ({said})")
+    return [
+        f"# {said}",
+        f"x, y = (np.asarray(v).astype(np.float64).ravel() for v in (*{inputs}, got[0]))",
+        'print("given", x[:8], "got", y[:8])',
+        f'raise SystemExit("wrong" if np.any({_BREAKS[what]}) else 0)',
+    ]
+
+
 def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -> list[str]:
     """Lines that say whether what came is right; for what raises or dies, that it did not."""
     if row["status"] not in (Status.WRONG, Status.IMPRECISE) or not expected:
@@ -229,7 +271,9 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
         if leaf.reference is None:
             raise NoScript("no short script: an output is defined by its shape alone")
         most = _allowed(leaf, row)
-        told.append(f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference)}, {_bound(most, writer)})")
+        told.append(
+            f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference, any_nan=True)}, {_bound(most, writer)})"
+        )
     listed = [f"expected = [{told[0]}]"] if len(told) == 1 else ["expected = [", *(f"    {x}," for x in told), "]"]
     lines = ["# dtype, exact result, largest difference allowed", *listed]
     numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place

@@ -44,6 +44,8 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
             line(name, record[name][:_VALUES])
     if outcome["error"]:
         line("error", plain(outcome["error"], _VALUES))
+    if outcome.get("breaks"):
+        line("breaks", outcome["breaks"])
     if far := off_by(outcome):
         line("off by", far)
     for one in record["triggers"][:_TRIGGERS]:

@@ -63,14 +63,17 @@ class Tosa(ExecuTorch):
         if kernels or len(calls) != 1 or any(x.name in inputs for x in results):
             return dict(kernels), delegated, b""
         [call] = calls
+        lowered = getattr(program.graph_module, call.args[0].target)
+        graph = bytes(lowered.processed_bytes)
+        taken = _inputs(graph)  # what no node uses after the lowering's passes is none: of isreal, which is a constant, nothing
+        names = lowered.original_module.graph_signature.user_inputs
         header = {
-            "inputs": [inputs.index(x.name) for x in call.args[1:]],
+            "inputs": [inputs.index(x.name) for x, name in zip(call.args[1:], names) if name in taken],
             "outputs": [
                 [x.args[1], str(x.meta["val"].dtype).removeprefix("torch."), list(x.meta["val"].shape)] for x in results
             ],
         }
-        lowered = getattr(program.graph_module, call.args[0].target)
-        return {}, delegated, json.dumps(header).encode() + b"\n" + bytes(lowered.processed_bytes)
+        return {}, delegated, json.dumps(header).encode() + b"\n" + graph
 
     def _method(self, program: bytes) -> Callable[[list[Any]], list[np.ndarray]]:
         import torch
@@ -87,10 +90,7 @@ class Tosa(ExecuTorch):
             )
             if status != tosa_reference_model.GraphStatus.TOSA_VALID:
                 raise RuntimeError(f"the reference model says {status} of the graph that was lowered")
-            return [
-                np.frombuffer(np.ascontiguousarray(found[i]).tobytes(), np_dtype(dtype)).reshape(shape)
-                for i, dtype, shape in header["outputs"]
-            ]
+            return [_result(found[i], np_dtype(dtype), shape) for i, dtype, shape in header["outputs"]]
 
         return run
 
@@ -110,3 +110,19 @@ class Tosa(ExecuTorch):
             "from executorch.exir import to_edge_transform_and_lower",
         )
         return in_torch(form, *lines, imports=imports)
+
+
+def _result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
+    """A result in the program's dtype, of which the reference model knows the bits alone; one of another size as it is, which
+    is for the judge to say."""
+    if found.dtype.itemsize != dtype.itemsize:
+        return found.view(np_dtype("bfloat16")) if found.dtype.kind == "V" else found
+    return np.frombuffer(np.ascontiguousarray(found).tobytes(), dtype).reshape(shape)
+
+
+def _inputs(graph: bytes) -> set[str]:
+    """Names of a TOSA flatbuffer's inputs."""
+    from tosa.TosaGraph import TosaGraph
+
+    block = TosaGraph.GetRootAs(graph, 0).Regions(0).Blocks(0)
+    return {block.Inputs(place).decode() for place in range(block.InputsLength())}

@@ -7,13 +7,14 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from planted_small import graph
 
 from farm.minimise import issue
-from farm.minimise.script import short
+from farm.minimise.script import _Writer, short
 from farm.reproduce import trial
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
@@ -29,12 +30,14 @@ def shows(text: str, row: dict[str, Any]) -> tuple[bool, str]:
         return trial.check(path, row, 300, sys.executable, short=True)
 
 
-def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray], backend: str = "ort-cpu") -> str:
+def scripted(
+    model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray], backend: str = "ort-cpu", **row: Any
+) -> str:
     """The short script of a case whose expected output is told."""
     spec = BackendSpec.parse(backend)
     form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
     leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
-    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": "", **row}
     group = Group("onnx:test", "", "float32", 1)
     return short(form, group, leaves, row, spec.create(), 'a "title" \\ of text', ["onnxruntime"])
 
@@ -51,6 +54,35 @@ def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
         assert len(text.splitlines()) <= 40 and "farm" not in text
         good, said = shows(text, {"status": "wrong", "kind": "numbers"})
         assert good is expectedly, said
+
+
+@pytest.mark.parametrize(
+    ("op", "said"), [("Neg", "not rising: f(1) = -1"), ("Neg", "not even"), ("Exp", "not odd"), ("Neg", "not falling")]
+)
+def test_a_short_script_shows_a_broken_promise(op: str, said: str) -> None:
+    pytest.importorskip("onnxruntime")
+    model = graph(f"y = {op}(x)")
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
+    x = np.linspace(-3, 3, 24, dtype=np.float32).reshape(4, 6)
+    text = scripted(model, {"x": x}, [x], kind="property", status="imprecise", breaks=said)
+    good, _ = shows(text, {"status": "imprecise", "kind": "property"})
+    assert good is (said != "not falling")  # which -x is
+    with pytest.raises(NoScript, match="no short script"):
+        scripted(model, {"x": x}, [x], kind="property", status="imprecise", breaks="outside [0, 1]: f(1) = -1")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "float8_e5m2"])
+def test_a_nan_is_written_with_its_own_bits(dtype: str) -> None:
+    kind = np_dtype(dtype)
+    bits = f"u{kind.itemsize}"
+    odd = np.array([np.nan, 1, np.inf], kind)
+    odd.view(bits)[0] |= 1 << (8 * kind.itemsize - 1)
+    plain = np.abs(odd)
+    for x in (odd, plain, odd.reshape(1, 3)):
+        text = _Writer().value(x)
+        again = eval(text, {"np": np, "ml_dtypes": ml_dtypes})
+        assert again.dtype == kind and again.shape == x.shape and (again.view(bits) == x.view(bits)).all(), text
+    assert "np.nan" in _Writer().value(np.array([np.nan, 1], kind)) and "view" not in _Writer().value(odd, any_nan=True)
 
 
 def test_a_script_that_raises_another_error_does_not_show_it() -> None:

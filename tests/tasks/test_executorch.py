@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tasks.arrays.tree import TensorSpec, encode_tensor
-from tasks.backends import BackendSpec
+from tasks.backends import BackendSpec, tosa
 from tasks.backends import executorch as module
 from tasks.backends.executorch import ExecuTorch
-from tasks.model import Fallback, Form, Unavailable, Unsupported, Vacuous
+from tasks.model import Fallback, Form, Unavailable, Unsupported, Vacuous, np_dtype
 
 torch: Any = pytest.importorskip("torch")
 
@@ -125,6 +125,16 @@ def test_what_tosa_does_not_take_is_no_work_of_the_reference_model() -> None:
     tosa._placed({"kernels": {}, "delegated": {"aten.add.Tensor": 1}})
     with pytest.raises(Fallback, match="TOSA takes 1 of 2 nodes; the CPU kernels have 1 aten.view_copy.default"):
         tosa._placed({"kernels": {"aten.view_copy.default": 1}, "delegated": {"aten.add.Tensor": 1}})
+
+
+def test_a_result_of_another_size_is_for_the_judge() -> None:
+    bits = np.array([0x3F80, 0x4000], dtype=np.uint16)
+    known = tosa._result(bits.view("V2"), np_dtype("bfloat16"), [2])
+    assert known.dtype == np_dtype("bfloat16") and known.astype(float).tolist() == [1, 2]
+    assert tosa._result(bits.view("V2"), np.dtype(bool), [2]).dtype == np_dtype(
+        "bfloat16"
+    )  # isreal of bfloat16 in 1.5.1
+    assert tosa._result(np.ones(2, np.float32), np.dtype(bool), [2]).dtype == np.float32
 
 
 def test_an_operator_outside_the_core_set_is_kept_as_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
