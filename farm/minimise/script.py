@@ -17,6 +17,7 @@ from tasks.judge.plain import allowed
 from tasks.model import Form, Group, Leaf, OpClass, Status, is_inexact
 from tasks.model.dtypes import NATIVE, dtype_name
 from tasks.model.kind import KIND_PROPERTY
+from tasks.model.row import declared_precision
 
 #: Lines that a script may have.
 LINES = 40
@@ -302,9 +303,8 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
 
 def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
     """The largest difference that the limit of a row leaves to each element, by the judge."""
-    precision = str(row.get("compute_precision") or "")
     op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
-    return allowed(leaf, op_class, float(row["limit"] or 0.0), precision if is_inexact(precision) else "")
+    return allowed(leaf, op_class, float(row["limit"] or 0.0), declared_precision(row))
 
 
 def _plain(text: str) -> str:

@@ -25,7 +25,8 @@ from tasks.judge import verdict
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import only_stored
 from tasks.judge.verdict import Policy
-from tasks.model import EPS, MEASURED, OpClass, Status, label_of, names
+from tasks.model import MEASURED, OpClass, Status, label_of, names
+from tasks.model.row import declared_precision
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
 DECIDED = tuple(names(MEASURED))
@@ -120,8 +121,7 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
     if limit is not None and apart is not None and apart > limit:
         reason = f"its oracles are further apart ({apart:.3g}) than the limit ({limit:g})"
         return f"{reason}, and rows do not tell whether the second one only rounds as its dtype does", None
-    precision = row["compute_precision"] or ""
-    precision = precision if precision != dtype and precision in EPS else ""
+    precision = declared_precision(row)
     limit = policy.limit_value(label, name, dtype, precision)
     nonfinite = row["nonfinite"]
     if nonfinite is None:  # an older schema: only the kind tells

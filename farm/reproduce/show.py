@@ -17,8 +17,8 @@ from farm.reproduce.find import ReproduceError, StoredCase
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst
-from tasks.model import EXHAUSTIVE, OpClass, Status, is_inexact, wide
-from tasks.model.row import COLUMNS
+from tasks.model import EXHAUSTIVE, OpClass, Status, wide
+from tasks.model.row import COLUMNS, declared_precision
 from tasks.prepare.cases import PreparedSample
 
 #: Columns of a row that a reproduction must give again, bit for bit.
@@ -44,7 +44,7 @@ def print_case(case: StoredCase) -> None:
         )
     limit = ""
     if case.policy.rule == "error_units":
-        precision = _precision(case.row)
+        precision = declared_precision(case.row)
         limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision)}"
     line(
         "policy",
@@ -106,7 +106,7 @@ def print_outcome(case: StoredCase, outcome: Outcome) -> None:
         if now != then:
             line("version", f"{name} {_changed(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
-        _print_outputs(case, outcome.actual, _precision(row))
+        _print_outputs(case, outcome.actual, declared_precision(row))
     if row.get("error"):
         line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
     print()
@@ -157,12 +157,6 @@ def _inputs_at(sample: PreparedSample, shape: tuple[int, ...], index: tuple[int,
         with contextlib.suppress(ValueError):
             found = [x[index] for x in sample.tensors() if x.shape == shape]
             yield from (repr(x.astype(wide(dtype_name(x.dtype))).item()) for x in found)
-
-
-def _precision(row: dict[str, Any]) -> str:
-    """The declared precision of a row; "" where it has none that rounds."""
-    precision = str(row.get("compute_precision") or "")
-    return precision if is_inexact(precision) else ""
 
 
 def _summary(array: np.ndarray) -> str:

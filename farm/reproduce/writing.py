@@ -18,8 +18,9 @@ from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.backends.shared.few_lines import NoScript
-from tasks.model import Form, Status, is_inexact
+from tasks.model import Form, Status
 from tasks.model.kind import KIND_PROPERTY
+from tasks.model.row import declared_precision
 
 
 def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
@@ -27,7 +28,6 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
     row = outcome.row
     form = form_of(case, backend)
     story = case.stored or case.row
-    precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
     if case.sample.record["definition"]:
         raise NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
     if not checks.installed(case.sample.owner.check).plain:
@@ -47,7 +47,7 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
         policy=case.policy,
         op_class=case.sample.op_class,
         oracle=case.sample.record["oracle"],
-        precision=precision if is_inexact(precision) else "",
+        precision=declared_precision(row),
         version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
         device=outcome.info.device if outcome.info else story["device"],
         actual=outcome.actual,

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import kept
+from tasks.backends.shared.call_lines import in_framework
+from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
@@ -120,6 +123,29 @@ class LiteRt(Backend):
             return [np.array(found[name]) for name in order]
 
         return Program(run, "xnnpack" if "DELEGATE" in ops else "builtin", flags=flags)
+
+    def few_lines(self, form: Form) -> FewLines:
+        resolver = "AUTO" if self.delegate == "xnnpack" else "BUILTIN_WITHOUT_DEFAULT_DELEGATES"
+        lines = (
+            "def named(*x):",
+            "    found = call(*x)",
+            f"    return {{f'o{{i}}': tf.convert_to_tensor(y) for i, y in enumerate({ALL})}}",
+            "specs = [tf.TensorSpec(x.shape, tf.as_dtype(x.dtype), name=f't{i}') for i, x in enumerate(arrays)]",
+            "holder = tf.Module()",
+            "holder.call = tf.function(named, autograph=False)",
+            "made = holder.call.get_concrete_function(*specs)",
+            "model = tf.lite.TFLiteConverter.from_concrete_functions([made], holder).convert()",
+            f"kernels = OpResolverType.{resolver}",
+            "interpreter = Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=kernels)",
+            "interpreter.allocate_tensors()",
+            "run = interpreter.get_signature_runner()",
+            "found = run(**{name: arrays[int(name[1:])] for name in run.get_input_details()})",
+            "got = [np.array(found[f'o{i}']) for i in range(len(found))]",
+        )
+        made = in_framework(form, "import tensorflow as tf", lines)
+        return replace(
+            made, imports=(*made.imports, "from ai_edge_litert.interpreter import Interpreter, OpResolverType")
+        )
 
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""

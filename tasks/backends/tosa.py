@@ -65,7 +65,9 @@ class Tosa(ExecuTorch):
         [call] = calls
         lowered = getattr(program.graph_module, call.args[0].target)
         graph = bytes(lowered.processed_bytes)
-        taken = _inputs(graph)  # what no node uses after the lowering's passes is none: of isreal, which is a constant, nothing
+        taken = _inputs(
+            graph
+        )  # what no node uses after the lowering's passes is none: of isreal, which is a constant, nothing
         names = lowered.original_module.graph_signature.user_inputs
         header = {
             "inputs": [inputs.index(x.name) for x, name in zip(call.args[1:], names) if name in taken],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tasks.model.case import Group
+from tasks.model.dtypes import EPS
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ def column(type: str, shown: str, words: str, unit: str = "", default: Any = Non
     """A dataclass field that is a column; without a value it is null."""
     facts = {"column": (type, unit, words, shown)}
     return field(metadata=facts) if default is _REQUIRED else field(default=default, metadata=facts)
+
+
+def declared_precision(row: Mapping[str, Any]) -> str:
+    """The precision that a row's backend declared; "" for its dtype's own, which stands in a lake where none is declared."""
+    precision = str(row.get("compute_precision") or "")
+    return precision if precision != row.get("dtype") and precision in EPS else ""
 
 
 def columns_of(record: Any) -> tuple[Column, ...]:
