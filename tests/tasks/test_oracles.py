@@ -339,3 +339,23 @@ def test_a_graph_of_another_meaning_is_the_exporters_in_every_dtype(dtype: str, 
     else:
         with pytest.raises(NotFaithful, match="something else than the op: 7 of 8 elements"):
             _check(model, [x], twice, [])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_graph_that_gives_a_number_where_nan_belongs_is_the_exporters(dtype: str) -> None:
+    """torch.onnx exports angle as Where(x < 0, π, 0)."""
+    from onnx import helper, numpy_helper
+
+    from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
+    from tasks.prepare.onnx_export import NotFaithful, _check
+
+    x = np.array([1, -1, np.nan], np_dtype(dtype))
+    one = numpy_helper.from_array(np.ones((), x.dtype), "one")
+    ends = [helper.make_tensor_value_info(n, ELEMENT_TYPE[dtype], [3]) for n in ("x", "y")]
+    nodes = [helper.make_node("Less", ["x", "one"], ["less"]), helper.make_node("Where", ["less", "x", "one"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "least", ends[:1], ends[1:], [one]), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    _check(model, [x[:2]], [Leaf(dtype, (2,), np.array([1.0, -1.0]))], [])
+    with pytest.raises(NotFaithful, match="1 of 3 elements"):
+        _check(model, [x], [Leaf(dtype, (3,), np.array([1.0, -1.0, np.nan]))], [])
