@@ -23,6 +23,7 @@ from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
 from farm.reproduce.in_torch import in_torch
 from farm.reproduce.source import Data, Runtime, Source, templates, whole
+from tasks.backends.needs import vulkan_lines
 from tasks.backends.shared.few_lines import NoScript, Setting
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
@@ -72,7 +73,7 @@ def _head(source: Source, runtime: Runtime) -> dict[str, Any]:
         "runtime": runtime.template,
         "module": runtime.module,
         "alias": runtime.alias,
-        "before": setting.before if setting else (),
+        "before": (*vulkan_lines(source.backend.needs), *(setting.before if setting else ())),
         "after": setting.imports if setting else (),
         "install": _install(source, runtime),
         "needs": _needs(source, runtime),

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.needs import VULKAN, Need
+from tasks.backends.needs import VULKAN, Need, vulkan_lines
 from tasks.backends.shared import architectures, artefacts, onnx_graph
 from tasks.backends.shared.few_lines import ALL, FewLines, in_onnx
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
@@ -216,7 +216,10 @@ class Iree(Backend):
             "found = module[model.graph.name](*feeds.values())",
             f"got = [np.array(x) for x in ({ALL})]",
         )
-        return FewLines(("import subprocess, sys", "import iree.compiler, iree.runtime"), lines)
+        imports = ("import subprocess, sys", "import iree.compiler, iree.runtime")
+        if self._target.driver == "vulkan":  # it asks for memory at multiples of 4,096, which NumPy's is not (3.13)
+            imports += ("iree.runtime.array_interop.BufferCompatibility = type('Copied', (), {'IMPORTABLE': 0})",)
+        return FewLines(imports, lines, vulkan_lines(self.needs))
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.
