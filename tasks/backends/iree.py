@@ -216,10 +216,10 @@ class Iree(Backend):
             "found = module[model.graph.name](*feeds.values())",
             f"got = [np.array(x) for x in ({ALL})]",
         )
-        imports = ("import subprocess, sys", "import iree.compiler, iree.runtime")
+        imports = ["import subprocess, sys", "import iree.compiler, iree.runtime"]
         if self._target.driver == "vulkan":  # it asks for memory at multiples of 4,096, which NumPy's is not (3.13)
-            imports += ("iree.runtime.array_interop.BufferCompatibility = type('Copied', (), {'IMPORTABLE': 0})",)
-        return FewLines(imports, lines, vulkan_lines(self.needs))
+            imports.append("iree.runtime.array_interop.BufferCompatibility = type('Copied', (), {'IMPORTABLE': 0})")
+        return FewLines(tuple(imports), lines, vulkan_lines(self.needs))
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.
