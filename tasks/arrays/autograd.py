@@ -124,6 +124,7 @@ def backward(
         chosen = [y for y, c in zip(outputs, first) if c is not None]
         found = torch.autograd.grad(chosen, inputs, given, create_graph=twice, allow_unused=True)
         if twice:
+            _refuse_once([g for g in found if g is not None])
             pairs = [
                 (g, v)
                 for g, v in zip(found, cotangents[len(outputs) :])
@@ -132,6 +133,19 @@ def backward(
             inputs += given
             found = torch.autograd.grad([g for g, _ in pairs], inputs, [v for _, v in pairs], allow_unused=True)
     return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
+
+
+def _refuse_once(gradients: Sequence[Any]) -> None:
+    """Raise what torch means to raise of a backward pass marked with once_differentiable: its node leads to no input, so a
+    gradient that may be unused is None instead."""
+    left, seen = [g.grad_fn for g in gradients if g.grad_fn is not None], set[Any]()
+    while left:
+        node = left.pop()
+        if node.name() == "torch::autograd::Error":
+            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        if node not in seen:
+            seen.add(node)
+            left += [following for following, _ in node.next_functions if following is not None]
 
 
 def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:
