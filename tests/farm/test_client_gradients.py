@@ -1,0 +1,62 @@
+"""Gradients held against differences in the client: what is lost, declared, raised, or cannot be judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import farm
+
+
+class _Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * (s + x * s * (1 - s))
+
+
+class _Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        raise RuntimeError("boom")
+
+
+def test_what_is_declared_to_be_differentiable_once_is_not_blamed_for_it() -> None:
+    x = torch.linspace(-2, 2, 7)
+    found = farm.validate_autograd_function(_Swish, (x,))
+    assert found.passed and "double_backward: declared to be differentiable once" in str(found)
+    again = farm.check_autograd(lambda x: 3 * _Swish.apply(x), (x,), double=True)
+    assert again.passed and "declared to be differentiable once" in str(again)
+
+
+def test_a_lost_graph_fails_and_what_nothing_was_said_of_has_not_passed() -> None:
+    x = torch.linspace(-2, 2, 7)
+    lost = farm.check_autograd(lambda x: _Swish.apply(x.detach()), (x,))
+    assert not lost.passed and "something detaches them" in lost.message
+    constant = farm.check_autograd(torch.zeros_like, (x,))
+    assert constant.passed and "no output depends" in str(constant)
+    for function in (torch.nn.functional.dropout, torch.argmax):
+        silent = farm.check_autograd(function, (x,))
+        assert not silent.passed and "backward: not judged: " in silent.message
+        with pytest.raises(AssertionError, match="not judged"):
+            silent.check()
+
+
+def test_a_backward_pass_that_raises_fails_and_silences_no_other_check() -> None:
+    found = farm.validate_autograd_function(_Raises, (torch.ones(3),), reference=lambda x: 2 * x)
+    assert not found.passed and [c.name for c in found.checks if c.passed] == ["forward"]
+    assert "backward: failed: raised RuntimeError: boom" in found.message
+    assert "raised RuntimeError: boom" in farm.check_autograd(_Raises.apply, (torch.ones(3),)).message
