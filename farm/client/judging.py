@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, kernel_of
+from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, declared_of, kernel_of
 from farm.client.process import backend_here
 from farm.client.results import Result
 from farm.client.running import config_of, run
+from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
@@ -132,9 +133,14 @@ def given(
 ) -> Kernel:
     """The op whose inputs are given: its one sample has their values."""
     _not_imported()
+    declared = declared_of(function)
     plain = function if callable(function) else kernel_of(function).op.kernel
     assert callable(plain)
     arrays, kwargs = arrays_of(plain, inputs)
+    if declared and isinstance(
+        inputs, Mapping
+    ):  # what a call does not say is as declared; a size is none without dimensions
+        kwargs = {k: v for k, v in declared.op.kwargs.items() if k not in inputs and not sizes.is_size(v)} | kwargs
     if not arrays:
         raise ClientError("inputs: there is no tensor or array among them")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -74,7 +75,7 @@ def kernel_of(
 
     What is not given is as its `@tasks.op` or its config declares it. Raises ClientError, with every mistake's key.
     """
-    declared = _declared(function)
+    declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     if isinstance(dims, Mapping) or dims is None:
         changes["dims"] = {k: _sizes(v) for k, v in (dims or {}).items()}
@@ -102,6 +103,12 @@ def kernel_of(
         backward = [backward]
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
+    told = set(re.findall(r"[A-Za-z_]\w*", str((op.inputs, op.kwargs, op.outputs))))
+    for name in dims or ():
+        if name not in told:
+            raise ClientError(
+                f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
+            )
     _complete(op)
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
 
@@ -131,7 +138,7 @@ def _identifier(name: str) -> str:
     return made or "kernel"
 
 
-def _declared(function: Callable[..., Any] | str) -> Declared | None:
+def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     """The declaration of a function: by @tasks.op, or of a config of the working directory. Raises ClientError."""
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):

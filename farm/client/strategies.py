@@ -25,7 +25,7 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
     def made(draw: Any) -> Case:
         dtype = draw(strategies.sampled_from(list(known.kernel.op.dtypes)))
 
-        return Case(known, dtype, 0, Choices.from_hypothesis(draw))
+        return Case(known, dtype, 0, Choices.from_hypothesis(draw), seeded=False)
 
     return made()
 

@@ -61,6 +61,17 @@ def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes
     return folder
 
 
+def kept(results: AnyLake, run_id: str, case_id: str, backend: str) -> dict[str, Any]:
+    """The record of the minimal case of a row; {} where it has none. Raises LakeError."""
+    lake = open_lake(results)
+    try:
+        with lake.filesystem.open_input_stream(f"{place(lake, run_id, case_id, backend)}/{RECORD}") as file:
+            record = json.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def read(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """The records of all minimal cases of some runs (default: of all), the oldest run's first; each with its ``folder``.
     One that cannot be read is left out. Raises LakeError for a lake that cannot be."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
 from farm.lake import minimal
+from farm.minimise.bundle import SCRIPT
 from farm.reproduce.find import StoredCase
 from tasks.model import FORWARD, Status
 from tasks.wire import Minimised
@@ -66,11 +68,22 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
 
 
 def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None) -> None:
-    """Write the record, its files and the minimal case itself to the lake. Raises LakeError."""
+    """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same runtime: then
+    that one is left, and the record says so. Raises LakeError."""
+    old = minimal.kept(results, record["run_id"], record["case_id"], record["backend"])
+    if old.get("runtime_version") == record["runtime_version"] and _size(old) < _size(record):
+        record["left"] = _size(old)[-1]
+        return
     content = dict(files)
     if pack is not None:
         content[minimal.PACK] = pack.read_bytes()
     record["folder"] = minimal.write(results, record, content)
+
+
+def _size(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
+    """How good a minimal case is, the least best: whether it always fails, has a script, its nodes and elements."""
+    nodes, elements = (record[name][1] if name in record else math.inf for name in ("nodes", "elements"))
+    return bool(record["flaky"]), SCRIPT not in record["files"], nodes, elements
 
 
 def said(record: Mapping[str, Any]) -> str:

@@ -108,7 +108,8 @@ def _generated(row: Mapping[str, Any]) -> bool:
 
 
 def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
-    """The key of the case that a seed made: in the newest run that has one, of several the first that failed.
+    """The key of the case that a seed made: the first that failed of the newest run in which one failed, else the first of the
+    newest run that has one. Every kernel has a case of each seed: it is the one that fails that is meant.
 
     dtype, run: narrow that. Raises ReproduceError."""
     if seed is None:
@@ -117,13 +118,17 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     if run not in ("last", "all"):
         lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
+    right: Key | None = None
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
         made = [r for r in rows if r["distribution"] == FUZZ or _generated(r)]
         found = [r for r in made if seed_of(r) == seed and (not dtype or r["dtype"] == dtype)]
         found.sort(key=lambda r: not Status(r["status"]).failed)
-        if found:
+        if found and Status(found[0]["status"]).failed:
             return Key.of(found[0])
+        right = right or (Key.of(found[0]) if found else None)
+    if right is not None:
+        return right
     where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
     other = f" in {dtype}" if dtype else ""
     raise ReproduceError(

@@ -7,6 +7,7 @@ import keyword
 import os
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from farm.reproduce.source import Data, Runtime, Source
@@ -15,8 +16,9 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode, spec_of
 from tasks.backends.shared.few_lines import NoScript, Setting
 from tasks.backends.torch import TorchEager
+from tasks.catalogs.torch.variants import IN_PLACE, METHOD, OUT
 from tasks.catalogs.user import load
-from tasks.model import Form, Group
+from tasks.model import FORWARD, Form, Group
 from tasks.model.dtypes import NATIVE
 
 
@@ -108,6 +110,8 @@ def op_lines(form: Form, group: Group, target: str = "cpu", tried: bool = True) 
     """The lines that define OP; tried: whether a public function is compared with it first. Raises NoScript."""
     if group.catalog == "user":
         return _own_kernel(group)
+    if group.check in (OUT, IN_PLACE, METHOD):
+        return _otherwise(form, group, target, tried)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
     for path in _public_paths(group.op_name, own):
         found = _resolved(path)
@@ -122,6 +126,35 @@ def op_lines(form: Form, group: Group, target: str = "cpu", tried: bool = True) 
     return _inlined(own, group)
 
 
+#: An op that is given tensors to write to, as `tasks.catalogs.torch.variants` makes them.
+_INTO = """
+def gapped(like):
+    if like.dim() == 0 or torch.compiler.is_compiling():
+        return torch.ones_like(like, memory_format=torch.contiguous_format)
+    return like.new_ones((*like.shape[:-1], 2 * like.shape[-1]))[..., ::2]
+def into(*args, **kwargs):
+    like = OP(*args, **kwargs)
+    given = gapped(like) if isinstance(like, torch.Tensor) else tuple(map(gapped, like))
+    OP(*args, **kwargs, out=given)
+    return given
+plain, OP = OP, into
+""".strip().replace(" OP(", " plain(")
+
+
+def _otherwise(form: Form, group: Group, target: str, tried: bool) -> str:
+    """The lines that define OP as the op called with out=, in place, or as a method. Raises NoScript."""
+    if group.check == OUT:
+        return f"{op_lines(replace(form, call=None), replace(group, check=FORWARD), target, tried)}\n{_INTO}"
+    path = f"torch.Tensor.{group.op_name.rpartition('.')[2]}{'_' * (group.check == IN_PLACE)}"
+    if _resolved(path) is None:
+        raise NoScript(f"no script: there is no {path}")
+    return (
+        f"OP = {path}"
+        if group.check == METHOD
+        else f"OP = lambda x, *args, **kwargs: [{path}(x, *args, **kwargs), x][1]"
+    )
+
+
 def _own_kernel(group: Group) -> str:
     """The lines that load a user's kernel from its own file. Raises NoScript."""
     one = load.declared()[group.op_name]
@@ -130,8 +163,10 @@ def _own_kernel(group: Group) -> str:
     if one.op.framework != "torch" or not file or "<" in name:
         raise NoScript(f"no script: {group.op} is no named function of torch tensors in a file")
     return (
-        "# The kernel is loaded from its own file: it must still be there.\n"
-        "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\n\n"
+        "# The kernel is loaded from its own file: it must still be there. Of the farm, that file needs the decorator alone.\n"
+        "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\nimport types  # noqa: E402\n\n"
+        "if importlib.util.find_spec('tasks') is None:\n"
+        "    sys.modules['tasks'] = types.SimpleNamespace(op=lambda **_: lambda function: function)\n"
         f"sys.path += {[one.root, os.path.dirname(file)]!r}\n"
         f"spec = importlib.util.spec_from_file_location('kernel', {file!r})\n"
         "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ LABELS = {
 }
 #: Of the words of an error, the share that a short script's own must have; lines at the end of what it said that tell its error.
 _ALIKE, _LAST = 0.5, 30
+#: Seconds that the imports of a script may take, which are no part of it.
+_IMPORTS_S = 300.0
 #: Of the error of a row: a program that the runtime started died.
 _DIED = re.compile(r"\bdied of SIG")
 _MISSING = re.compile(r"No module named '(\w+)")
@@ -72,6 +76,8 @@ def check(
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
+    if Status(row["status"]) is Status.TIMEOUT:
+        timeout_s += _imported_s(path, python)  # a first import of torch is no hang
     shown, text = _checked(alone(path, timeout_s, python), row, timeout_s, short)
     if (missing := _MISSING.search(text)) and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
         # As vendors install some of theirs: CANN's set_env.sh names its folders there.
@@ -79,6 +85,18 @@ def check(
         if there:
             return there, f"{said}, with the $PYTHONPATH of this shell, which has {missing[1]}"
     return shown, text
+
+
+def _imported_s(path: Path, python: str) -> float:
+    """Seconds that what a script imports takes, once it has been imported."""
+    kinds = (ast.Import, ast.ImportFrom)
+    top = ast.parse(path.read_text(encoding="utf-8")).body
+    found = [x for node in top for x in (node.body if isinstance(node, ast.Try) else [node]) if isinstance(x, kinds)]
+    with written("\n".join(map(ast.unparse, found))) as imports:
+        alone(imports, _IMPORTS_S, python)
+        begun = time.monotonic()
+        alone(imports, _IMPORTS_S, python)
+        return time.monotonic() - begun
 
 
 def _checked(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -103,6 +105,19 @@ def test_a_script_that_raises_another_error_does_not_show_it() -> None:
     own = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; os.kill(os.getpid(), 11)'], check=True)"
     assert shows(own, {**row, "error": "the converter died of SIGSEGV: layer 3"})[0]
     assert not shows(own, row)[0]
+
+
+def test_a_slow_import_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"status": "timeout", "error": "", "kind": ""}
+    (tmp_path / "slow_one.py").write_text("import time; time.sleep(2)")
+    imported = f"import sys; sys.path.append({str(tmp_path)!r})\nimport slow_one\n"
+    real = ast.parse
+    with trial.written(f"{imported}import nowhere_to_be_found") as path:
+        monkeypatch.setattr(trial.ast, "parse", lambda _: real(imported))  # of which the path is no import
+        monkeypatch.setattr(trial.ast, "unparse", lambda _: imported)
+        assert not trial.check(path, row, 1, sys.executable, short=True)[0]
+    with trial.written(f"{imported}import time; time.sleep(60)") as path:
+        assert trial.check(path, row, 1, sys.executable, short=True)[0]
 
 
 @pytest.mark.parametrize("runtime", ["ort", "openvino", "tvm", "tinygrad", "mnn", "iree", "ncnn"])
