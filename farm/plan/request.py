@@ -119,6 +119,8 @@ def fuzzing(
     if not generated:
         raise ConfigError(
             f"{path}: catalogs: none is {GENERATED!r}, whose cases are generated: add {{name: {GENERATED}}}"
+            + "; cases of kernels of your own are drawn by farm run, with distributions: [fuzz]"
+            * any(c.kernels for c in config.catalogs)
         )
     more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
     chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
