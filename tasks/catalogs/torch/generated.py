@@ -58,11 +58,12 @@ OWN_ALONE = "jiterator_* _segment_reduce* resize_* linalg.pinv* pinverse mvlgamm
 #: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
 #: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
 #: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole);
-#: and the rank of a matrix, which is counted against a tolerance made of the dtype's ε.
+#: and the rank of a matrix, which is counted against a tolerance made of the dtype's ε. What a number beyond the range of an
+#: integer becomes is not defined (`tasks.catalogs.torch.every.NOT`).
 REGULAR_ALONE = """
 prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
 grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
-linalg.matrix_rank*
+linalg.matrix_rank* byte char short int long
 """
 #: Ops whose result follows the layout of their argument: they read its memory by strides of their own, or share it.
 OF_MEMORY = "as_strided* view view_as"
