@@ -103,13 +103,13 @@ def kernel_of(
         backward = [backward]
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
+    _complete(op)
     told = set(re.findall(r"[A-Za-z_]\w*", str((op.inputs, op.kwargs, op.outputs))))
     for name in dims or ():
         if name not in told:
             raise ClientError(
                 f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
             )
-    _complete(op)
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
 
 

@@ -321,6 +321,7 @@ def test_differences_need_float64() -> None:
         ({"policy": "strict"}, "policy 'strict': no such file"),
         ({"inputs": ["x", "weight"]}, "inputs: ['x', 'weight'] is no mapping of names"),
         ({"dims": [4]}, "dims: [4] is no mapping"),
+        ({"dims": DIMS | {"nn": (1, 3)}}, "dims: no shape has the dimension 'nn'; did you mean n?"),
         ({"kwargs": {"eps": object()}}, "kwargs.eps: a object is no number, text, list or mapping"),
         ({"tolerances": 1e-3}, "tolerances: 0.001 is no mapping of names"),
         ({"invariants": "no_nan"}, "invariants: 'no_nan' is no list; give ['no_nan']"),
