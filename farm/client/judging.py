@@ -140,7 +140,7 @@ def given(
     if declared and isinstance(
         inputs, Mapping
     ):  # what a call does not say is as declared; a size is none without dimensions
-        kwargs = {k: v for k, v in declared.op.kwargs.items() if k not in inputs and not sizes.is_size(v)} | kwargs
+        kwargs = {k: v for k, v in declared.op.kwargs.items() if k not in arrays and not sizes.is_size(v)} | kwargs
     if not arrays:
         raise ClientError("inputs: there is no tensor or array among them")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]

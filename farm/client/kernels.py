@@ -104,7 +104,7 @@ def kernel_of(
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
-    told = set(re.findall(r"[A-Za-z_]\w*", str((op.inputs, op.kwargs, op.outputs))))
+    told = set(re.findall(r"[^\W\d]\w*", str((op.inputs, op.kwargs, op.outputs))))
     for name in dims or ():
         if name not in told:
             raise ClientError(

@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     try:
         results = lakes.open_lake(args.results)
-        runs = _runs(results, args.run, [x for path in args.known for x in known_failures(path)])
+        entries = [x for path in args.known for x in known_failures(path)]
+        runs = _runs(results, args.run, entries, bool(args.known))
         rows = _rows(results, args.results, runs)
         if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
             raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
@@ -101,13 +102,13 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure]) -> dict[str, Any]:
-    """The records of the runs that are asked about, the oldest first, with these known failures if some are named. Raises
+def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure], given: bool) -> dict[str, Any]:
+    """The records of the runs that are asked about, the oldest first, with these known failures if they are ``given``. Raises
     LakeError."""
     there = lakes.known_runs(results)
     names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
     read = {name: lakes.read_run(results, name) for name in names}
-    return {name: known.with_entries(run, entries) for name, run in read.items()} if entries else read
+    return {name: known.with_entries(run, entries) for name, run in read.items()} if given else read
 
 
 def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
@@ -149,7 +150,10 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
         terminal.show(defects_view(table, left, len(table)), terminal.screen(), _MOST)
     mine = table["fault"] == BACKENDS
     told = ", ".join(f"{name} {count}" for name, count in table["backend"][mine].value_counts().items())
-    print(f"{mine.sum()} distinct defects" + (f": {told}" if told else ", no case has been made small yet"))
+    print(
+        f"{mine.sum()} distinct defects"
+        + (f": {told}" if told else "" if len(table) else ", no case has been made small yet")
+    )
     for fault, count in Counter(table["fault"][~mine]).items():
         print(f"{count} more are not the backend's: {WHOSE[fault]}")
     print(counted(table, left) + (": farm findings --minimise N makes one row of N groups small" if len(left) else ""))

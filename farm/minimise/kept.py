@@ -71,8 +71,10 @@ def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes]
     """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same runtime: then
     that one is left, and the record says so. Raises LakeError."""
     old = minimal.kept(results, record["run_id"], record["case_id"], record["backend"])
-    if old.get("runtime_version") == record["runtime_version"] and _size(old) < _size(record):
-        record["left"] = _size(old)[-1]
+    same = old.get("runtime_version") == record["runtime_version"] and not record.get("by_parts")
+    alike = all(old.get("finding", {}).get(name) == record["finding"][name] for name in ("status", "kind", "words"))
+    if same and alike and _size(old) < _size(record):
+        record["left"] = True
         return
     content = dict(files)
     if pack is not None:
@@ -83,7 +85,7 @@ def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes]
 def _size(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
     """How good a minimal case is, the least best: whether it always fails, has a script, its nodes and elements."""
     nodes, elements = (record[name][1] if name in record else math.inf for name in ("nodes", "elements"))
-    return bool(record["flaky"]), SCRIPT not in record["files"], nodes, elements
+    return bool(record.get("flaky")), SCRIPT not in record.get("files", ()), nodes, elements
 
 
 def said(record: Mapping[str, Any]) -> str:

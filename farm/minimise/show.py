@@ -60,7 +60,7 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
         line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
     line("runs", f"{record['runs']} of the backend, {record['refused']} cases were none; {record['seconds']:.0f} s")
     where = record.get("folder")
-    left = f", not kept: a smaller one of {record['left']:g} elements is" if "left" in record else ", not kept"
+    left = ", not kept: a better one is there" if "left" in record else ", not kept"
     line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
     if record.get("script_said"):
         line("script", record["script_said"])

@@ -141,7 +141,7 @@ def _refuse_once(gradients: Sequence[Any]) -> None:
     left, seen = [g.grad_fn for g in gradients if g.grad_fn is not None], set[Any]()
     while left:
         node = left.pop()
-        if node.name() == "torch::autograd::Error":
+        if type(node).name(node) == "torch::autograd::Error":  # a Function's context may have a name of its own
             raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
         if node not in seen:
             seen.add(node)
@@ -188,6 +188,7 @@ def problem(
 
     places = tensors(args, kwargs)
     fixed = [place for place in range(len(places)) if place not in wrt]
+    device = places[wrt[0]].device if wrt else "cpu"
     outputs = len(cotangents) - (len(wrt) if check == "double_backward" else 0)
     first, second = list(cotangents[:outputs]), list(cotangents[outputs:])
 
@@ -197,13 +198,13 @@ def problem(
         return with_inputs(args, kwargs, [*fixed, *wrt], [*clones, *values])
 
     def forward(values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        new_args, new_kwargs = fresh([torch.from_numpy(v.copy()) for v in values])
+        new_args, new_kwargs = fresh([torch.from_numpy(v.copy()).to(device) for v in values])
         with torch.no_grad():
             found = torch_tree.leaves(call(*new_args, **new_kwargs))
         return [torch_tree.output(torch_tree.dense(y)) for y, c in zip(found, first) if c is not None]
 
     def gradient(values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        tensors = [torch.from_numpy(v.copy()) for v in values]
+        tensors = [torch.from_numpy(v.copy()).to(device) for v in values]
         new_args, new_kwargs = fresh(tensors[: len(wrt)])
         left = iter(tensors[len(wrt) :])
         found = backward(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -80,9 +80,11 @@ def _line(
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
     key = Key.of(best)
-    entry = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
+    entries = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
     # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
-    apart = all(x.get("by_parts") in (Status.PASS.value, Status.INVALID.value) for x in several)
+    # Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
+    numbers = finding["kind"] in ("numbers", "nonfinite") and not best["flaky"]
+    apart = numbers and all(x.get("by_parts") == Status.PASS.value for x in several)
     return {
         **{name: finding[name] for name in ("backend", "status", "kind", "words")},
         "finding": finding["id"],
@@ -98,22 +100,27 @@ def _line(
         "versions": ", ".join(sorted({*mine["runtime_version"], *(x["runtime_version"] for x in several)})),
         "right": ", ".join(sorted(set(others[others["status"] == Status.PASS.value]["backend"]))),
         "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
-        "fault": entry.fault if entry else REFERENCES if apart else BACKENDS,
-        "known": entry.reason if entry else "",
+        "fault": _fault(entries, len(mine)) or (REFERENCES if apart and not entries else BACKENDS),
+        "known": entries[-1].reason if entries else "",
         "script": "script.py" in best.get("files", ()),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
         "command": f"farm minimise '{key}'{where_option(results)}",
     }
 
 
-def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> KnownFailure | None:
-    """The known failure that covers rows, by the record of their run."""
+def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]:
+    """The known failures that cover rows, one for each row that is covered, by the record of their run."""
+    found = []
     for run_id, some in mine.groupby("run_id", sort=False):
         entries = known.recorded(runs.get(str(run_id)) or {}) or []
-        places = known.met(some, entries).entry
-        if len(places) and places.max() >= 0:
-            return entries[int(places.max())]
-    return None
+        found += [entries[int(place)] for place in known.met(some, entries).entry if place >= 0]
+    return found
+
+
+def _fault(entries: Sequence[KnownFailure], rows: int) -> str:
+    """Whose a finding is that known failures cover in all its rows, if nobody says that it is the backend's; "" else."""
+    faults = {entry.fault for entry in entries}
+    return "" if len(entries) < rows or not faults or BACKENDS in faults else sorted(faults)[0]
 
 
 def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
