@@ -137,9 +137,8 @@ def given(
     plain = function if callable(function) else kernel_of(function).op.kernel
     assert callable(plain)
     arrays, kwargs = arrays_of(plain, inputs)
-    if declared and isinstance(
-        inputs, Mapping
-    ):  # what a call does not say is as declared; a size is none without dimensions
+    if declared and isinstance(inputs, Mapping):
+        # What a call does not say is as declared; a size is none without dimensions.
         kwargs = {k: v for k, v in declared.op.kwargs.items() if k not in arrays and not sizes.is_size(v)} | kwargs
     if not arrays:
         raise ClientError("inputs: there is no tensor or array among them")

@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     try:
         results = lakes.open_lake(args.results)
-        entries = [x for path in args.known for x in known_failures(path)]
-        runs = _runs(results, args.run, entries, bool(args.known))
+        entries = [x for path in args.known for x in known_failures(path)] if args.known else None
+        runs = _runs(results, args.run, entries)
         rows = _rows(results, args.results, runs)
         if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
             raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
@@ -102,13 +102,13 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure], given: bool) -> dict[str, Any]:
-    """The records of the runs that are asked about, the oldest first, with these known failures if they are ``given``. Raises
+def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:
+    """The records of the runs that are asked about, the oldest first, with these known failures, unless None, in place of their own. Raises
     LakeError."""
     there = lakes.known_runs(results)
     names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
     read = {name: lakes.read_run(results, name) for name in names}
-    return {name: known.with_entries(run, entries) for name, run in read.items()} if given else read
+    return {name: known.with_entries(run, entries) for name, run in read.items()} if entries is not None else read
 
 
 def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
