@@ -85,3 +85,13 @@ def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
     assert done.returncode == 0 and failed.empty, done.stdout
     assert f"device {lost.name[-1]} of " in done.stdout and "finds no npu device" in done.stdout, done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_gradients_are_computed_on_it(machine: dict[str, str], tmp_path: Path, results: Path) -> None:
+    """By autograd's own streams and events of the device: at first the stand-in had none of its number."""
+    catalog = {"name": "torch", "ops": ["add", "cumsum", "softmax"], "samples": 2, "dtypes": ["float32"]}
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "checks": ["backward"], "backends": ["torch-npu"]}))
+    done = launch(file, "--no-ray", "--results", results, **machine)
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    assert done.returncode == 0 and len(rows) >= 6 and set(rows["status"]) == {"pass"}, done.stdout

@@ -177,6 +177,12 @@ template <c10::DeviceType type>
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<type> {
   c10::Device getDevice() const override { return c10::Device(type, kIndex); }
   c10::Device exchangeDevice(c10::Device) const override { return c10::Device(type, kIndex); }
+  // Of the device by its number: autograd looks streams up by it.
+  c10::Stream getStream(c10::Device) const noexcept override { return only(); }
+  c10::Stream getDefaultStream(c10::Device) const override { return only(); }
+  c10::Stream getNewStream(c10::Device, int) const override { return only(); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return only(); }
+  static c10::Stream only() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(type, kIndex)); }
   // All is done when a call returns: nothing is waited for.
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
