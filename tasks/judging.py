@@ -385,10 +385,14 @@ def _measure(
     from tasks.judge import definitions
 
     made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
-    derived, coarser = sample.derived(), times_coarser(precision, sample.owner.group.dtype)
-    if coarser > 1:  # what is derived is float64, whatever the dtype under test
-        derived = [leaf if leaf.noise is None else replace(leaf, noise=leaf.noise * coarser) for leaf in derived]
-    return compare(made, derived)
+    return compare(made, derived(sample, precision))
+
+
+def derived(sample: PreparedSample, precision: str) -> list[Leaf]:
+    """What a sample's definition is to make of right outputs in a declared precision: what is derived is float64, whatever the
+    dtype under test, so that a coarser one is told by its noise."""
+    times = max(times_coarser(precision, sample.owner.group.dtype), 1.0)
+    return [x if x.noise is None else replace(x, noise=x.noise * times) for x in sample.derived()]
 
 
 def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:

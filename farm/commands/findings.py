@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = _arguments().parse_args(argv)
     try:
+        if args.minimise < 0:
+            raise ReproduceError(f"--minimise: {args.minimise} groups are too few")
         results = lakes.open_lake(args.results)
         entries = [x for path in args.known for x in known_failures(path)] if args.known else None
         runs = _runs(results, args.run, entries)

@@ -14,6 +14,7 @@ from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.minimise import issue
+from farm.minimise.defined import Defined
 from farm.minimise.script import short
 from farm.reproduce import find, script, trial, versions
 from farm.reproduce.again import Outcome, run_child
@@ -23,6 +24,7 @@ from tasks.backends.shared.few_lines import NoScript
 from tasks.judge.worst import beyond
 from tasks.model import Leaf, Status, is_inexact, np_dtype
 from tasks.model.dtypes import rounded
+from tasks.model.row import declared_precision
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
@@ -126,7 +128,9 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
 
     def few() -> str:
         form = form_of(minimal, backend)
-        return short(form, minimal.group, minimal.sample.expected(), outcome.row, backend, title, packages)
+        row, sample, group = outcome.row, minimal.sample, minimal.group
+        defined = Defined.of(sample, declared_precision(row))
+        return short(form, group, sample.expected(), row, backend, title, packages, defined)
 
     said = []
     for is_short, make in ((True, few), (False, lambda: script.generate(source_of(minimal, outcome, backend)))):
@@ -153,5 +157,7 @@ def requirements(case: StoredCase) -> list[str]:
         else list(script.installed({versions.MODULES.get(case.spec.runtime, case.spec.runtime)}))
     )
     if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
-        own.append(f"onnx=={metadata.version('onnx')}")
+        record = case.environment.record(case.cache) if case.environment else None
+        there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
+        own.append(f"onnx=={there or metadata.version('onnx')}")
     return own

@@ -13,9 +13,11 @@ from typing import Any
 from farm.reproduce.source import Data, Runtime, Source
 from tasks import catalogs
 from tasks.arrays import torch_tree
+from tasks.arrays.autograd import computed
 from tasks.arrays.tree import decode, spec_of
-from tasks.backends.shared.few_lines import NoScript, Setting
+from tasks.backends.shared.few_lines import NoScript, Setting, sparse
 from tasks.backends.torch import TorchEager
+from tasks.catalogs.torch.differentiable import ORDERED, PROCESS
 from tasks.catalogs.torch.variants import IN_PLACE, METHOD, OUT
 from tasks.catalogs.user import load
 from tasks.model import FORWARD, Form, Group
@@ -93,13 +95,7 @@ def _tensor_literal(node: dict[str, Any], form: Form) -> str:
             return made
         shape, strides = _ints(spec.shape or ()), _ints(spec.strides)
         return f"{made}.as_strided({shape!r}, {strides!r}, {int(spec.offset)})"
-    parts, shape = ", ".join(f"tensor({part(i)})" for i in spec.parts), _ints(spec.shape or ())
-    if spec.layout == "sparse_coo":
-        text = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
-        return f"{text}._coalesced_({spec.flags == 'coalesced'})"
-    if spec.layout not in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
-        raise NoScript(f"no script: a tensor of layout {spec.layout!r} cannot be written down")
-    return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
+    return sparse(spec, ", ".join(f"tensor({part(i)})" for i in spec.parts))
 
 
 def _ints(values: Sequence[Any]) -> tuple[int, ...]:
@@ -109,21 +105,41 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
 def op_lines(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
     """The lines that define OP; tried: whether a public function is compared with it first. Raises NoScript."""
     if group.catalog == "user":
-        return _own_kernel(group)
+        return _own_kernel(form, group)
     if group.check in (OUT, IN_PLACE, METHOD):
         return _otherwise(form, group, target, tried)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
-    for path in _public_paths(group.op_name, own):
+    processed = form.check != FORWARD and PROCESS in dict(form.kwargs["v"])  # which is no argument of the function's
+    for path in () if processed else _public_paths(group.op_name, own):
         found = _resolved(path)
         if found is own or (found is not None and (not tried or _same_bits(found, own, form, target))):
             return f"OP = {path}"
     if group.catalog == "torch":
-        return (
-            "# No public function gives these bits on these inputs: torch's own test database wraps it.\n"
-            "from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402\n\n"
-            f"OP = next(x.op for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
-        )
+        return _wrapped(form, group)
     return _inlined(own, group)
+
+
+def _wrapped(form: Form, group: Group) -> str:
+    """The lines that take OP from torch's own test database. Raises NoScript."""
+    found = f"next(x for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
+    said = (
+        "# No public function gives these bits on these inputs: torch's own test database wraps it.\n"
+        "from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402\n\n"
+    )
+    if form.check == FORWARD:
+        return f"{said}OP = {found}.op"
+    if group.op_name in ORDERED:
+        raise NoScript(f"no script: {group.op} has its outputs put in an order before they are differentiated")
+    process = dict(form.kwargs["v"]).get(PROCESS)
+    made = "found" if process is None else "process(found)"
+    several = 'INFO.sample_inputs("cpu", torch.float64, requires_grad=True)'
+    own = f"s.output_process_fn_grad for s in {several} if s.output_process_fn_grad.__qualname__ == {process!r}"
+    return (
+        f"{said}INFO = {found}\n{'' if process is None else f'process = next({own})' + chr(10)}"
+        f"def OP(*args, {PROCESS}=None, **kwargs):\n"
+        "    found = INFO.gradcheck_wrapper(INFO.op, *args, **kwargs)\n"
+        f"    return {made}"
+    )
 
 
 #: An op that is given tensors to write to, as `tasks.catalogs.torch.variants` makes them.
@@ -155,22 +171,40 @@ def _otherwise(form: Form, group: Group, target: str, tried: bool) -> str:
     )
 
 
-def _own_kernel(group: Group) -> str:
+#: A kernel of NumPy arrays, by its name, as a function of tensors.
+_IN_NUMPY = """
+def OP(**x):
+    made = module.{}(**{{k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in x.items()}})
+    one = lambda y: torch.from_numpy(np.array(y)) if isinstance(y, (np.ndarray, np.generic)) else y
+    return tuple(map(one, made)) if isinstance(made, tuple) else one(made)
+""".strip()
+
+
+def _own_kernel(form: Form, group: Group) -> str:
     """The lines that load a user's kernel from its own file. Raises NoScript."""
     one = load.declared()[group.op_name]
     kernel = one.function("kernel")
     file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
-    if one.op.framework != "torch" or not file or "<" in name:
-        raise NoScript(f"no script: {group.op} is no named function of torch tensors in a file")
+    if not file or "<" in name:
+        raise NoScript(f"no script: {group.op} is no named function in a file")
+    made = f"OP = module.{name}"
+    if one.op.framework == "numpy":
+        if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
+            raise NoScript(f"no script: {group.op} takes arrays of a dtype that numpy lacks")
+        made = _IN_NUMPY.format(name)
+    elif (taken := getattr(kernel, "by_position", None)) is not None:
+        given = [name for name, _ in form.kwargs["v"]]
+        arguments = ", ".join(f"x[{k!r}]" if k in given else repr(v) for k, v in taken.items())
+        made = f"OP = lambda **x: module.{name}.apply({arguments})"
     return (
         "# The kernel is loaded from its own file: it must still be there. Of the farm, that file needs the decorator alone.\n"
         "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\nimport types  # noqa: E402\n\n"
         "if importlib.util.find_spec('tasks') is None:\n"
         "    sys.modules['tasks'] = types.SimpleNamespace(op=lambda **_: lambda function: function)\n"
-        f"sys.path += {[one.root, os.path.dirname(file)]!r}\n"
+        f"sys.path += {list(dict.fromkeys([one.root, os.path.dirname(file)]))!r}\n"
         f"spec = importlib.util.spec_from_file_location('kernel', {file!r})\n"
         "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
-        f"spec.loader.exec_module(module)\nOP = module.{name}"
+        f"spec.loader.exec_module(module)\n{made}"
     )
 
 
@@ -195,16 +229,19 @@ def _resolved(path: str) -> Callable[..., Any] | None:
 
 
 def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: Form, target: str) -> bool:
-    """True if both functions give the same bits, or raise the same, on fresh copies of the inputs."""
+    """True if both functions give the same bits, of the gradient if the form is one's, or raise the same, on fresh copies of
+    the inputs."""
     import torch
 
     leaf = torch_tree.decoder(form.arrays.__getitem__, target)
+    starts = [None if i < 0 else torch_tree.from_numpy(form.arrays[i].copy()).to(target) for i in form.cotangents]
 
     def outcome(call: Callable[..., Any]) -> Any:
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         with torch.no_grad():
             try:
-                made = torch_tree.outputs(call(*args, **kwargs))
+                found = call(*args, **kwargs) if form.check == FORWARD else computed(form, call, args, kwargs, starts)
+                made = torch_tree.outputs(found)
             except Exception as error:
                 return type(error).__name__, str(error)
         return [(x.dtype.name, x.shape, x.tobytes() if x.dtype.kind != "O" else x.tolist()) for x in made]

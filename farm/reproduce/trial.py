@@ -128,7 +128,8 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
         said = "\n".join(lines[-_LAST:])
         words = set(re.findall(r"[a-z]{3,}", masked(row["error"] or "")))
         found = set(re.findall(r"[a-z]{3,}", said.lower()))
-        if len(words & found) >= _ALIKE * len(words) and any(x.startswith("Traceback") for x in lines):
+        alike = len(words & found) >= _ALIKE * len(words) if words else last.startswith(row.get("error_type") or "?")
+        if alike and any(x.startswith("Traceback") for x in lines):
             return True, "shows the error: it raises the same"
     return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
 

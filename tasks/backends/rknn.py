@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -130,6 +131,23 @@ class Rknn(Backend):
         return Program(
             _Run(toolkit, list(arrays.values()), halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}"
         )
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        lowered, halves = _lowered(form.model or b"")
+        older = [f"model = version_converter.convert_version(model, {_NEWEST_OPSET})"] * (lowered != form.model)
+        lines = (
+            *older,
+            'onnx.save(model, "minimal.onnx")',
+            "toolkit, sizes = RKNN(verbose=False), [list(x.shape) for x in feeds.values()]",
+            f"toolkit.config(target_platform={self.device!r}, optimization_level={self._level})",
+            'assert toolkit.load_onnx(model="minimal.onnx", inputs=list(feeds), input_size_list=sizes) == 0',
+            "assert toolkit.build(do_quantization=False) == 0",
+            f"assert toolkit.init_runtime(target={None if self.emulated else self.device!r}) == 0",
+            'found = toolkit.inference(inputs=list(feeds.values()), data_format=["nchw"] * len(feeds))',
+            f"got = [np.array(x, np.float16 if half else None) for x, half in zip(found, {halves})]",
+        )
+        return FewLines(("from rknn.api import RKNN", *["from onnx import version_converter"] * len(older)), lines)
 
     def _steps(self, toolkit: Any, path: Path, arrays: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
         names, sizes = list(arrays), [list(x.shape) for x in arrays.values()]

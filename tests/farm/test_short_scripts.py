@@ -308,3 +308,49 @@ def test_every_expression_of_the_table_can_be_written_down() -> None:
                 except NoScript as error:
                     lacking.append(str(error))
     assert len(lacking) < 10, lacking
+
+
+def test_a_short_script_of_ort_takes_and_gives_strings() -> None:
+    pytest.importorskip("onnxruntime")
+    words = np.array(["1.5", "-2.25"], object)
+    for kinds, given, right in (((8, 1), words, np.array([1.5, -2.25])), ((1, 8), np.float32([1.5, -2.25]), words)):
+        inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [2])] for k, t in zip("xy", kinds))
+        node = onnx.helper.make_node("Cast", ["x"], ["y"], to=kinds[1])
+        graph_of_one = onnx.helper.make_graph([node], "one", inputs, outputs)
+        model = onnx.helper.make_model(graph_of_one, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+        for kind, expected, says in (
+            ("numbers", right, 0),
+            ("numbers", right[::-1].copy(), "wrong"),
+            ("nondeterministic", right, 0),
+        ):
+            form = Form("onnx", "onnx:Cast", "float32", [given], model=model.SerializeToString())
+            row = {"status": "wrong", "kind": kind, "op_class": "exact", "limit": 0.5, "error": ""}
+            leaf = Leaf("str" if kinds[1] == 8 else "float32", (2,), expected)
+            backend = BackendSpec.parse("ort-cpu").create()
+            assert (
+                said_here(short(form, Group("onnx:Cast", "", "float32", 1), [leaf], row, backend, "t", ["x"])) == says
+            )
+
+
+def test_an_error_without_words_is_told_by_its_type() -> None:
+    row = {"status": "error", "error": "", "kind": "", "error_type": "AssertionError"}
+    assert shows("assert 1 == 2", row)[0] and not shows("raise TypeError('of another kind')", row)[0]
+
+
+def test_a_short_script_of_ort_gives_and_takes_dtypes_that_numpy_lacks() -> None:
+    pytest.importorskip("onnxruntime")
+    x = np.array([1.5, -2.25], np_dtype("bfloat16"))
+    for kinds, given in (((16, 1), x), ((1, 16), x.astype(np.float32))):
+        inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [2])] for k, t in zip("xy", kinds))
+        node = onnx.helper.make_node("Cast", ["x"], ["y"], to=kinds[1])
+        graph_of_one = onnx.helper.make_graph([node], "one", inputs, outputs)
+        model = onnx.helper.make_model(graph_of_one, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+        right = x.astype(np.float64)
+        for expected, says in ((right, 0), (right + 1, "wrong")):
+            form = Form("onnx", "onnx:Cast", "float32", [given], model=model.SerializeToString())
+            row = {"status": "wrong", "kind": "numbers", "op_class": "exact", "limit": 0.5, "error": ""}
+            leaf = Leaf(np.dtype(x.dtype if kinds[1] == 16 else np.float32).name, (2,), expected)
+            backend = BackendSpec.parse("ort-cpu").create()
+            assert (
+                said_here(short(form, Group("onnx:Cast", "", "float32", 1), [leaf], row, backend, "t", ["x"])) == says
+            )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
-from tasks.arrays.tree import tensor_specs
+from tasks.arrays.torch_tree import AS_INTEGER, COMPLEX32
+from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.model import FORWARD, Form, Refusal
+from tasks.model.dtypes import dtype_name
 
 
 class NoScript(Refusal):
@@ -49,6 +54,9 @@ class Setting:
 #: Several outputs of a call, or the only one, as a list.
 ALL = "list(found) if isinstance(found, (tuple, list)) else [found]"
 
+#: A function of what torch's call returned: its outputs, those of nested tuples as well, as a list.
+FLAT = "flat = lambda x: [z for y in x for z in flat(y)] if isinstance(x, (tuple, list)) else [x]"
+
 
 def in_onnx(form: Form) -> None:
     """Raises NoScript for a form without an ONNX model."""
@@ -57,17 +65,68 @@ def in_onnx(form: Form) -> None:
 
 
 def called(form: Form, name: str) -> tuple[str, ...]:
-    """The lines that make ``found`` of torch's tensors ``given``: what ``name`` returns, or the gradient of it. Raises NoScript."""
+    """The lines that make ``found`` of torch's tensors ``given``: what ``name`` returns, the gradient of it, or that one's own.
+    Raises NoScript."""
     if form.check == FORWARD:
         return ("with torch.no_grad():", f"    found = {name}(*given)")
-    if form.check != "backward" or form.model is not None or min(form.cotangents, default=-1) < 0:
-        raise NoScript(f"no short script: none can be written for the {form.check} check")
-    inputs = len(tensor_specs([form.args, form.kwargs]))
-    return (
+    twice = form.check == "double_backward"
+    if (form.check != "backward" and not twice) or form.model is not None or form.call is None or not form.wrt:
+        raise NoScript(f"no short script: none can be written for the {form.check} check of {form.op}")
+    inputs, outputs = len(tensor_specs([form.args, form.kwargs])), len(form.cotangents) - len(form.wrt) * twice
+    starts, seconds = ([k for k, c in enumerate(x) if c >= 0] for x in _parted(form.cotangents, outputs))
+    begin = inputs + len(starts)
+    first = (
         f"wanted = [given[k].requires_grad_() for k in {list(form.wrt)}]",
         f"found = {name}(*given[:{inputs}])",
-        f"found = torch.autograd.grad({ALL}, wanted, given[{inputs}:])",
+        f"found, starts = flat(found), given[{inputs}:{begin}]",
     )
+    gradient = "found = torch.autograd.grad([found[k] for k in {}], wanted, {}, allow_unused=True{})"
+    zeros = "found = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found)]"
+    if not twice:
+        return (*first, gradient.format(starts, "starts", ""), zeros)
+    return (
+        *first,
+        gradient.format(starts, "[x.requires_grad_() for x in starts]", ", create_graph=True"),
+        "wanted += starts",
+        gradient.format(seconds, f"given[{begin}:]", ""),
+        zeros,
+    )
+
+
+def _parted(places: Sequence[int], at: int) -> tuple[Sequence[int], Sequence[int]]:
+    return places[:at], places[at:]
+
+
+def torch_arrays(form: Form) -> list[Any]:
+    """The arrays that the tensors ``given`` of `in_torch` are made of: of each input its own, then the cotangents."""
+    specs = tensor_specs([form.args, form.kwargs])
+    own = [form.arrays[i] for spec in specs for i in (spec.parts or (spec.id,))]
+    return own + [form.arrays[i] for i in form.cotangents if i >= 0]
+
+
+def sparse(spec: TensorSpec, parts: str) -> str:
+    """Source of a sparse tensor of its parts. Raises NoScript for a layout that torch has no function for."""
+    shape = tuple(int(n) for n in spec.shape or ())
+    if spec.layout == "sparse_coo":
+        made = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
+        return f"{made}._coalesced_({spec.flags == 'coalesced'})"
+    if spec.layout not in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
+        raise NoScript(f"no script: a tensor of layout {spec.layout!r} cannot be written down")
+    return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
+
+
+def _viewed(specs: Sequence[TensorSpec]) -> list[str]:
+    """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises NoScript."""
+    lines, ends = list[str](), accumulate(len(spec.parts) or 1 for spec in specs)
+    for spec, end in reversed(list(zip(specs, ends))):  # each is one tensor then: what is before keeps its place
+        shape, k = tuple(spec.shape or ()), end - (len(spec.parts) or 1)
+        if spec.layout != "strided":
+            lines.append(f"given[{k}:{end}] = [{sparse(spec, f'*given[{k}:{end}]')}]")
+        elif spec.flags == COMPLEX32:
+            raise NoScript("no short script: numpy has no complex32")
+        elif spec.strides is not None:
+            lines.append(f"given[{k}] = given[{k}].as_strided({shape}, {tuple(spec.strides)}, {spec.offset})")
+    return lines
 
 
 def in_torch(
@@ -78,19 +137,27 @@ def in_torch(
         raise NoScript(f"no short script: none is known for the form {form.kind!r}")
     if form.model is not None:
         raise NoScript("no short script: it is a whole graph in torch's functions")
-    narrow = "bfloat16" in {form.dtype, *(form.arrays[x.id].dtype.name for x in tensor_specs([form.args, form.kwargs]))}
-    given, got = "torch.from_numpy(x)", "x.numpy()"
-    if narrow:  # numpy has it from ml_dtypes alone, which torch does not know
-        given = f"torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == ml_dtypes.bfloat16 else {given}"
-        got = f"x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if x.dtype == torch.bfloat16 else {got}"
+    specs = tensor_specs([form.args, form.kwargs])
+    own = {form.dtype, *(dtype_name(x.dtype) for x in torch_arrays(form))}
+    narrow = sorted(x for x in AS_INTEGER if x in own or x in form.op or f"'{x}'" in str([form.args, form.kwargs]))
+    sparse = any(x.layout != "strided" for x in specs) or "sparse" in form.op
+    found_as = f"x{'.to_dense()' * sparse}"
+    given, got = "torch.from_numpy(x)", f'{found_as}.numpy(force=True) if hasattr(x, "numpy") else np.asarray(x)'
+    for name in narrow:  # numpy has them from ml_dtypes alone, which torch does not know
+        raw = AS_INTEGER[name]
+        given = f"torch.from_numpy(x.view(np.{raw})).view(torch.{name}) if x.dtype == ml_dtypes.{name} else {given}"
+        bits = f"{found_as}.view(torch.{raw}).numpy(force=True).view(ml_dtypes.{name})"
+        got = f'{bits} if getattr(x, "dtype", None) == torch.{name} else {got}'
     if target != "cpu":
-        given, got = f"({given}).to({target!r})", f"({got.replace('x.', 'x.cpu().')})"
+        given = f"({given}).to({target!r})"
     lines = (
         "torch.set_num_threads(1)",
         *setting.lines,
+        FLAT,
         f"given = [{given} for x in arrays]",
+        *_viewed(specs),
         *found,
-        f"got = [{got} for x in ({ALL})]",
+        f"got = [{got} for x in flat(found)]",
     )
     before = ("import os", *setting.before) if setting.variables else ()
-    return FewLines((*["import ml_dtypes"] * narrow, "import torch", *setting.imports, *imports), lines, before)
+    return FewLines((*["import ml_dtypes"] * bool(narrow), "import torch", *setting.imports, *imports), lines, before)

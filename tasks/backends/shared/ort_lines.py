@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.backends.needs import vulkan_lines
-from tasks.backends.shared.few_lines import FewLines, in_onnx
+from tasks.backends.shared import onnx_graph
+from tasks.backends.shared.few_lines import FewLines, NoScript, in_onnx
 from tasks.model import Form
+from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 
 #: ONNX Runtime's levels of optimisation (ort.GraphOptimizationLevel), the least first.
 LEVELS = {
@@ -54,5 +56,33 @@ def few_lines(backend: Any, form: Form) -> FewLines:
     make = (
         f"session = ort.InferenceSession(model.SerializeToString(), options, providers={providers}, enable_fallback=0)"
     )
-    lines = (*options, make, "got = session.run(None, feeds)")
-    return FewLines(("import onnxruntime as ort",), lines, vulkan_lines(backend.needs))
+    imports, run = _run(form)
+    return FewLines((*imports, "import onnxruntime as ort"), (*options, make, *run), vulkan_lines(backend.needs))
+
+
+def _run(form: Form) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(imports, lines that run the session): by OrtValues where a tensor has a dtype that numpy lacks. Raises NoScript."""
+    graph = onnx_graph.read(form.model or b"")
+    given, made = (
+        {x.name: x.dtype for x in values if x.dtype not in (*NATIVE, "str")} for values in (graph.inputs, graph.outputs)
+    )
+    exotic = {x for x in (*given.values(), *made.values()) if x in TABLE}
+    if not exotic:
+        return (), ("got = session.run(None, feeds)",)
+    if exotic & set(PACKED_BITS) or not exotic >= {*given.values(), *made.values()}:
+        raise NoScript("no short script: a tensor has a dtype that no array has")
+    if "str" in {x.dtype for x in (*graph.inputs, *graph.outputs)}:
+        raise NoScript("no short script: ONNX Runtime takes strings as arrays, and no other dtype of these beside them")
+    types = {name: ELEMENT_TYPE[dtype] for name, dtype in given.items()}
+    bits = "ort.OrtValue.ortvalue_from_numpy_with_onnx_type(v.view(f'u{v.itemsize}'), types[k])"
+    own = ", ".join(f"{name!r}: ml_dtypes.{dtype}" for name, dtype in made.items())
+    return ("import ctypes", "import ml_dtypes"), (
+        f"types = {types}",
+        f"given = {{k: {bits} if k in types else ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}}",
+        f"own, names = {{{own}}}, [x.name for x in session.get_outputs()]",
+        "def read(x, dtype):",
+        "    size = int(np.prod(x.shape())) * np.dtype(dtype).itemsize",
+        "    return np.frombuffer(ctypes.string_at(x.data_ptr(), size), dtype).reshape(x.shape())",
+        "found = zip(names, session.run_with_ort_values(names, given))",
+        "got = [read(x, own[name]) if name in own else x.numpy() for name, x in found]",
+    )

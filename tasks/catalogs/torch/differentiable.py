@@ -28,7 +28,7 @@ def differentiable(info: Any) -> Callable[..., Any]:
         found = found if process is None else functions[process](found)
         return ordered(found) if ordered else found
 
-    ordered = _ORDERED.get(info.name)
+    ordered = ORDERED.get(info.name)
     call.__wrapped__ = info.op  # type: ignore[attr-defined]
     return call
 
@@ -47,7 +47,7 @@ def _by_eigenvalue(found: Any) -> Any:
 
 
 #: What makes the outputs of an op's gradient test unique where OpInfo's own function does not.
-_ORDERED = {"linalg.eig": _by_eigenvalue, "linalg.eigvals": _by_eigenvalue}
+ORDERED = {"linalg.eig": _by_eigenvalue, "linalg.eigvals": _by_eigenvalue}
 
 
 def process_name(sample: Any) -> str | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 
 def callable_of(found: Any) -> Callable[..., Any]:
-    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name."""
+    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name, whose defaults
+    ``by_position`` has by name in their order."""
     if not _is_autograd_function(found):
         return found  # type: ignore[no-any-return]
     signature = inspect.signature(found.forward)
@@ -26,6 +27,7 @@ def callable_of(found: Any) -> Callable[..., Any]:
     apply.__name__, apply.__qualname__, apply.__module__ = found.__name__, found.__qualname__, found.__module__
     apply.__signature__ = taken  # type: ignore[attr-defined]
     apply.__wrapped__ = found.forward  # type: ignore[attr-defined]
+    apply.by_position = {k: p.default for k, p in taken.parameters.items()}  # type: ignore[attr-defined]
     return apply
 
 

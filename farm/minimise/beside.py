@@ -1,0 +1,115 @@
+"""What a script of few lines holds a result to that is wrong beside its numbers: what the call did to its inputs, or did otherwise
+the next time, or in a batch."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tasks.arrays.tree import tensor_specs
+from tasks.backends.shared.few_lines import NoScript, torch_arrays
+from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.catalogs.user import load
+from tasks.model import Form, Group
+
+#: Lines before the call, those of the call, and those that say whether it is so.
+Lines = tuple[list[str], list[str], list[str]]
+
+
+def _mutation(lines: list[str], form: Form, group: Group) -> Lines:
+    may = load.declared()[group.op_name].op.mutates if group.catalog == "user" else ()
+    held = [k for k, (name, _) in enumerate(form.kwargs["v"]) if name not in may] if may else "range(len(arrays))"
+    told = [
+        f"changed = [k for k in {held} if arrays[k].tobytes() != before[k].tobytes()]",
+        'print([(before[k].ravel()[:8], "is then", arrays[k].ravel()[:8]) for k in changed])',
+        'raise SystemExit("wrong" if changed else 0)',
+    ]
+    return ["before, arrays = arrays, [x.copy() for x in arrays]"], lines, told
+
+
+def _aliasing(lines: list[str], form: Form, group: Group) -> Lines:
+    told = [
+        "shared = [(i, k) for i, a in enumerate(got) for k, x in enumerate(arrays) if np.may_share_memory(a, x)]",
+        'print("outputs and inputs in one piece of memory:", shared)',
+        'raise SystemExit("wrong" if shared else 0)',
+    ]
+    return [], lines, told
+
+
+def _nondeterministic(lines: list[str], form: Form, group: Group) -> Lines:
+    told = [
+        "    runs.append([x.tolist() if x.dtype == object else x.tobytes() for x in map(np.asarray, got)])",
+        "    print([np.asarray(x).ravel()[:8] for x in got])",
+        'raise SystemExit("wrong" if any(x != runs[0] for x in runs) else 0)',
+    ]
+    fresh = ["arrays = [x.copy() for x in kept]"] if form.model is None else []  # what a kernel may write to
+    before = [*["kept = arrays"] * len(fresh), "runs = []", "for _ in range(3):"]
+    return before, [f"    {line}" for line in (*fresh, *lines)], told
+
+
+def _accepted(lines: list[str], form: Form, group: Group) -> Lines:
+    return [], lines, ['print("it returned", got, "where eager torch raises")', 'raise SystemExit("wrong")']
+
+
+def _structure(lines: list[str], form: Form, group: Group) -> Lines:
+    told = [
+        'print("it returned", found)',
+        "several = found if isinstance(found, tuple) and len(found) > 1 else [found]",
+        'raise SystemExit(0 if all(isinstance(x, torch.Tensor) for x in several) else "wrong")',
+    ]
+    return [], lines[:-1], told  # the last one takes what came for tensors
+
+
+def _batch(lines: list[str], form: Form, group: Group, error: str) -> Lines:
+    """Of a row that is other bytes among its like than alone, as `tasks.checks.batch_invariance` says where. Raises NoScript."""
+    where = re.search(r"the row is number (\d+) of (\d+)", error)
+    given = torch_arrays(form) if form.kind == "torch" else form.arrays
+    plain = all(x.strides is None for x in tensor_specs([form.args, form.kwargs]))
+    if where is None or not plain or form.kind not in ("torch", "onnx"):
+        raise NoScript("no short script: the rows of its inputs cannot be told apart")
+    place, count = map(int, where.groups())
+    rows: list[Any] = [k for k, x in enumerate(given) if any(x is form.arrays[i] for i in form.batched)]
+    names, sized = "arrays", list[str]()
+    if form.model is not None:
+        names, rows = "feeds", [list(inputs_by_name(form))[k] for k in rows]
+        sized = [
+            "for v in model.graph.input:",
+            "    for d, n in zip(v.type.tensor_type.shape.dim, feeds[v.name].shape): d.dim_value = n",
+            'for v in model.graph.output: v.type.tensor_type.ClearField("shape")',
+        ]
+    make, of = ("[{}]", f"enumerate({names})") if form.model is None else ("{{k: {}}}", "feeds.items()")
+    told = [
+        "def among(x):  # the first row first, in the middle and last, others between",
+        f"    n, turn = {count}, int(x.dtype.kind not in 'biuO')",
+        "    others = [*(x[k : k + 1] for k in range(1, len(x))), np.roll(x[:1].ravel(), turn).reshape(x[:1].shape)]",
+        "    return np.concatenate([x[:1] if k in (0, n // 2, n - 1) else others[k % len(others)] for k in range(n)])",
+        "one = " + make.format(f"x[:1] if k in {rows} else x for k, x in {of}"),
+        "many = " + make.format(f"among(x) if k in {rows} else x for k, x in {of}"),
+        f"pairs = [(a, b[{place}:{place + 1}]) for a, b in zip(run(one), run(many))]",
+        f'print("alone and among {count}:", [(a.ravel()[:4], b.ravel()[:4]) for a, b in pairs])',
+        'raise SystemExit("wrong" if any(a.tobytes() != b.tobytes() for a, b in pairs) else 0)',
+    ]
+    run = [f"    {line}" for line in (*sized, *lines, "return [np.array(x) for x in got]")]
+    return [f"def run({names}):"], run, told
+
+
+#: By the kind of a row.
+_KINDS = {
+    "mutation": _mutation,
+    "aliasing": _aliasing,
+    "nondeterministic": _nondeterministic,
+    "accepted": _accepted,
+    "structure": _structure,
+}
+
+
+def of(row: Mapping[str, Any]) -> Callable[[list[str], Form, Group], Lines] | None:
+    """What makes the lines of a row's kind of those of the call; None where its numbers are to be looked at."""
+    error = row["error"] or ""
+    if row["kind"] == "batch":
+        return functools.partial(_batch, error=error)
+    if row["kind"] == "structure" and not error.startswith("the kernel returned"):
+        return None  # another number of outputs
+    return _KINDS.get(row["kind"])

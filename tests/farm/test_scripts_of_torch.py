@@ -1,0 +1,280 @@
+"""Scripts of few lines on torch: each says "wrong" of what is planted, and nothing of its sound twin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from farm.minimise.defined import Defined
+from farm.minimise.script import short
+from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.backends import BackendSpec
+from tasks.backends.shared.few_lines import NoScript
+from tasks.catalogs import told
+from tasks.judge import verdict
+from tasks.judge.plain import compare
+from tasks.model import Form, Group, Leaf, OpClass
+from tasks.prepare.cases import PreparedSample, prepare
+from tasks.runner import Runner, whole
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def said(text: str) -> Any:
+    """What a script ends with in this process: "wrong", or 0."""
+    assert len(text.splitlines()) <= 40 and "farm" not in text.replace("the farm", "")
+    with pytest.raises(SystemExit) as end:
+        exec(compile(text, "script", "exec"), {})
+    return end.value.code
+
+
+def scripted(sample: PreparedSample, group: Group, row: dict[str, Any], leaves: list[Leaf] | None = None) -> str:
+    backend = BackendSpec.parse("torch-cpu").create()
+    row = {"status": "wrong", "kind": "numbers", "error": "", "limit": 32.0, "compute_precision": "", **row}
+    row |= {"op_class": sample.op_class.value, "dtype": group.dtype}
+    defined = Defined.of(sample, "")
+    if defined is not None and leaves is not None:
+        defined = replace(defined, leaves=leaves)
+    return short(sample.form("torch"), group, leaves or sample.expected(), row, backend, "a title", ["torch"], defined)
+
+
+def off(leaf: Leaf) -> Leaf:
+    """A leaf whose exact results are others."""
+    assert leaf.reference is not None
+    if leaf.reference.dtype == bool:
+        return replace(leaf, reference=np.asarray(~leaf.reference))
+    by = 1 if leaf.reference.dtype.kind in "iu" else 1e5
+    noise = None if leaf.noise is None else np.minimum(leaf.noise, 1.0)
+    return replace(leaf, reference=np.asarray(leaf.reference + np.asarray(by, leaf.reference.dtype)), noise=noise)
+
+
+@pytest.mark.parametrize(
+    ("op", "variant", "check", "dtype", "has"),
+    [
+        ("torch:nn.functional.softplus", "", "backward", "float32", "autograd.grad"),
+        ("torch:nn.functional.softplus", "", "double_backward", "float32", "create_graph"),
+        ("torch:cholesky", "", "backward", "float32", "gradcheck_wrapper"),  # whose gradient is not linalg's own
+        ("torch:linalg.eigh", "", "backward", "float32", "process(found)"),
+        ("torch:sparse.mm", "reduce", "forward", "float32", "sparse"),
+        ("torch:to_sparse", "", "forward", "bfloat16", "to_dense"),
+        ("torch:as_strided", "", "backward", "float32", "as_strided"),
+        ("torch:bfloat16", "", "forward", "float32", "ml_dtypes"),
+        ("torch:conj", "", "forward", "complex64", "force=True"),
+        ("torch:item", "", "forward", "float32", "np.asarray(x)"),
+        ("torch:histogramdd", "", "forward", "float32", "flat"),
+        ("torch:sort", "", "forward", "float32", "def _sort"),
+        ("torch:linalg.qr", "", "forward", "float32", "def _qr"),
+        ("torch:linalg.svd", "", "forward", "float32", "def _svd"),
+        ("torch:median", "", "forward", "float64", "view(np.int64)"),
+        ("torch:uniform", "", "forward", "float32", "def _moments"),
+    ],
+)
+def test_a_script_of_a_sound_row_says_nothing(
+    op: str, variant: str, check: str, dtype: str, has: str, tmp_path: Path
+) -> None:
+    group = Group(op, variant, dtype, 3, check=check)
+    samples = [x for x in prepare(group, tmp_path)[1].samples if x.failure is None]
+    texts = [scripted(sample, group, {}) for sample in samples]
+    assert texts and any(has in text for text in texts)
+    assert {said(text) for text in texts} == {0}
+    for sample in samples:
+        leaves = sample.derived() if sample.record["definition"] else sample.expected()
+        first = next(
+            (k for k, x in enumerate(leaves) if x.reference is not None and np.isfinite(x.reference).any()), None
+        )
+        if first is not None and (sample.record["definition"] or sample.op_class is not OpClass.RANDOM):
+            planted = [off(x) if k == first else x for k, x in enumerate(leaves)]
+            assert said(scripted(sample, group, {}, planted)) == "wrong"
+
+
+def test_a_script_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) -> None:
+    group = Group("torch:multinomial", "", "float32", 1)
+    (sample, *_) = prepare(group, tmp_path)[1].samples
+    assert said(scripted(sample, group, {})) == 0
+    other = [replace(x, shape=(*x.shape, 1)) for x in sample.expected()]
+    assert said(scripted(sample, group, {"kind": "shape"}, other)) == "wrong"
+
+
+KERNELS = """
+import numpy as np
+import tasks
+import torch
+
+X = {"x": ["n"]}
+
+def twice(x):
+    return 2 * x
+
+@tasks.op(reference=twice, inputs=X, dims={"n": [3]})
+def right(x):
+    return 2 * x
+
+@tasks.op(reference=twice, inputs=X, dims={"n": [3]})
+def numbers(x):
+    return 3 * x
+
+@tasks.op(reference=twice, inputs=X, dims={"n": [3]})
+def mutation(x):
+    x += x
+    return x.clone()
+
+@tasks.op(reference=lambda x: x, inputs=X, dims={"n": [3]})
+def aliasing(x):
+    return x
+
+@tasks.op(reference=twice, inputs=X, dims={"n": [3]})
+def nondeterministic(x):
+    nondeterministic.runs = getattr(nondeterministic, "runs", 0) + 1
+    return 2 * x + nondeterministic.runs
+
+@tasks.op(reference=twice, inputs=X, dims={"n": [3]})
+def structure(x):
+    return None
+
+@tasks.op(reference=twice, inputs=X, dims={"n": [3]}, framework="numpy")
+def in_numpy(x):
+    return np.multiply(x, 2)
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, by=2.0):
+        ctx.by = by
+        return by * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.by * g, None
+"""
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(KERNELS)
+    own = {"name": "scaled", "kernel": "mine.py:Scaled", "reference": "mine.py:twice", "reference_framework": "torch"}
+    own |= {"inputs": {"x": ["n"]}, "dims": {"n": [3]}, "gradient": ["x"]}
+    source = {"at": 0, "root": str(tmp_path), "modules": ["mine.py"], "kernels": [own]}
+    monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60, "sources": [source]})])
+
+
+@pytest.mark.parametrize(
+    ("op", "check", "kind", "says"),
+    [
+        ("right", "forward", "numbers", 0),
+        ("right", "forward", "mutation", 0),
+        ("right", "forward", "aliasing", 0),
+        ("right", "forward", "nondeterministic", 0),
+        ("right", "forward", "structure", 0),
+        ("in_numpy", "forward", "numbers", 0),
+        ("scaled", "forward", "numbers", 0),
+        ("scaled", "backward", "numbers", 0),
+        *(
+            (kind, "forward", kind, "wrong")
+            for kind in ("numbers", "mutation", "aliasing", "nondeterministic", "structure")
+        ),
+    ],
+)
+@pytest.mark.usefixtures("kernels")
+def test_a_kernel_of_ones_own_has_a_short_script(op: str, check: str, kind: str, says: Any, tmp_path: Path) -> None:
+    group = Group(f"user:{op}", "", "float32", 1, check=check)
+    _, made = prepare(group, tmp_path / "cache")
+    text = scripted(made.samples[0], group, {"kind": kind})
+    assert said(text) == says
+    if says:
+        backend = BackendSpec.parse("torch-cpu").create()
+        runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+        (row,) = [done.row.values() for done in runner.run([whole(made)])]
+        assert (row["status"], row["kind"]) == ("wrong", kind)
+
+
+def test_scripts_of_kernels_of_arrays_and_of_those_that_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is sound: two outputs in NumPy, and an input that it may write to."""
+    source = """
+import numpy as np
+import tasks
+
+X = {"x": ["n"]}
+
+@tasks.op(reference=lambda x: (2 * x, 3 * x), inputs=X, dims={"n": [3]}, framework="numpy", dtypes=["float32", "bfloat16"])
+def two(x):
+    return np.multiply(x, 2), np.multiply(x, 3)
+
+@tasks.op(reference=lambda x: 2 * x, inputs=X, dims={"n": [3]}, mutates=["x"])
+def spends(x):
+    y = 2 * x
+    x.zero_()
+    return y
+
+@tasks.op(reference=lambda x: 2 * x, inputs=X, dims={"n": [3]}, framework="numpy")
+def nothing(x):
+    return None
+"""
+    (tmp_path / "theirs.py").write_text(source)
+    given = {"at": 0, "root": str(tmp_path), "modules": ["theirs.py"], "kernels": []}
+    monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60, "sources": [given]})])
+
+    def text(op: str, dtype: str = "float32", **row: Any) -> str:
+        group = Group(f"user:{op}", "", dtype, 1)
+        return scripted(prepare(group, tmp_path / "cache")[1].samples[0], group, row)
+
+    assert said(text("two")) == 0 and said(text("two", kind="structure", error="the kernel returned None")) == 0
+    assert said(text("two", kind="structure", error="2 outputs, expected 1")) == 0
+    assert said(text("nothing", kind="structure", error="the kernel returned None, not a NumPy array")) == "wrong"
+    with pytest.raises(NoScript, match="dtype that numpy lacks"):
+        text("two", "bfloat16")
+    for kind in ("mutation", "nondeterministic", "numbers"):
+        assert said(text("spends", kind=kind)) == 0
+
+
+@pytest.mark.parametrize(
+    ("got", "exact", "says"),
+    [
+        (np.inf, 7e6, 0),
+        (65504, 65530, 0),
+        (65472, 65525, 0),
+        (np.inf, 65500, 0),
+        (np.inf, 4e4, "wrong"),
+        (np.inf, 100.0, "wrong"),
+        (-np.inf, 7e6, "wrong"),
+        (65504, 7e6, "wrong"),
+    ],
+)
+def test_at_the_border_of_overflow_a_script_says_what_the_judge_does(got: float, exact: float, says: Any) -> None:
+    x = np.array([1.0, got], np.float16)
+    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    form = Form("torch", "torch:clone", "float16", [x], call=torch.clone, args=tree, kwargs=encode({}))
+    leaf = Leaf("float16", (2,), np.array([1.0, exact]))
+    row = {
+        "status": "wrong",
+        "kind": "numbers",
+        "op_class": "composite",
+        "limit": 32.0,
+        "error": "",
+        "dtype": "float16",
+    }
+    backend = BackendSpec.parse("torch-cpu").create()
+    group = Group("torch:clone", "", "float16", 1)
+    assert said(short(form, group, [leaf], row | {"compute_precision": ""}, backend, "a title", ["torch"])) == says
+    judged = compare([x], [leaf], OpClass.COMPOSITE)
+    off = judged.nonfinite > 0 or (judged.error_units or 0.0) > 32
+    assert off == (says == "wrong")
+
+
+def test_a_script_of_a_batch_has_other_rows_in_it() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}), batched=(0,))
+    row = {"status": "wrong", "kind": "batch", "op_class": "composite", "limit": 32.0, "dtype": "float32"}
+    row |= {"error": "output 0 differs (…) where the row is number 8 of 17 and not alone", "compute_precision": ""}
+    backend = BackendSpec.parse("torch-cpu").create()
+    text = short(form, Group("torch:clone", "", "float32", 1), [], row, backend, "a title", ["torch"])
+    assert said(text) == 0
+    planted = text.replace("OP = torch.clone", "OP = lambda x: 2 * x + 1e-3 * (x - x.amax(0))")
+    assert planted != text and said(planted) == "wrong"
