@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from planted_small import graph
 
 from farm.minimise import issue
 from farm.minimise.script import _allowed, _Writer, short
+from farm.reproduce import script as scripts
 from farm.reproduce import trial
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
@@ -354,3 +356,15 @@ def test_a_short_script_of_ort_gives_and_takes_dtypes_that_numpy_lacks() -> None
             assert (
                 said_here(short(form, Group("onnx:Cast", "", "float32", 1), [leaf], row, backend, "t", ["x"])) == says
             )
+
+
+@pytest.mark.parametrize("build", ["rocm7.2", "cu130", "xpu"])
+def test_a_torch_of_one_kind_of_device_is_installed_from_its_own_index(
+    monkeypatch: pytest.MonkeyPatch, build: str
+) -> None:
+    """It named the one of PyPI, which on a ROCm node is CUDA's."""
+    monkeypatch.setattr(metadata, "version", lambda name: f"2.13.0+{build}")
+    index, torch = scripts.installed({"torch"})
+    assert index == f"--extra-index-url=https://download.pytorch.org/whl/{build}" and torch == f"torch==2.13.0+{build}"
+    monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
+    assert scripts.installed({"torch"}) == ("torch==2.13.0",)
