@@ -19,6 +19,7 @@ from tasks import checks, variables
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.backends.shared.flushing import measured
+from tasks.backends.shared.network import completed
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import judged, staged
@@ -234,10 +235,7 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
-            if kind == "torch" and form.call is None:  # a graph: its operators are torch's too
-                from tasks.backends.shared.network import in_torch
-
-                form.call = in_torch(form)
+            form = completed(form)
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 

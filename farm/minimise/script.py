@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from farm.minimise import beside
+from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
 from farm.reproduce.in_torch import literal, op_lines
-from tasks.arrays.tree import contiguous, spec_of
 from tasks.backends.shared.few_lines import NoScript, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.counterparts.table import FRAMEWORKS
 from tasks.judge.plain import allowed
 from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, is_complex, is_inexact
 from tasks.model.dtypes import LARGEST, NATIVE, dtype_name
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
-#: Lines that a script may have.
-LINES = 40
+#: Lines that a script has at most; and those that it may have where what it calls is wrapped in many: less than the judge's.
+LINES, MORE = 40, 100
 #: Elements up to which an array is written out.
 _WRITTEN = 64
 #: Elements of which every pair is compared.
@@ -43,7 +46,15 @@ def short(
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
     call = backend.few_lines(form)
-    given = _model(form, writer) if form.model is not None else _call(form, group, Status(row["status"]), writer)
+    imports, given = call.imports, list[str]()
+    if form.kind in ("torch", *FRAMEWORKS):
+        whole = form.kind != "torch" or form.model is not None
+        words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
+        imports, form = (*imports, *words.imports), replace(form, model=None)
+        values = ", ".join(map(writer.value, words.arrays))
+        given = [*words.lines, f"arrays = [{values}]", f"call = lambda *x: {words.call}"]
+    else:
+        given = _model(form, writer)
     before, lines = list[str](), list(call.lines)
     off = Status(row["status"]) in (Status.WRONG, Status.IMPRECISE)
     if (how := beside.of(row)) is not None:
@@ -65,11 +76,11 @@ def short(
         *(["import base64"] if writer.packed else []),
         "import numpy as np",
         *(["import onnx", "from onnx import TensorProto, helper, numpy_helper"] if form.model is not None else []),
-        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports)),
+        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *imports)),
         "",
     ]
     text = _fewer([*head, *given, *before, *lines, *judged])
-    if len(text) > LINES:
+    if len(text) > MORE:
         raise NoScript(f"no short script: it would have {len(text)} lines")
     return "\n".join(text) + "\n"
 
@@ -95,33 +106,26 @@ def _fewer(lines: list[str]) -> list[str]:
 
 
 def _model(form: Form, writer: _Writer) -> list[str]:
-    """Lines that make ``model`` and ``feeds``."""
+    """Lines that make ``model`` and ``feeds``. Raises NoScript."""
     import onnx
+
+    if form.kind != "onnx" or form.model is None:
+        raise NoScript(f"no short script: none is known for the form {form.kind!r}")
 
     feeds = [f'"{name}": {writer.value(x)}' for name, x in inputs_by_name(form).items()]
     return [*_graph(onnx.load_from_string(form.model), writer), f"feeds = {{{', '.join(feeds)}}}"]
 
 
-def _call(form: Form, group: Group, status: Status, writer: _Writer) -> list[str]:
-    """Lines that make ``arrays`` and ``call``; of torch also OP, what is called. Raises NoScript."""
-    torch, seen = form.kind == "torch", list[np.ndarray]()
-
-    def tensor(node: dict[str, Any], _: Form) -> str:
-        spec = spec_of(node)
-        if not torch and spec.layout != "strided":
-            raise NoScript(f"no short script: an input is {spec.layout}")
-        seen.append(contiguous(form.arrays[spec.id], spec) if spec.layout == "strided" else form.arrays[spec.id])
-        return f"x[{len(seen) - 1}]"
+def _call(form: Form, group: Group, status: Status) -> Words:
+    """The words for a call of one function of torch's, or of one's own. Raises NoScript."""
+    seen = itertools.count()
 
     def written(node: Any) -> str:
-        if not torch and isinstance(node, dict) and str(node["$"]).startswith("torch."):
-            raise NoScript(f"no short script: an argument is a {node['$']}")
-        return literal(node, form, tensor)
+        return literal(node, form, lambda *_: f"x[{next(seen)}]")
 
     args = [*map(written, form.args["v"]), *(f"{name}={written(x)}" for name, x in form.kwargs["v"])]
-    made = op_lines(form, group, tried=not status.deadly).splitlines() if torch else []
-    values = ", ".join(map(writer.value, torch_arrays(form) if torch else seen))
-    return [*filter(None, made), f"arrays = [{values}]", f"call = lambda *x: OP({', '.join(args)})"]
+    made = op_lines(form, group, tried=not status.deadly).splitlines()
+    return Words((), tuple(filter(None, made)), torch_arrays(form), f"OP({', '.join(args)})")
 
 
 class _Writer:

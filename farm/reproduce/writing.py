@@ -18,6 +18,7 @@ from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.network import completed
 from tasks.model import Form, Status
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
@@ -106,7 +107,7 @@ def form_of(case: StoredCase, backend: Backend) -> Form:
     exported = Pack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:
-            return case.sample.form(kind, exported)
+            return completed(case.sample.form(kind, exported))
         except Exception as error:
             reason = error
     raise NoScript(f"no script: {reason}")

@@ -200,19 +200,38 @@ class ExecuTorch(Backend):
             )
 
     def few_lines(self, form: Form) -> FewLines:
-        """Without the weights that XNNPACK takes as constants alone: where it needs them the script does not show it."""
         partitioner, imports = "", ["from executorch.exir import to_edge_transform_and_lower"]
         if DEVICES[self.device]:
             partitioner = ", partitioner=[XnnpackPartitioner()]"
             imports.append("from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner")
         lines = (
-            'Op = type("Op", (torch.nn.Module,), {"forward": lambda self, *x: call(*x)})',
-            "given = [x.clone(memory_format=torch.contiguous_format) for x in given]",
-            "exported = torch.export.export(Op(), tuple(given), strict=False)",
+            *self.exporting(form),
             f"program = to_edge_transform_and_lower(exported{partitioner}).to_executorch().buffer",
             'found = _C._load_program_from_buffer(program).load_method("forward")(given)',
         )
         return in_torch(form, *lines, imports=(*imports, "from executorch.extension.pybindings import _C"))
+
+    def exporting(self, form: Form) -> tuple[str, ...]:
+        """Lines of a script that make ``exported`` of ``call``, and leave ``given`` what it takes: weights are part of it, as here."""
+        tensors = self._tensors(form)
+        held = self._export(form, tensors)[1]
+        left = [k for k in range(len(tensors)) if k not in held]
+        x = iter(range(len(left)))
+        names = ", ".join(f"self.c{k}" if k in held else f"x[{next(x)}]" for k in range(len(tensors)))
+        made = f"{{'forward': lambda self, *x: call({names if held else '*x'})}}"
+        kept = ", ".join(f"'c{k}': given[{k}]" for k in held)
+        return (
+            "given = [x.clone(memory_format=torch.contiguous_format) for x in given]",
+            f'op = type("Op", (torch.nn.Module,), {made})()',
+            *(
+                [
+                    f"for name, x in {{{kept}}}.items(): op.register_buffer(name, x)",
+                    f"given = [given[k] for k in {left}]",
+                ]
+                * bool(held)
+            ),
+            "exported = torch.export.export(op, tuple(given), strict=False)",
+        )
 
     # -- from a sample to a program ------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
-from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
@@ -141,7 +140,7 @@ class Jax(Backend):
         variables = {"JAX_PLATFORMS": self.device}
         if self.device == "cpu":
             variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-        return in_framework(form, "import jax", lines, ("import os", f"os.environ.update({variables!r})"))
+        return FewLines(("import jax",), lines, ("import os", f"os.environ.update({variables!r})"))
 
     def _placed(self, out: list[Any], program: Program) -> None:
         """Where the results live, in JAX's own words."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import kept
-from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
@@ -142,7 +141,7 @@ class LiteRt(Backend):
             "found = run(**{name: arrays[int(name[1:])] for name in run.get_input_details()})",
             "got = [np.array(found[f'o{i}']) for i in range(len(found))]",
         )
-        made = in_framework(form, "import tensorflow as tf", lines)
+        made = FewLines(("import tensorflow as tf",), lines)
         return replace(
             made, imports=(*made.imports, "from ai_edge_litert.interpreter import Interpreter, OpResolverType")
         )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
@@ -77,7 +76,7 @@ class Mlx(Backend):
             "got = [np.array(x.view(mx.uint16)).view('bfloat16') if x.dtype == mx.bfloat16 else np.array(x) for x in found]",
         )
         before = ("import os", 'os.environ["MLX_ENABLE_TF32"] = "0"')
-        return in_framework(form, "import mlx.core as mx", lines, before)
+        return FewLines(("import mlx.core as mx",), lines, before)
 
 
 def _dtype(name: str) -> Any:

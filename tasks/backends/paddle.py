@@ -13,7 +13,6 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
-from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.packages import index
@@ -104,12 +103,11 @@ class Paddle(Backend):
         lines = (
             f'paddle.set_device("{self._target}")',
             "bits = lambda x: x.view(np.uint16) if x.dtype.name == 'bfloat16' else x  # as Paddle takes it",
-            "given = [paddle.to_tensor(bits(x), dtype=x.dtype.name) for x in arrays]",
-            "found = call(*given)",
+            "found = call(*[paddle.to_tensor(bits(x), dtype=x.dtype.name) for x in arrays])",
             f"found = {ALL}",
             "got = [x.numpy().view('bfloat16' if 'bfloat16' in str(x.dtype) else x.numpy().dtype) for x in found]",
         )
-        return in_framework(form, "import paddle", lines)
+        return FewLines(("import paddle",), lines)
 
 
 def _summary(text: str) -> str:

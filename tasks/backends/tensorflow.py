@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
-from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
@@ -136,13 +135,13 @@ class TensorFlow(Backend):
     def few_lines(self, form: Form) -> FewLines:
         compiled = "tf.function(call, jit_compile=True, autograph=False)" if self.compiled else "call"
         lines = (
+            f"tf.config.threading.set_intra_op_parallelism_threads({threads()})",
             f"with tf.device('/{self._kind}:0'):",
             f"    found = {compiled}(*map(tf.constant, arrays))",
             f"got = [np.array(tf.convert_to_tensor(x).numpy()) for x in ({ALL})]",
         )
-        return in_framework(
-            form,
-            "import tensorflow as tf",
+        return FewLines(
+            ("import tensorflow as tf",),
             lines,
             ("import os", f"os.environ['TF_ENABLE_ONEDNN_OPTS'] = '{int(self.onednn)}'"),
         )

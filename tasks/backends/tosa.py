@@ -97,10 +97,8 @@ class Tosa(ExecuTorch):
         return run
 
     def few_lines(self, form: Form) -> FewLines:
-        """With all tensors as inputs: where the lowering needs weights as constants the script does not show it."""
         lines = (
-            'Op = type("Op", (torch.nn.Module,), {"forward": lambda self, *x: call(*x)})',
-            "exported = torch.export.export(Op(), tuple(given), strict=False)",
+            *self.exporting(form),
             f"edge = to_edge_transform_and_lower(exported, partitioner=[TOSAPartitioner(TosaCompileSpec({PROFILE!r}))])",
             "graph = edge.exported_program().graph_module.lowered_module_0.processed_bytes",
             "found = [torch.from_numpy(x) for x in tosa_reference_model.run(graph, [x.numpy() for x in given], verbosity='LOW')[0]]",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -87,6 +87,11 @@ class Counterpart:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises Unsupported for arguments that the expression does not heed; what the framework raises as it is."""
+        # Expressions are part of this package, never of anything that is read.
+        return eval(self._code, _words(self.framework), self.bound(args, kwargs))
+
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by their names, all of them. Raises Unsupported for those that the expression does not heed."""
         kwargs = {k: v for k, v in kwargs.items() if k not in WITHOUT_EFFECT}
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -97,8 +102,7 @@ class Counterpart:
             if name not in self._free and not _same(value, default):
                 raise Unsupported(f"{self.framework}'s counterpart of {self.label}, {self.text}, has no {name}")
         bound.apply_defaults()
-        # Expressions are part of this package, never of anything that is read.
-        return eval(self._code, _words(self.framework), dict(bound.arguments))
+        return dict(bound.arguments)
 
 
 def _same(value: Any, default: Any) -> bool:

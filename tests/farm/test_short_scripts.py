@@ -25,7 +25,9 @@ from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared import call_lines
 from tasks.backends.shared.few_lines import NoScript
-from tasks.model import Form, Group, Leaf, np_dtype
+from tasks.backends.shared.network import completed
+from tasks.backends.shared.told_calls import Code, Trace
+from tasks.model import Form, Group, Leaf, Unsupported, np_dtype
 from tests import stand_in
 
 
@@ -271,13 +273,59 @@ def test_a_short_script_of_a_gradient_computes_it() -> None:
         assert said_here(text) == says and "autograd.grad" in text
 
 
-@pytest.mark.parametrize("backend", ["torch-cpu", "inductor-cpu", "executorch-cpu"])
-def test_a_graph_in_functions_of_torch_has_no_short_script(backend: str) -> None:
-    form = Form(
-        "torch", "fuzz:graph", "float32", [np.ones(2, np.float32)], model=graph("y = Abs(x)").SerializeToString()
+def convolved(framework: str, backend: str, off: float = 0.0) -> str:
+    """The script of a convolution whose right values are moved by so much, its cut and what is taken of it."""
+    torch = pytest.importorskip("torch")
+    model = graph(
+        "a = Conv(x, w; strides=[2, 2])", "b = Relu(a)", "y = Softmax(b; axis=1)", w=np.ones((2, 3, 2, 2), np.float32)
     )
-    with pytest.raises(NoScript, match="a whole graph in torch's functions"):
-        BackendSpec.parse(backend).create().few_lines(form)
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 3, 4, 4)).astype(np.float32)
+    form = completed(Form(framework, "fuzz:graph", "float32", [x], model=model.SerializeToString()))
+    form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    weight = torch.ones(2, 3, 2, 2, dtype=torch.float64)
+    right = torch.conv2d(torch.from_numpy(x).double(), weight, stride=2).relu().softmax(1).numpy() + off
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    leaf, group = Leaf("float32", right.shape, right), Group("fuzz:graph", "", "float32", 1)
+    return short(form, group, [leaf], row, BackendSpec.parse(backend).create(), "t", ["x"])
+
+
+@pytest.mark.parametrize("backend", ["torch-cpu", "inductor-cpu"])
+def test_a_graph_in_functions_of_torch_has_a_short_script(backend: str) -> None:
+    for off, says in ((0.0, 0), (0.01, "wrong")):
+        text = convolved("torch", backend, off)
+        assert said_here(text) == says and len(text.splitlines()) <= 40
+        assert "torch.ops.aten.conv2d.default" in text and ("torch.compile" in text) is (backend == "inductor-cpu")
+
+
+@pytest.mark.parametrize(
+    ("framework", "backend", "says"),
+    [
+        ("jax", "jax-cpu", "lax.conv_general_dilated(x[0], v0, [2, 2], [(0, 0), (0, 0)]"),
+        ("tensorflow", "tensorflow-cpu", "tf.nn.convolution(v1, v2, [2, 2], 'VALID'"),
+        ("paddle", "paddle-cpu", "F.conv2d(x[0], v0, None, [2, 2]"),
+        ("mlx", "mlx-cpu", "mx.conv_general("),
+    ],
+)
+def test_a_graph_has_a_short_script_in_the_calls_of_a_framework(framework: str, backend: str, says: str) -> None:
+    text = convolved(framework, backend)
+    compile(text, framework, "exec")
+    assert says in text and len(text.splitlines()) <= 40, text
+    assert "import torch" not in text and "absent" not in text
+
+
+def test_a_script_of_a_call_asks_for_nothing_that_the_framework_does_not_heed() -> None:
+    """What is no argument of its function is no failure of it; what is run on the words of the table is told whole."""
+    x, trace = np.ones((2, 3), np.float32), Trace("jax")
+    row = counterparts.rows()["sub"]
+    sub = counterparts.Counterpart("jax", "sub", row.signature, row.jax)
+    with pytest.raises(Unsupported, match="has no alpha"):
+        trace.call(sub, (Code(trace, "x[0]", x), Code(trace, "x[1]", x)), {"alpha": 2})
+    assert trace.call(sub, (Code(trace, "x[0]", x), Code(trace, "x[1]", x)), {"out": None}).text == "v0"
+    assert trace.lines == ["v0 = jnp.subtract(x[0], x[1])"] and list(trace.imports) == ["import jax.numpy as jnp"]
+    row = counterparts.rows()["nn.functional.max_pool2d"]
+    pool = counterparts.Counterpart("jax", "nn.functional.max_pool2d", row.signature, row.jax)
+    trace.call(pool, (Code(trace, "x[0]"), 2), {})  # whose rank nobody knows
+    assert trace.lines[1] == "v1 = op_max_pool2d(x[0], 2)" and list(trace.whole) == ["op_max_pool2d"]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +340,7 @@ def test_a_graph_in_functions_of_torch_has_no_short_script(backend: str) -> None
 def test_a_short_script_calls_a_framework_that_is_not_here(backend: str, framework: str, says: str) -> None:
     call = counterparts.counterpart(framework, "torch:div", "no_rounding_mode", "float32")
     x = np.ones((2, 2), np.float32)
-    text = called(f"{backend}-cpu", "torch:div", call, x, x)
+    text = called(f"{backend}-cpu", "torch:div", call, x, x, other=2.0)
     compile(text, framework, "exec")
     assert says in text
 
@@ -305,7 +353,7 @@ def test_every_expression_of_the_table_can_be_written_down() -> None:
             if text := getattr(row, framework):
                 made = counterparts.Counterpart(framework, label, row.signature, text)
                 try:
-                    imports, lines = call_lines._source(made)
+                    imports, lines = call_lines.sources({"OP": made})
                     compile("\n".join([*imports, *lines]), label, "exec")
                 except NoScript as error:
                     lacking.append(str(error))

@@ -8,29 +8,19 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tasks import counterparts
-from tasks.backends.shared.few_lines import FewLines, NoScript
+from tasks.backends.shared.few_lines import NoScript
 from tasks.counterparts import WORDS, Counterpart
-from tasks.model import Form
 
 
-def in_framework(form: Form, imported: str, lines: tuple[str, ...], before: tuple[str, ...] = ()) -> FewLines:
-    """Of a framework whose functions the table names: ``lines`` make ``got`` of ``arrays`` and ``call``, which calls OP;
-    imported: the line that imports the framework. Raises NoScript."""
-    if not isinstance(form.call, Counterpart) or form.model is not None:
-        raise NoScript("no short script: it is no call of one function")
-    imports, made = _source(form.call)
-    return FewLines(tuple(dict.fromkeys((imported, *imports))), (*made, *lines), before)
+def sources(calls: Mapping[str, Counterpart]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(imports, the lines that make each) of counterparts of one framework by the names that they are to have. Raises NoScript."""
+    imports, made = dict[str, None](), dict[str, str]()
 
-
-def _source(call: Counterpart) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(imports, the lines that make OP) of a counterpart. Raises NoScript."""
-    words, imports, made = _words(call.framework), dict[str, None](), dict[str, str]()
-
-    def add(code: ast.AST, own: set[str]) -> None:
+    def add(code: ast.AST, own: set[str], words: Mapping[str, str | ast.stmt], text: str) -> None:
         names = dict.fromkeys(x.id for x in ast.walk(code) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load))
         for name in (x for x in names if x not in own | _made(code) | made.keys()):
             word = words.get(name)
@@ -39,16 +29,16 @@ def _source(call: Counterpart) -> tuple[tuple[str, ...], tuple[str, ...]]:
             elif name == "absent":
                 made[name] = "def absent(what): raise ValueError(what)"
             elif word is not None:
-                add(word, set())
+                add(word, set(), words, text)
                 made[name] = ast.unparse(word)
             elif not hasattr(builtins, name):
-                raise NoScript(f"no short script: {call.text} needs {name}")
+                raise NoScript(f"no short script: {text} needs {name}")
 
-    add(ast.parse(call.text), set(call.signature.parameters))
-    parameters = str(call.signature)[1:-1]
+    for call in calls.values():
+        add(ast.parse(call.text), set(call.signature.parameters), words_of(call.framework), call.text)
     return tuple(imports), (
         *(line for text in made.values() for line in text.splitlines()),
-        f"OP = lambda {parameters}: {call.text}",
+        *(f"{name} = lambda {str(call.signature)[1:-1]}: {call.text}" for name, call in calls.items()),
     )
 
 
@@ -59,7 +49,7 @@ def _made(code: ast.AST) -> set[str]:
 
 
 @functools.cache
-def _words(framework: str) -> dict[str, str | ast.stmt]:
+def words_of(framework: str) -> dict[str, str | ast.stmt]:
     """What an expression of the table may name: the line that imports it, or its statement, of a function without text and types."""
     found: dict[str, str | ast.stmt] = {}
     for name in (*WORDS, f"in_{framework}"):

@@ -135,8 +135,6 @@ def in_torch(
     """Of a framework that takes torch's tensors: ``found`` are the lines that make that of the tensors ``given`` and ``call``."""
     if form.kind != "torch":
         raise NoScript(f"no short script: none is known for the form {form.kind!r}")
-    if form.model is not None:
-        raise NoScript("no short script: it is a whole graph in torch's functions")
     specs = tensor_specs([form.args, form.kwargs])
     own = {form.dtype, *(dtype_name(x.dtype) for x in torch_arrays(form))}
     narrow = sorted(x for x in AS_INTEGER if x in own or x in form.op or f"'{x}'" in str([form.args, form.kwargs]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -37,7 +37,7 @@ _OF_CONSTANTS: Mapping[str, Callable[..., Any]] = {
     "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes)),
 }
 #: What makes a tensor, by framework: its module and name.
-_TENSOR = {
+TENSOR = {
     "jax": ("jax.numpy", "asarray"),
     "tensorflow": ("tensorflow", "convert_to_tensor"),
     "paddle": ("paddle", "to_tensor"),
@@ -70,7 +70,12 @@ class Network:
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The outputs in order, of tensors of the inputs and the weights."""
-        named, tensor = _named(self._framework), _made(self._framework)
+        return self.by(_named(self._framework), _made(self._framework), tensors)
+
+    def by(
+        self, named: Callable[[str], Callable[..., Any]], tensor: Callable[[Any], Any], tensors: Sequence[Any]
+    ) -> list[Any]:
+        """The same by other functions: ``named`` of torch's name of one, ``tensor`` of what makes a tensor of an array."""
         values: dict[str, Any] = {**self._constants, **dict(zip(self._given, tensors, strict=True))}
         for step in self._steps:
             inputs: list[Any] = [values[name] if name else None for name in step.inputs]
@@ -99,6 +104,12 @@ class Network:
 def network(framework: str, model: bytes) -> Network:
     """The network of a model, read once for all that is asked of it."""
     return Network(framework, model)
+
+
+def completed(form: Form) -> Form:
+    """A form of torch's that is a graph with that graph as its call, any other as it is: ONNX's operators are torch's too. Raises
+    Unsupported."""
+    return replace(form, call=in_torch(form)) if form.kind == "torch" and form.call is None else form
 
 
 def in_torch(form: Form) -> Any:
@@ -135,7 +146,7 @@ def _made(framework: str) -> Callable[[Any], Any]:
         import torch
 
         return lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x
-    module, name = _TENSOR[framework]
+    module, name = TENSOR[framework]
     found: Callable[[Any], Any] = getattr(import_module(module), name)
     return found
 
