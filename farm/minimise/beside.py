@@ -12,7 +12,11 @@ from tasks.arrays.tree import tensor_specs
 from tasks.backends.shared.few_lines import NoScript, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.user import load
+from tasks.checks.determinism import THREADS
 from tasks.model import Form, Group
+
+#: Where a line says that a runtime computes with one thread.
+_ONE_THREAD = re.compile(r"""(thread\w*['"\]]*\s*[=:(]\s*(?:str\()?)1\b""", re.IGNORECASE)
 
 #: Lines before the call, those of the call, and those that say whether it is so.
 Lines = tuple[list[str], list[str], list[str]]
@@ -95,6 +99,35 @@ def _batch(lines: list[str], form: Form, group: Group, error: str) -> Lines:
     return [f"def run({names}):"], run, told
 
 
+def _process(lines: list[str], form: Form, group: Group) -> Lines:
+    return _in_processes(lines, (1, 1), "in two processes:")
+
+
+def _threads(lines: list[str], form: Form, group: Group) -> Lines:
+    told = [_ONE_THREAD.sub(r"\g<1>THREADS", line) for line in lines]
+    if told == lines:
+        raise NoScript("no short script: the number of threads is no line of it")
+    return _in_processes(told, (1, *THREADS), "with so many threads:")
+
+
+def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Lines:
+    """The script runs itself again, once for each number of ``threads``, and compares what these processes tell."""
+    before = [
+        "import subprocess, sys",
+        "THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 1",
+        "if len(sys.argv) == 1:",
+        "    again = [sys.executable, *['-I'] * sys.flags.isolated, __file__]",
+        f"    told = [subprocess.run([*again, str(n)], capture_output=True, text=True).stdout for n in {threads}]",
+        f"    print({when!r}, [x[:200] for x in told])",
+        '    raise SystemExit("wrong" if told[0] and len(set(told)) > 1 else 0)  # one that dies tells nothing',
+    ]
+    return (
+        before,
+        lines,
+        ["print(*[np.asarray(x).ravel()[:4] for x in got], *[np.asarray(x).tobytes().hex() for x in got])"],
+    )
+
+
 #: By the kind of a row.
 _KINDS = {
     "mutation": _mutation,
@@ -102,6 +135,8 @@ _KINDS = {
     "nondeterministic": _nondeterministic,
     "accepted": _accepted,
     "structure": _structure,
+    "process": _process,
+    "threads": _threads,
 }
 
 

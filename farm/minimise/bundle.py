@@ -13,7 +13,7 @@ import numpy as np
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
-from farm.minimise import issue
+from farm.minimise import issue, network
 from farm.minimise.defined import Defined
 from farm.minimise.script import short
 from farm.reproduce import find, script, trial, versions
@@ -156,6 +156,7 @@ def requirements(case: StoredCase) -> list[str]:
         if case.environment
         else list(script.installed({versions.MODULES.get(case.spec.runtime, case.spec.runtime)}))
     )
+    own += script.installed(network.packages(case.group))
     if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
         record = case.environment.record(case.cache) if case.environment else None
         there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound

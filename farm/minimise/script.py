@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.minimise import beside
+from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
 from farm.reproduce.in_torch import literal, op_lines
@@ -46,8 +46,11 @@ def short(
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
     call = backend.few_lines(form)
-    imports, given = call.imports, list[str]()
-    if form.kind in ("torch", *FRAMEWORKS):
+    imports, given, own = call.imports, list[str](), list[str]()
+    if network.is_one(form, group):
+        more, given, own = network.words(form, group, row)
+        imports = (*imports, *more)
+    elif form.kind in ("torch", *FRAMEWORKS):
         whole = form.kind != "torch" or form.model is not None
         words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
         imports, form = (*imports, *words.imports), replace(form, model=None)
@@ -57,7 +60,9 @@ def short(
         given = _model(form, writer)
     before, lines = list[str](), list(call.lines)
     off = Status(row["status"]) in (Status.WRONG, Status.IMPRECISE)
-    if (how := beside.of(row)) is not None:
+    if own and off:
+        judged = own
+    elif (how := beside.of(row)) is not None:
         before, lines, judged = how(lines, form, group)
     elif row["kind"] == KIND_PROPERTY:
         judged = _broken(row.get("breaks") or "", "feeds.values()" if form.model is not None else "arrays", expected[0])

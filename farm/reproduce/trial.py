@@ -123,14 +123,14 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
     if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
         return True, f"shows the {status} result"
-    if status is Status.ERROR and done.returncode == 1:
+    if status in (Status.ERROR, Status.OOM) and done.returncode == 1:
         lines = (done.stdout + "\n" + done.stderr).splitlines()
         said = "\n".join(lines[-_LAST:])
         words = set(re.findall(r"[a-z]{3,}", masked(row["error"] or "")))
         found = set(re.findall(r"[a-z]{3,}", said.lower()))
         alike = len(words & found) >= _ALIKE * len(words) if words else last.startswith(row.get("error_type") or "?")
         if alike and any(x.startswith("Traceback") for x in lines):
-            return True, "shows the error: it raises the same"
+            return True, f"shows the {status}: it raises the same"
     return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
 
 
@@ -145,10 +145,11 @@ def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> 
     if status is Status.UNSUPPORTED and verdict == Status.ERROR:
         same = said.get("raised", "?").partition(": ")[2][:40] in row["error"].replace("\n", " ")
         return same, "raises what the runtime says" if same else f"raises something else: {said.get('raised')}"
-    if status is Status.CRASH and verdict == Status.ERROR and row["error_type"]:
+    if status in (Status.CRASH, Status.OOM) and verdict == Status.ERROR and row["error_type"]:
         # Of a device that computes nothing after an error, in this process: the error is what a script shows.
         if (said.get("raised", "?").partition(": ")[2] or "?")[:40] in " ".join(row["error"].split()):
-            return True, "shows the crash: it raises the same, after which the device computes no more"
+            after = ", after which the device computes no more" * (status is Status.CRASH)
+            return True, f"shows the {status}: it raises the same{after}"
     if verdict != status or done.returncode != int(status.failed):
         return False, f"does NOT show the {status}: it says {verdict}"
     other = [

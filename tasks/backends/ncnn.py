@@ -142,6 +142,7 @@ class Ncnn(Backend):
             'program = str(pathlib.Path(pnnx.__file__).parent / "pnnx")',
             'subprocess.run([program, "minimal.onnx", "fp16=0", f"inputshape={sizes}"], check=True)',
             "net = ncnn.Net()",
+            "net.opt.num_threads = 1",
             "net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False",
             'assert not net.load_param("minimal.ncnn.param") and not net.load_model("minimal.ncnn.bin")',
             'code = open("minimal_ncnn.py").read()  # it says which axis is the batch\'s; 233: none',

@@ -101,6 +101,7 @@ class Paddle(Backend):
 
     def few_lines(self, form: Form) -> FewLines:
         lines = (
+            "paddle.core.set_num_threads(1)",
             f'paddle.set_device("{self._target}")',
             "bits = lambda x: x.view(np.uint16) if x.dtype.name == 'bfloat16' else x  # as Paddle takes it",
             "found = call(*[paddle.to_tensor(bits(x), dtype=x.dtype.name) for x in arrays])",

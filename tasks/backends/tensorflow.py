@@ -135,7 +135,7 @@ class TensorFlow(Backend):
     def few_lines(self, form: Form) -> FewLines:
         compiled = "tf.function(call, jit_compile=True, autograph=False)" if self.compiled else "call"
         lines = (
-            f"tf.config.threading.set_intra_op_parallelism_threads({threads()})",
+            "tf.config.threading.set_intra_op_parallelism_threads(1)",
             f"with tf.device('/{self._kind}:0'):",
             f"    found = {compiled}(*map(tf.constant, arrays))",
             f"got = [np.array(tf.convert_to_tensor(x).numpy()) for x in ({ALL})]",

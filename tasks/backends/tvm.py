@@ -70,12 +70,13 @@ class Tvm(Backend):
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
         lines = (
+            'os.environ["TVM_NUM_THREADS"] = str(1)',
             'target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})',
             "machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(model), target), tvm.cpu())",
             'found = machine["main"](*[tvm.runtime.tensor(x) for x in feeds.values()])',
             "got = [x.numpy() for x in ([found] if hasattr(found, 'numpy') else found)]",
         )
-        return FewLines(("import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
+        return FewLines(("import os", "import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and make its inputs.

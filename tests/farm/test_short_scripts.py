@@ -16,7 +16,7 @@ import onnx
 import pytest
 from planted_small import graph
 
-from farm.minimise import issue
+from farm.minimise import beside, issue
 from farm.minimise.script import _allowed, _Writer, short
 from farm.reproduce import script as scripts
 from farm.reproduce import trial
@@ -385,6 +385,55 @@ def test_a_short_script_of_ort_takes_and_gives_strings() -> None:
 def test_an_error_without_words_is_told_by_its_type() -> None:
     row = {"status": "error", "error": "", "kind": "", "error_type": "AssertionError"}
     assert shows("assert 1 == 2", row)[0] and not shows("raise TypeError('of another kind')", row)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "wrong"),
+    [
+        ("threads", "got = [np.ones(2)]; num_threads = 1", False),
+        ("threads", "num_threads = 1; got = [np.array(num_threads)]", True),
+        ("threads", "num_threads = 1; got = [np.ones(2) if num_threads < 4 else sys.exit(3)]", True),
+        ("process", "got = [np.array('a')]", False),
+        ("process", "got = [np.array(hash('a'))]", True),
+    ],
+)
+def test_a_script_compares_processes_and_numbers_of_threads(kind: str, line: str, wrong: bool) -> None:
+    how = beside.of({"kind": kind, "error": "output 0 differs"})
+    assert how is not None
+    before, lines, judged = how([line], Form("torch", "torch:abs", "float32", []), Group("torch:abs", "", "float32", 1))
+    good, said = shows("\n".join(["import numpy as np", *before, *lines, *judged]), {"status": "wrong", "kind": kind})
+    assert good is wrong, said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "options.intra_op_num_threads = options.inter_op_num_threads = {}",
+        "compile_model(model, 'CPU', {{'INFERENCE_NUM_THREADS': {}, 'NUM_STREAMS': 1}})",
+        'os.environ["TVM_NUM_THREADS"] = str({})',
+        "tf.config.threading.set_intra_op_parallelism_threads({})",
+    ],
+)
+def test_a_script_of_other_numbers_of_threads_asks_the_runtime_for_them(line: str) -> None:
+    how, form, group = beside.of({"kind": "threads", "error": ""}), Form("onnx", "a", "b", []), Group("a:b", "", "", 1)
+    assert how is not None
+    assert how([line.format(1)], form, group)[1] == [line.format("THREADS")]
+    with pytest.raises(NoScript, match="the number of threads is no line of it"):
+        how(["got = run(feeds)"], form, group)
+
+
+def test_a_script_that_finds_no_memory_shows_that() -> None:
+    row = {
+        "status": "oom",
+        "error": "RESOURCE_EXHAUSTED; failed to allocate a buffer",
+        "kind": "",
+        "error_type": "ValueError",
+    }
+    assert shows("raise ValueError('RESOURCE_EXHAUSTED; failed to allocate a buffer')", row) == (
+        True,
+        "shows the oom: it raises the same",
+    )
+    assert not shows("raise ValueError('something else')", row)[0]
 
 
 def test_a_short_script_of_ort_gives_and_takes_dtypes_that_numpy_lacks() -> None:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from tasks.arrays.torch_tree import AS_INTEGER, COMPLEX32
+from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.model import FORWARD, Form, Refusal
 from tasks.model.dtypes import dtype_name
@@ -65,8 +66,11 @@ def in_onnx(form: Form) -> None:
 
 
 def called(form: Form, name: str) -> tuple[str, ...]:
-    """The lines that make ``found`` of torch's tensors ``given``: what ``name`` returns, the gradient of it, or that one's own.
-    Raises NoScript."""
+    """The lines that make ``found`` of torch's tensors ``given``: what ``name`` returns, the gradient of it, or that one's own; of a
+    training step, what ``step`` makes of it (`farm.minimise.network`). Raises NoScript.
+    """
+    if isinstance(form.call, TrainingStep):
+        return (f"found = step({name}, given)",)
     if form.check == FORWARD:
         return ("with torch.no_grad():", f"    found = {name}(*given)")
     twice = form.check == "double_backward"
@@ -136,7 +140,8 @@ def in_torch(
     if form.kind != "torch":
         raise NoScript(f"no short script: none is known for the form {form.kind!r}")
     specs = tensor_specs([form.args, form.kwargs])
-    own = {form.dtype, *(dtype_name(x.dtype) for x in torch_arrays(form))}
+    own = {dtype_name(x.dtype) for x in torch_arrays(form)}
+    own |= set() if isinstance(form.call, TrainingStep) else {form.dtype}  # of which it is what autocast computes in
     narrow = sorted(x for x in AS_INTEGER if x in own or x in form.op or f"'{x}'" in str([form.args, form.kwargs]))
     sparse = any(x.layout != "strided" for x in specs) or "sparse" in form.op
     found_as = f"x{'.to_dense()' * sparse}"
@@ -146,6 +151,7 @@ def in_torch(
         given = f"torch.from_numpy(x.view(np.{raw})).view(torch.{name}) if x.dtype == ml_dtypes.{name} else {given}"
         bits = f"{found_as}.view(torch.{raw}).numpy(force=True).view(ml_dtypes.{name})"
         got = f'{bits} if getattr(x, "dtype", None) == torch.{name} else {got}'
+    network = isinstance(form.call, TrainingStep) or hasattr(form.call, "input_names")  # which a script calls ``net``
     if target != "cpu":
         given = f"({given}).to({target!r})"
     lines = (
@@ -153,6 +159,7 @@ def in_torch(
         *setting.lines,
         FLAT,
         f"given = [{given} for x in arrays]",
+        *([f"net = net.to({target!r})"] if network and target != "cpu" else []),
         *_viewed(specs),
         *found,
         f"got = [{got} for x in flat(found)]",

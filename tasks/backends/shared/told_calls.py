@@ -184,6 +184,10 @@ class Code:
 
     def _by(self, text: str, function: Callable[..., Any], *operands: Any) -> Code:
         found, bare = self.trace.line(text), [x.known if isinstance(x, Code) else x for x in operands]
+        if isinstance(self.known, SimpleNamespace):  # a part of it has its rank
+            parts = function is operator.getitem and all(isinstance(x, slice) for x in operands[1])
+            found.known = SimpleNamespace(shape=(None,) * self.ndim, dtype=self.known.dtype) if parts else None
+            return found
         return found if any(x is None for x in bare) else Code(self.trace, found.text, function(*bare))
 
     def __str__(self) -> str:

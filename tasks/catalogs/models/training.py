@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -66,7 +67,7 @@ def step(group: Group) -> TrainingStep:
     module = architectures.build(group.op_name, group.variant)
     autocast = group.dtype if group.check == "amp" else ""
     return TrainingStep(
-        module, _LOSSES[one.loss], len(one.inputs), OPTIMISERS[one.loss], autocast, SCALES.get(autocast, 1.0)
+        module, _loss(one.loss), len(one.inputs), OPTIMISERS[one.loss], autocast, SCALES.get(autocast, 1.0)
     )
 
 
@@ -115,28 +116,21 @@ def _arrays(group: Group, taken: TrainingStep, index: int) -> Arrays:
     return [*given, rng.integers(0, classes, shape)]
 
 
-def _classes(outputs: Sequence[Any], targets: Sequence[Any]) -> Any:
-    import torch
-
-    return torch.nn.functional.cross_entropy(outputs[0], targets[0])
-
-
-def _tokens(outputs: Sequence[Any], targets: Sequence[Any]) -> Any:
-    return _classes([outputs[0].flatten(0, 1)], [targets[0].flatten()])
-
-
-def _features(outputs: Sequence[Any], targets: Sequence[Any]) -> Any:
-    import torch
-
-    return sum(torch.nn.functional.mse_loss(y, target) for y, target in zip(outputs, targets))
-
-
-_LOSSES: dict[str, Callable[..., Any]] = {
-    "classes": _classes,
-    "pixels": _classes,
-    "tokens": _tokens,
-    "features": _features,
+#: What a step minimises, of the network's outputs and its targets, by `architectures.Architecture.loss`: a script has the same words.
+LOSSES = {
+    "classes": "torch.nn.functional.cross_entropy(outputs[0], targets[0])",
+    "pixels": "torch.nn.functional.cross_entropy(outputs[0], targets[0])",
+    "tokens": "torch.nn.functional.cross_entropy(outputs[0].flatten(0, 1), targets[0].flatten())",
+    "features": "sum(torch.nn.functional.mse_loss(y, target) for y, target in zip(outputs, targets))",
 }
+
+
+@functools.cache
+def _loss(kind: str) -> Callable[..., Any]:
+    import torch
+
+    made: Callable[..., Any] = eval(f"lambda outputs, targets: {LOSSES[kind]}", {"torch": torch})
+    return made
 
 
 class _Exact:

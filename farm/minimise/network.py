@@ -1,0 +1,129 @@
+"""The script of a network of the catalog, or of a training step of one: built from its config, with weights and inputs of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.training import TrainingStep
+from tasks.backends.shared.few_lines import NoScript
+from tasks.catalogs.models import networks, training
+from tasks.catalogs.models.architectures import ARCHITECTURES, Architecture
+from tasks.model import EPS, Form, Group
+from tasks.model.row import declared_precision
+
+#: Draws of how far rounding moves a result: a ReLU that changes its mind is met in some of them.
+DRAWS = 8
+
+
+def is_one(form: Form, group: Group) -> bool:
+    """Whether the call of a form is a network as a torch module."""
+    return group.catalog == "models" and form.kind == "torch" and form.model is None
+
+
+def packages(group: Group) -> tuple[str, ...]:
+    """What builds it, beside torch."""
+    one = ARCHITECTURES.get(group.op_name)
+    return ("transformers",) if one and one.module else ()
+
+
+def words(form: Form, group: Group, row: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """(imports, the lines that make ``arrays`` and ``call``, those that judge ``got``). Raises NoScript.
+
+    Its weights are those of its own init, moved, and its inputs are drawn anew: what is wrong of a network whatever its numbers
+    are is shown without megabytes of them.
+    """
+    one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
+    if one is None:
+        raise NoScript("no short script: the network is one of your own, or comes without its source")
+    imports, built = _built(one, dict(one.settings[group.variant]))
+    names = ", ".join(f"{name}=x[{k}]" for k, name in enumerate(one.inputs))
+    called = (
+        f"[net({names})[name] for name in {list(one.outputs)}]"
+        if len(one.outputs) > 1
+        else f"[net({names})[{one.outputs[0]!r}]]"
+    )
+    given = [
+        "torch.manual_seed(0)",
+        "rng = np.random.default_rng(0)",
+        f"arrays = [{', '.join(map(_drawn, form.arrays))}]",
+        *built,
+        f"wanted = [p for p in net.{'train' if step else 'eval'}().parameters() if p.requires_grad]",
+        "for p in wanted: p.data += 0.05 * torch.randn_like(p)  # no bias is zero",
+        *(
+            _step(step, one.loss, called, len(one.inputs))
+            if step
+            else [f"call = lambda *x: {called}", "step = lambda f, x: f(*x)"]
+        ),
+    ]
+    return imports, given, _judged(row, step)
+
+
+def _step(step: TrainingStep, loss: str, called: str, inputs: int) -> list[str]:
+    """Lines that make ``call``, the loss of inputs and targets, and ``step``, which takes it, or what a compiler made of it."""
+    value = "value = call(*given).float()" if step.autocast else "value = call(*given)"
+    scaled, by = (f"value * {step.scale}", f"g / {step.scale}") if step.scale != 1 else ("value", "g")
+    autocast = f"with torch.autocast(given[0].device.type, torch.{step.autocast}): " if step.autocast else ""
+    return [
+        f"loss = lambda outputs, targets: {training.LOSSES[loss]}",
+        f"call = lambda *x: loss({called}, x[{inputs}:])",
+        "def step(call, given):  # the loss, and its gradients",
+        f"    {autocast}{value}",
+        f"    return [value, *({by} for g in torch.autograd.grad({scaled}, wanted))]",
+    ]
+
+
+def _built(one: Architecture, settings: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """(imports, lines that make ``net``)."""
+    experts = settings.pop("experts_implementation", None)
+    told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    if not one.module:
+        return ["from typing import Any"], [*inspect.getsource(networks.unet).splitlines(), f"net = unet({told})"]
+    place = f"transformers.models.{one.module}"
+    imports = [
+        f"from {place}.configuration_{one.module} import {one.config}",
+        f"from {place}.modeling_{one.module} import {one.model}",
+    ]
+    config = f"{one.config}({told})"
+    if not experts:
+        return imports, [f"net = {one.model}({config})"]
+    return imports, [
+        f"config = {config}",
+        f"config._experts_implementation = {experts!r}",
+        f"net = {one.model}(config)",
+    ]
+
+
+def _drawn(x: np.ndarray) -> str:
+    """Source of numbers like those of an input."""
+    if x.dtype.kind in "iu":
+        return f"rng.integers({x.min()}, {int(x.max()) + 1}, {x.shape})"
+    return f"rng.standard_normal({x.shape}).astype(np.{x.dtype.name})"
+
+
+def _judged(row: Mapping[str, Any], step: TrainingStep | None) -> list[str]:
+    """Lines that compare what came with eager torch in float64 on the CPU: each tensor's difference, as a whole, with how far it
+    moves when weights and inputs do by one rounding, and with how far eager torch itself is off, the CPU's, in the dtype that the
+    backend computed in."""
+    eps = EPS[step.autocast if step and step.autocast else declared_precision(row) or "float32"]
+    return [
+        "tell = lambda given: [y.detach().double().numpy() for y in step(call, given)]",
+        f"near = lambda x: x * (1 + {eps!r} * (2 * torch.rand_like(x) - 1)) if x.is_floating_point() else x",
+        "net, given = net.cpu(), [x.cpu() for x in given]",
+        "moved = [tell(given)]  # by eager torch, of the CPU",
+        "net, given = net.double(), [x.double() if x.is_floating_point() else x for x in given]",
+        "right, weights = tell(given), [p.detach().clone() for p in wanted]",
+        f"for _ in range({DRAWS}):",
+        "    for p, w in zip(wanted, weights): p.data = near(w)",
+        "    moved.append(tell(list(map(near, given))))",
+        "wrong = len(got) != len(right)",
+        "for k, (a, y) in enumerate(zip(got, right)):",
+        f"    floor = max(np.linalg.norm(m[k] - y) for m in moved) + {eps!r} * np.linalg.norm(y)",
+        f"    if not np.linalg.norm(a - y) <= {float(row['limit'] or 0.0)!r} * floor:",
+        '        print(f"output {k} {y.shape}: {np.linalg.norm(a - y):.3g} off of {np.linalg.norm(y):.3g}; rounding moves it by {floor:.3g}")',
+        "        wrong = True",
+        'raise SystemExit("wrong" if wrong else 0)',
+    ]
