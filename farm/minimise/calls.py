@@ -19,6 +19,10 @@ from tasks.counterparts import Counterpart, by_torch
 from tasks.model import Form
 
 
+#: A dtype by its name.
+_DTYPE = {"jax": "jax.numpy.{}", "tensorflow": "tf.{}", "paddle": "'{}'", "mlx": "mx.{}"}
+
+
 @dataclass(frozen=True)
 class Words:
     """imports: of the lines; lines: that make OP; arrays: those of the tensors x; call: what is called of these."""
@@ -72,9 +76,10 @@ def _call(form: Form, trace: Trace, arrays: Sequence[np.ndarray]) -> str:
     given = iter([Code(trace, f"x[{k}]", x) for k, x in enumerate(arrays)])
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
-        if kind != "tensor":
-            raise NoScript(f"no short script: an argument is a {kind}")
-        return next(given)
+        if kind == "torch.dtype":
+            name = "bool_" if node["name"] == "bool" and form.kind in ("jax", "mlx") else node["name"]
+            return Code(trace, _DTYPE[form.kind].format(name))
+        return next(given) if kind == "tensor" else None  # layouts and devices say where a tensor is, not what
 
     found = trace.call(form.call, decode(form.args, leaf), dict(decode(form.kwargs, leaf)))
     return trace.told(found)

@@ -46,32 +46,21 @@ def short(
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
     call = backend.few_lines(form)
-    imports, given, own = call.imports, list[str](), list[str]()
-    if network.is_one(form, group):
-        more, given, own = network.words(form, group, row)
-        imports = (*imports, *more)
-    elif form.kind in ("torch", *FRAMEWORKS):
-        whole = form.kind != "torch" or form.model is not None
-        words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
-        imports, form = (*imports, *words.imports), replace(form, model=None)
-        values = ", ".join(map(writer.value, words.arrays))
-        given = [*words.lines, f"arrays = [{values}]", f"call = lambda *x: {words.call}"]
-    else:
-        given = _model(form, writer)
+    imports, given, own, form = _begun(form, group, row, writer)
     before, lines = list[str](), list(call.lines)
     off = Status(row["status"]) in (Status.WRONG, Status.IMPRECISE)
-    if own and off:
-        judged = own
-    elif (how := beside.of(row)) is not None:
+    if (how := beside.of(row)) is not None:
         before, lines, judged = how(lines, form, group)
+    elif own and off:
+        judged = own
     elif row["kind"] == KIND_PROPERTY:
         judged = _broken(row.get("breaks") or "", "feeds.values()" if form.model is not None else "arrays", expected[0])
     elif off and (row["kind"] in ("shape", "dtype") or (defined is None and row["op_class"] in _BY_SHAPE)):
         judged = _described(expected, row["op_class"] or "")
     elif off and defined is not None:
-        own = _judged(defined.leaves, {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}, writer)
-        at = next(k for k, line in enumerate(own) if line.startswith("wrong ="))
-        judged = [*defined.lines(form), *own[:at], *[EQUAL] * defined.double, *own[at:]]
+        told = _judged(defined.leaves, {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}, writer)
+        at = next(k for k, line in enumerate(told) if line.startswith("wrong ="))
+        judged = [*defined.lines(form), *told[:at], *[EQUAL] * defined.double, *told[at:]]
     else:
         judged = _judged(expected, row, writer)
     head = [
@@ -81,13 +70,28 @@ def short(
         *(["import base64"] if writer.packed else []),
         "import numpy as np",
         *(["import onnx", "from onnx import TensorProto, helper, numpy_helper"] if form.model is not None else []),
-        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *imports)),
+        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports, *imports)),
         "",
     ]
     text = _fewer([*head, *given, *before, *lines, *judged])
     if len(text) > MORE:
         raise NoScript(f"no short script: it would have {len(text)} lines")
     return "\n".join(text) + "\n"
+
+
+def _begun(
+    form: Form, group: Group, row: Mapping[str, Any], writer: _Writer
+) -> tuple[Sequence[str], list[str], list[str], Form]:
+    """(imports, the lines before a runtime's own, those that judge a network, the form as a script has it). Raises NoScript."""
+    if network.is_one(form, group):
+        return *network.words(form, group, row), form
+    if form.kind not in ("torch", *FRAMEWORKS):
+        return (), _model(form, writer), [], form
+    whole = form.kind != "torch" or form.model is not None
+    words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
+    values = ", ".join(map(writer.value, words.arrays))
+    given = [*words.lines, f"arrays = [{values}]", f"call = lambda *x: {words.call}"]
+    return words.imports, given, [], replace(form, model=None)
 
 
 def _fewer(lines: list[str]) -> list[str]:
