@@ -18,7 +18,6 @@ from tasks.backends.shared.told_calls import Code, Trace
 from tasks.counterparts import Counterpart, by_torch
 from tasks.model import Form
 
-
 #: A dtype by its name.
 _DTYPE = {"jax": "jax.numpy.{}", "tensorflow": "tf.{}", "paddle": "'{}'", "mlx": "mx.{}"}
 

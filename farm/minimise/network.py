@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from farm.reproduce.in_torch import load_lines
 from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.few_lines import NoScript
-from tasks.catalogs.models import networks, training
+from tasks.catalogs.models import networks, own, training
 from tasks.catalogs.models.architectures import ARCHITECTURES, Architecture
+from tasks.catalogs.user import load
+from tasks.graphs import given
 from tasks.model import EPS, Form, Group
 from tasks.model.row import declared_precision
 
@@ -36,9 +41,11 @@ def words(form: Form, group: Group, row: Mapping[str, Any]) -> tuple[list[str], 
     Its weights are those of its own init, moved, and its inputs are drawn anew: what is wrong of a network whatever its numbers
     are is shown without megabytes of them.
     """
+    if group.op_name in own.declared():
+        return ["import importlib.util, sys"], _own(own.declared()[group.op_name], form), _judged(row, None)
     one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
     if one is None:
-        raise NoScript("no short script: the network is one of your own, or comes without its source")
+        raise NoScript("no short script: the network comes without its source")
     imports, built = _built(one, dict(one.settings[group.variant]))
     names = ", ".join(f"{name}=x[{k}]" for k, name in enumerate(one.inputs))
     called = (
@@ -46,7 +53,7 @@ def words(form: Form, group: Group, row: Mapping[str, Any]) -> tuple[list[str], 
         if len(one.outputs) > 1
         else f"[net({names})[{one.outputs[0]!r}]]"
     )
-    given = [
+    lines = [
         "torch.manual_seed(0)",
         "rng = np.random.default_rng(0)",
         f"arrays = [{', '.join(map(_drawn, form.arrays))}]",
@@ -59,7 +66,32 @@ def words(form: Form, group: Group, row: Mapping[str, Any]) -> tuple[list[str], 
             else [f"call = lambda *x: {called}", "step = lambda f, x: f(*x)"]
         ),
     ]
-    return imports, given, _judged(row, step)
+    return imports, lines, _judged(row, step)
+
+
+def _own(one: own.Own, form: Form) -> list[str]:
+    """Lines for a module of the user's, which is loaded from its own file, as its inputs are. Raises NoScript."""
+    name, _, function = one.source.rpartition(":")
+    file = load.load(name, one.root, ()).__file__
+    inputs = next((x for x in one.files if _holds(x, form.arrays)), None)
+    if not file or inputs is None:
+        raise NoScript("no short script: the network, or what it is given, is in no file any more")
+    return [
+        *load_lines(file, one.root),
+        f"net = module.{function}",
+        "net = (net if isinstance(net, torch.nn.Module) else net()).eval()",
+        "wanted = list(net.parameters())",
+        f"arrays = list(np.load({str(Path(inputs).resolve())!r}).values())",
+        "call = lambda *x: net(*x)",
+        "step = lambda f, x: flat([f(*x)])",
+    ]
+
+
+def _holds(file: str, arrays: Sequence[np.ndarray]) -> bool:
+    with contextlib.suppress(OSError, given.GivenError):
+        found = list(given.arrays(Path(file)).values())
+        return len(found) == len(arrays) and all(map(np.array_equal, found, arrays))
+    return False
 
 
 def _step(step: TrainingStep, loss: str, called: str, inputs: int) -> list[str]:

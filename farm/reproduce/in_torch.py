@@ -201,11 +201,18 @@ def _own_kernel(form: Form, group: Group) -> str:
         "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\nimport types  # noqa: E402\n\n"
         "if importlib.util.find_spec('tasks') is None:\n"
         "    sys.modules['tasks'] = types.SimpleNamespace(op=lambda **_: lambda function: function)\n"
-        f"sys.path += {list(dict.fromkeys([one.root, os.path.dirname(file)]))!r}\n"
-        f"spec = importlib.util.spec_from_file_location('kernel', {file!r})\n"
-        "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
-        f"spec.loader.exec_module(module)\n{made}"
+        + "\n".join([*load_lines(file, one.root), made])
     )
+
+
+def load_lines(file: str, root: str) -> list[str]:
+    """Lines that load a user's ``module`` from its own file."""
+    return [
+        f"sys.path += {list(dict.fromkeys([root, os.path.dirname(file)]))!r}",
+        f"spec = importlib.util.spec_from_file_location('kernel', {file!r})",
+        "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)",
+        "spec.loader.exec_module(module)",
+    ]
 
 
 def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from farm.minimise.script import short
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.few_lines import NoScript
-from tasks.catalogs.models import architectures, training
+from tasks.catalogs.models import architectures, own, training
 from tasks.model import Form, Group
 
 pytest.importorskip("transformers")
@@ -59,8 +60,30 @@ def test_a_network_without_a_config_is_there_in_its_source() -> None:
     assert packages(Group("models:vit_b16", "small", "float32", 1)) == ("transformers",)
 
 
-def test_a_network_of_ones_own_has_the_long_script() -> None:
-    group = Group("models:mine", "", "float32", 1)
-    form = Form("torch", group.op, "float32", [], call=lambda: None, args={"$": "tuple", "v": []})
-    with pytest.raises(NoScript, match="one of your own"):
-        short(form, group, [], {"status": "wrong", "kind": "numbers"}, BackendSpec.parse("torch-cpu").create(), "t", [])
+def test_a_network_of_ones_own_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef small():\n    torch.manual_seed(0)\n    return torch.nn.Linear(6, 4)\n"
+    )
+    x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+    np.savez(tmp_path / "net.npz", x=x)
+    one = own.Own("small", "net.py:small", (str(tmp_path / "net.npz"),), str(tmp_path))
+    monkeypatch.setattr(own, "declared", lambda: {"small": one})
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    form = Form("torch", "models:small", "float32", [x], call=one.module(tmp_path), args=args)
+    row, group = (
+        {"status": "wrong", "kind": "numbers", "limit": 32.0, "error": ""},
+        Group("models:small", "", "float32", 1),
+    )
+    backend = BackendSpec.parse("torch-cpu").create()
+    text = short(form, group, [], row, backend, "t", [])
+    assert said_here(text) == 0 and said_here(text.replace("got = [", "got = [3 * ")) == "wrong"
+    form.arrays = [x + 1]
+    with pytest.raises(NoScript, match="in no file any more"):
+        short(form, group, [], row, backend, "t", [])
+
+
+def test_a_network_that_came_without_its_source_has_no_short_script() -> None:
+    form = Form("torch", "models:magika", "float32", [], call=lambda: None, args={"$": "tuple", "v": []})
+    row, group = {"status": "wrong", "kind": "numbers", "error": ""}, Group("models:magika", "", "float32", 1)
+    with pytest.raises(NoScript, match="comes without its source"):
+        short(form, group, [], row, BackendSpec.parse("torch-cpu").create(), "t", [])

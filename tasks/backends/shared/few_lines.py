@@ -151,7 +151,7 @@ def in_torch(
         given = f"torch.from_numpy(x.view(np.{raw})).view(torch.{name}) if x.dtype == ml_dtypes.{name} else {given}"
         bits = f"{found_as}.view(torch.{raw}).numpy(force=True).view(ml_dtypes.{name})"
         got = f'{bits} if getattr(x, "dtype", None) == torch.{name} else {got}'
-    network = isinstance(form.call, TrainingStep) or hasattr(form.call, "input_names")  # which a script calls ``net``
+    network = form.op.startswith("models:") and form.model is None  # which a script calls ``net``
     if target != "cpu":
         given = f"({given}).to({target!r})"
     lines = (
