@@ -16,6 +16,7 @@ from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.catalogs.base import Sample
 from tasks.minimise.case import Unfit
 from tasks.model import Group
+from tasks.prepare import derived
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ class CallCase:
     def made(self) -> tuple[Group, Sample]:
         given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
         try:
-            sample = catalogs.get(self.group.catalog).remade(self.group, given, self.draws)
+            sample = derived.remade(catalogs.get(self.group.catalog), self.group, given, self.draws)
         except Exception as error:
             raise Unfit(f"{type(error).__name__}: {error}") from None
         if sample.failure is not None:

@@ -18,7 +18,7 @@ from tasks.minimise.described import described
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.search import Minimal, search
-from tasks.model import FORWARD, Form, Invalid, OpClass, Status, Unsupported, Vacuous
+from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedGroup, save_alone
 from tasks.wire import Minimised, ToRun, Wants
 
@@ -66,7 +66,7 @@ class Minimiser:
     def _written(self, name: str, case: Case) -> ToRun:
         group, sample = case.made()
         save_alone(self._folder / name, group, sample)
-        return ToRun(group, str(self._folder / name), (0,))
+        return ToRun(replace(group, check=self._asked.group.check), str(self._folder / name), (0,))
 
     def _start(self) -> Case:
         """The stored case taken apart, as the backend was given it. Raises Unfit."""
@@ -79,23 +79,21 @@ class Minimiser:
             except (Unsupported, Vacuous, Invalid) as error:
                 why = why or str(error)
                 continue
-            check = self._asked.group.check
-            if check != FORWARD and (form.model is not None or not checks.installed(check).prepared):
-                raise Unfit(f"a case of the {check} check cannot be taken apart")
-            choices = sample.record["columns"].get("choices")
+            check = checks.installed(self._asked.group.check)
+            if check.samples != FORWARD and form.model is not None:
+                raise Unfit(f"a case of the {check.name} check cannot be taken apart")
+            group, choices = replace(self._asked.group, check=check.samples), sample.record["columns"].get("choices")
             if choices and self._command.strategy in ("shrink-all", "choices"):
-                self._first = ChosenCase(tuple(choices), self._asked.group, DRAWS)
+                self._first = ChosenCase(tuple(choices), group, DRAWS)
             elif form.model is not None:
-                self._first = self._graph(form, sample.op_class)
+                self._first = self._graph(form, group, sample.op_class)
             else:
                 record = sample.record
-                self._first = CallCase(
-                    record["args"], record["kwargs"], tuple(sample.inputs()), self._asked.group, DRAWS
-                )
+                self._first = CallCase(record["args"], record["kwargs"], tuple(sample.inputs()), group, DRAWS)
             return self._first
         raise Unfit(why or "the backend takes no form of it")
 
-    def _graph(self, form: Form, op_class: OpClass) -> Case:
+    def _graph(self, form: Form, group: Group, op_class: OpClass) -> Case:
         """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what is
         valid."""
         import onnx
@@ -105,7 +103,7 @@ class Minimiser:
             model = onnx.inliner.inline_local_functions(model)
         count = sum(node.op_type != "Constant" for node in model.graph.node)
         own = None if op_class in (OpClass.MODEL, OpClass.CHOICE) else (count, op_class)
-        case = GraphCase(model, inputs_by_name(form), self._asked.group, DRAWS, whole=own)
+        case = GraphCase(model, inputs_by_name(form), group, DRAWS, whole=own)
         if self._command.row.status in (Status.WRONG, Status.IMPRECISE):
             return case
         try:

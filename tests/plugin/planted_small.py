@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared.few_lines import FewLines, NoScript
@@ -161,11 +162,17 @@ FAULTS: Mapping[str, Fault] = {
 
 class Small(Backend):
     """The float64 evaluation of a graph, rounded to its dtypes, with a fault; a device "pair.A.B" is wrong where an op B takes
-    what an op A makes, "op.A" where there is an op A. The option ``version`` is what it says of itself."""
+    what an op A makes, "op.A" where there is an op A; "unbuilt" only builds, and not what has an Abs. The option ``version`` is
+    what it says of itself."""
 
     vendor = "Planted"
     forms = ("onnx",)
     takes = ("version",)
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if device == "unbuilt":
+            self.checks = (checks.Build.name,)
 
     def probe(self) -> RuntimeInfo:
         return RuntimeInfo(str(self.options.get("version", "1.0")), "cpu")
@@ -174,6 +181,8 @@ class Small(Backend):
         import onnx
 
         model = Graph(onnx.load_from_string(form.model))
+        if self.device == "unbuilt" and any(node.op == "Abs" for node in model.nodes):
+            raise RuntimeError("no lowering of Abs")
         feeds = inputs_by_name(form)
         return Program(lambda: self._run(model, feeds), "CPU")
 

@@ -23,7 +23,7 @@ def samples(
     if not isinstance(check, Derived):
         yield from catalog.samples(group, draws, skip)
         return
-    module = importlib.import_module(f"{__name__}.{check.name}")
+    derive = _derive(check)
     plain = replace(group, check=checks.FORWARD)
     asked = _vacuous(catalog, plain) if check.any_size else None
     base = first() if asked is None else Sample(0, failure=asked)
@@ -35,18 +35,33 @@ def samples(
             if base.failure:
                 yield replace(base, index=number)
             elif not check.of_model:
-                yield module.derive(base, number, plain, draws)
+                yield derive(base, number, plain, draws)
             elif base.model is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
                 model = (check.any_size and catalog.any_size(plain)) or base.model
-                yield module.derive(replace(base, model=model), number, plain, draws)
+                yield derive(replace(base, model=model), number, plain, draws)
         except Vacuous as error:
             yield Sample(number, failure=Failure.vacuous(str(error)))
         except Spoilt as error:
             yield Sample(number, failure=Failure("invalid", "sample", "", str(error), error.culprit))
         except Exception as error:
             yield Sample(number, failure=Failure.of(error, "sample"))
+
+
+def remade(catalog: Catalog, group: Group, given: Sample, draws: int) -> Sample:
+    """As `Catalog.remade`, of any check: where it derives its samples, that of the number ``given`` has. Raises Vacuous."""
+    check = checks.get(group.check)
+    if not isinstance(check, Derived):
+        return catalog.remade(group, given, draws)
+    plain = replace(group, check=checks.FORWARD)
+    base = catalog.remade(plain, given, draws)
+    return base if base.failure else _derive(check)(base, given.index, plain, draws)
+
+
+def _derive(check: Derived) -> Callable[[Sample, int, Group, int], Sample]:
+    derive: Callable[[Sample, int, Group, int], Sample] = importlib.import_module(f"{__name__}.{check.name}").derive
+    return derive
 
 
 def _vacuous(catalog: Catalog, plain: Group) -> Failure | None:

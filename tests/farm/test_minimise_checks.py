@@ -1,0 +1,88 @@
+"""farm minimise of rows of other checks than forward: the case becomes small, and is judged by the same check."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from farm import lake
+from farm.commands import minimise
+from farm.commands import run as launch
+from farm.commands.minimise import NO_SCRIPT, SMALLER
+from farm.fleet import envs
+from farm.lake import minimal
+from farm.work.child_pool import POOL
+
+CONFIG = """
+catalogs: [{{name: {catalog}, ops: [{ops}], dtypes: [float32], samples: 1}}]
+backends: [{backend}]
+checks: [{check}]
+deadline_s: 30
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
+    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def children() -> Iterator[None]:
+    """Those of one test serve the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(POOL, "close", lambda: None)
+        yield
+    POOL.close()
+
+
+def minimised(folder: Path, check: str, catalog: str, ops: str, backend: str) -> tuple[pd.Series, int, dict[str, Any]]:
+    """(the row of a run of one case, exit code, what is kept of its minimal case)."""
+    (folder / "one.yaml").write_text(CONFIG.format(check=check, catalog=catalog, ops=ops, backend=backend))
+    results = folder / "results"
+    launch.main([str(folder / "one.yaml"), "--no-ray", "--results", str(results)])
+    (row,) = (x for _, x in lake.read(results, lake.run_ids(results)[-1]).iterrows())
+    code = minimise.main([f"last:{row.case_id}:{backend}", "--results", str(results)])
+    found = minimal.read(results)
+    return row, code, found[-1] if found else {}
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_does_not_build_is_cut_to_the_node_that_does_not(tmp_path: Path) -> None:
+    row, code, found = minimised(tmp_path, "build", "small", "errors", "small-unbuilt")
+    assert (row.check, row.status) == ("build", "error")
+    assert code == NO_SCRIPT  # nobody planted one: what is small is kept all the same
+    assert (found["nodes"], found["finding"]["ops"], found["finding"]["modes"]) == ([2, 1], ["Abs"], ["build"])
+    assert found["elements"][1] == 1 and "no lowering of Abs" in found["outcome"]["error"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_differs_from_run_to_run_is_small(tmp_path: Path) -> None:
+    row, _, found = minimised(tmp_path, "determinism", "critical", "softmax", "same-runs")
+    assert (row.check, row.status, row.kind) == ("determinism", "wrong", "nondeterministic")
+    assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("wrong", "nondeterministic")
+    assert found["elements"][0] > 1000 and found["elements"][1] == 1 and found["finding"]["modes"] == ["determinism"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_row_that_differs_in_a_batch_is_small(tmp_path: Path) -> None:
+    row, _, found = minimised(tmp_path, "batch_invariance", "critical", "softmax", "same-position")
+    assert (row.check, row.status, row.kind) == ("batch_invariance", "wrong", "batch")
+    assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("wrong", "batch")
+    assert found["elements"][0] > 1000 and found["elements"][1] <= 8
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_product_that_differs_in_a_batch_has_a_short_script(tmp_path: Path) -> None:
+    """MKL takes another kernel for another number of rows, on most processors."""
+    row, code, found = minimised(tmp_path, "batch_invariance", "critical", "linear", "torch-cpu")
+    if row.status == "pass":
+        pytest.skip("on this processor a row is the same alone and among others")
+    assert code == SMALLER and found["elements"][1] < found["elements"][0] / 1000
+    text = (Path(found["folder"]) / "script.py").read_text()
+    assert len(text.splitlines()) <= 40 and len(text) < 10_000 and "shows the wrong result" in found["script_said"]
