@@ -20,6 +20,7 @@ from tasks.graphs.widening import NoOracle
 from tasks.minimise.case import Unfit
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
+from tasks.prepare.derived.batch_invariance import by_row
 
 #: Ops that the name of a case of several nodes tells.
 _TOLD = 3
@@ -29,7 +30,8 @@ _TOLD = 3
 class GraphCase:
     """model: a ModelProto; feeds: by the names of its inputs, an array each, a list of them or None; group: what it comes from;
     draws: of the noise floor; judged: whether it has a float64 reference, else what ONNX's checker takes is valid; whole: how
-    many nodes it had at first and the class that its op is judged by, which holds as long as it has them all."""
+    many nodes it had at first and the class that its op is judged by, which holds as long as it has them all; batched: the inputs
+    whose rows must be computed each by itself, of a case of batch_invariance."""
 
     model: Any = field(repr=False)
     feeds: Mapping[str, Any] = field(repr=False)
@@ -37,6 +39,7 @@ class GraphCase:
     draws: int
     judged: bool = True
     whole: tuple[int, OpClass] | None = None
+    batched: tuple[str, ...] = ()
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -224,8 +227,25 @@ class GraphCase:
         self._check(model)
         arrays: list[np.ndarray] = []
         args = tuple(_node(self.feeds[x.name], arrays) for x in model.graph.input if x.name in self.feeds)
-        content = model.SerializeToString(deterministic=True)
-        return self.label, Sample(0, args, arrays=arrays, expected=leaves, op_class=op_class, model=content)
+        content, batched = model.SerializeToString(deterministic=True), self._places(arrays)
+        return self.label, Sample(
+            0, args, arrays=arrays, expected=leaves, op_class=op_class, model=content, batched=batched
+        )
+
+    def _places(self, arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
+        """Of the inputs whose rows are computed each by itself. Raises Unfit where none are, and some must be."""
+        if not self.batched:
+            return ()
+        names = [x.name for x in self.model.graph.input if x.name in self.feeds]
+        places = tuple(k for k, name in enumerate(names) if name in self.batched)
+        graph = Graph(self.model)
+
+        def reference(given: list[np.ndarray]) -> list[np.ndarray]:
+            return list(graph.run(dict(zip(names, given, strict=True))).values())
+
+        if not places or not by_row(reference, arrays, places):
+            raise Unfit("no input has rows that are computed each by itself")
+        return places
 
     def _expected(self) -> tuple[list[Leaf], OpClass]:
         try:
@@ -282,7 +302,8 @@ class GraphCase:
         for value in (*graph.input, *graph.output, *graph.initializer):
             value.name = names[value.name]
         graph.name, graph.doc_string, model.doc_string = "minimal", "", ""
-        return replace(self, model=model, feeds={names[k]: x for k, x in self.feeds.items()})
+        feeds = {names[k]: x for k, x in self.feeds.items()}
+        return replace(self, model=model, feeds=feeds, batched=tuple(names.get(k, k) for k in self.batched))
 
 
 def copy(model: Any, nodes: Sequence[Any] | None = None) -> Any:

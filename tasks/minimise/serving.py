@@ -80,7 +80,7 @@ class Minimiser:
                 why = why or str(error)
                 continue
             check = checks.installed(self._asked.group.check)
-            if check.samples != FORWARD and form.model is not None:
+            if check.samples != FORWARD and form.model is not None and not form.batched:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
             group, choices = replace(self._asked.group, check=check.samples), sample.record["columns"].get("choices")
             if choices and self._command.strategy in ("shrink-all", "choices"):
@@ -103,7 +103,9 @@ class Minimiser:
             model = onnx.inliner.inline_local_functions(model)
         count = sum(node.op_type != "Constant" for node in model.graph.node)
         own = None if op_class in (OpClass.MODEL, OpClass.CHOICE) else (count, op_class)
-        case = GraphCase(model, inputs_by_name(form), group, DRAWS, whole=own)
+        feeds = inputs_by_name(form)
+        rows = tuple(list(feeds)[place] for place in form.batched)
+        case = GraphCase(model, feeds, group, DRAWS, whole=own, batched=rows)
         if self._command.row.status in (Status.WRONG, Status.IMPRECISE):
             return case
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,17 +67,31 @@ def _by_row(catalog: Catalog, group: Group, own: Sample, batched: tuple[int, ...
     """Whether the op computes rows of these arrays each by itself, in float64."""
     given: Any = replace(own, args=encode(own.args), kwargs=encode(own.kwargs))
 
-    def reference(rows: list[list[np.ndarray]]) -> list[np.ndarray]:
-        made = catalog.remade(group, replace(given, arrays=in_batch(rows, batched)), 1)
+    def reference(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        made = catalog.remade(group, replace(given, arrays=arrays), 1)
         known = [leaf.reference for leaf in made.expected if leaf.reference is not None]
-        if made.failure or len(known) != len(own.expected) or any(x.shape[:1] != (len(rows),) for x in known):
-            raise ValueError("no reference, or none of as many rows")
+        if made.failure or len(known) != len(own.expected):
+            raise ValueError("no reference")
         return known
 
-    first, last = rows_of(own.arrays, batched, 0), rows_of(own.arrays, batched, -1)
+    return by_row(reference, own.arrays, batched)
+
+
+def by_row(
+    reference: Callable[[list[np.ndarray]], Sequence[np.ndarray]], arrays: Sequence[np.ndarray], batched: Sequence[int]
+) -> bool:
+    """Whether a float64 ``reference``, which may raise, computes rows of the arrays at the places ``batched`` each by itself."""
+
+    def of(rows: list[list[np.ndarray]]) -> Sequence[np.ndarray]:
+        made = reference(in_batch(rows, batched))
+        if any(x.shape[:1] != (len(rows),) for x in made):
+            raise ValueError("not as many rows")
+        return made
+
+    first, last = rows_of(arrays, batched, 0), rows_of(arrays, batched, -1)
     try:
-        alone = [reference([first]), reference([last])]
-        together = reference([first, last, first])
+        alone = [of([first]), of([last])]
+        together = of([first, last, first])
     except Exception:
         return False
     return all(_same(x[i : i + 1], alone[i % 2][k]) for k, x in enumerate(together) for i in range(3))
