@@ -42,11 +42,11 @@ def children() -> Iterator[None]:
 
 
 def minimised(folder: Path, check: str, catalog: str, ops: str, backend: str) -> tuple[pd.Series, int, dict[str, Any]]:
-    """(the row of a run of one case, exit code, what is kept of its minimal case)."""
+    """(the first row of a run of one op, exit code, what is kept of its minimal case)."""
     (folder / "one.yaml").write_text(CONFIG.format(check=check, catalog=catalog, ops=ops, backend=backend))
     results = folder / "results"
     launch.main([str(folder / "one.yaml"), "--no-ray", "--results", str(results)])
-    (row,) = (x for _, x in lake.read(results, lake.run_ids(results)[-1]).iterrows())
+    row = lake.read(results, lake.run_ids(results)[-1]).sort_values("case_id").iloc[0]
     code = minimise.main([f"last:{row.case_id}:{backend}", "--results", str(results)])
     found = minimal.read(results)
     return row, code, found[-1] if found else {}
@@ -59,6 +59,13 @@ def test_what_does_not_build_is_cut_to_the_node_that_does_not(tmp_path: Path) ->
     assert code == NO_SCRIPT  # nobody planted one: what is small is kept all the same
     assert (found["nodes"], found["finding"]["ops"], found["finding"]["modes"]) == ([2, 1], ["Abs"], ["build"])
     assert found["elements"][1] == 1 and "no lowering of Abs" in found["outcome"]["error"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_model_of_another_opset_is_cut_to_the_node_that_is_wrong(tmp_path: Path) -> None:
+    row, _, found = minimised(tmp_path, "opsets", "small", "chain", "small-op.Tanh")
+    assert (row.check, row.status) == ("opsets", "wrong")
+    assert (found["nodes"], found["finding"]["ops"], found["elements"][1]) == ([8, 1], ["Tanh"], 1)
 
 
 @pytest.mark.usefixtures("cache")
