@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs
-from tasks.arrays.tree import contiguous, tensor_specs
+from tasks.arrays.tree import contiguous, encode, tensor_specs
 from tasks.catalogs.base import Sample
 from tasks.minimise.case import Unfit
 from tasks.model import Group
@@ -29,6 +29,11 @@ class CallCase:
     stored: tuple[np.ndarray, ...] = field(repr=False)
     group: Group
     draws: int
+
+    @classmethod
+    def of(cls, sample: Sample, group: Group, draws: int) -> CallCase:
+        args, kwargs = encode(tuple(sample.args)), encode(dict(sample.kwargs))
+        return cls(args, kwargs, tuple(sample.arrays), group, draws)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -94,6 +99,10 @@ class CallCase:
         if any(0 in leaf.shape for leaf in sample.expected):
             raise Unfit("an output has no elements")
         return replace(self.group, samples=1), sample
+
+    def as_made(self) -> CallCase:
+        """The case with the arguments that its catalog made of it: sizes that are among a kernel's own follow its inputs'."""
+        return CallCase.of(self.made()[1], self.group, self.draws)
 
     def key(self) -> Any:
         used = self.arrays

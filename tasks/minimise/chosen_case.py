@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.fuzz.choices import Choices
 from tasks.minimise.call_case import CallCase
@@ -90,9 +90,7 @@ class ChosenCase:
 
     def call(self) -> CallCase:
         """What the choices made, as a call."""
-        sample = self.made()[1]
-        args, kwargs = encode(tuple(sample.args)), encode(dict(sample.kwargs))
-        return CallCase(args, kwargs, tuple(sample.arrays), self.group, self.draws)
+        return CallCase.of(self.made()[1], self.group, self.draws)
 
 
 def simpler_choices(hunt: Hunt) -> Search[None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: What an expression may do with two sizes.
@@ -15,6 +16,8 @@ _DOES: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+#: Up to which number a dimension is looked for of which a size is told; and where the size does not grow with it.
+MOST, _FALLING = 1 << 32, 4096
 #: Key of an argument that is a size: ``kwargs: {k: {dim: n//2}}``.
 DIM = "dim"
 
@@ -73,8 +76,9 @@ def keywords(kwargs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, An
 
 
 def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of a `UserOp`'s inputs by dimension. Raises ValueError for shapes that its schema does not build from any."""
-    found: dict[str, int] = {}
+    """The sizes of a `UserOp`'s inputs by dimension; those that no shape tells are the smallest candidates.
+
+    Raises ValueError for shapes that its schema does not build from any."""
     told = []
     for name, given in op.inputs.items():
         shape = given["shape"] if isinstance(given, Mapping) else given
@@ -82,12 +86,52 @@ def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
             continue  # these values were given as they are: of what sizes they could be, nobody said anything
         if len(shape) != arrays[name].ndim:
             raise ValueError(f"{op.name}: the input {name} has {len(shape)} dimensions, not {arrays[name].ndim}")
-        told += [(name, size, n) for size, n in zip(shape, arrays[name].shape)]
-    for _, size, n in told:
-        if isinstance(size, str) and size in op.dims:
-            found.setdefault(size, n)
-    found = {name: min(values) for name, values in op.dims.items()} | found
-    for name, size, n in told:
-        if size_of(size, found) != n:
-            raise ValueError(f"{op.name}: the dimension {size} of the input {name} cannot be {n}")
-    return found
+        told += list(zip(shape, arrays[name].shape))
+    candidates = {name: sorted(values) for name, values in op.dims.items()}
+    found = _solved(told, {}, candidates)
+    if found is None:
+        shapes = ", ".join(f"{name} {list(arrays[name].shape)}" for name in op.inputs)
+        raise ValueError(f"{op.name}: no sizes of its dimensions give these inputs: {shapes}")
+    return {name: values[0] for name, values in candidates.items()} | found
+
+
+def _solved(
+    told: Sequence[tuple[Any, int]], known: dict[str, int], candidates: Mapping[str, Sequence[int]]
+) -> dict[str, int] | None:
+    """The dimensions of which (size, number) are ``told``, with those that are known; None where there are none. A size of several
+    that nobody tells has the smallest candidates that fit."""
+    found, open_sizes = dict(known), list(told)
+    while True:
+        unknown = [{x for x in names(size) if x not in found} for size, _ in open_sizes]
+        if any(not left and size_of(size, found) != n for left, (size, n) in zip(unknown, open_sizes)):
+            return None
+        open_sizes = [x for left, x in zip(unknown, open_sizes) if left]
+        if not open_sizes:
+            return found
+        unknown = [left for left in unknown if left]
+        if (k := next((k for k, left in enumerate(unknown) if len(left) == 1), None)) is None:
+            break
+        (name,), (size, n) = unknown[k], open_sizes[k]
+        if (value := _inverse(size, n, name, found)) is None:
+            return None
+        found[name] = value
+    name = min(unknown[0])
+    tries = (_solved(open_sizes, found | {name: value}, candidates) for value in candidates[name])
+    return next((made for made in tries if made is not None), None)
+
+
+def _inverse(size: str, n: int, name: str, known: Mapping[str, int]) -> int | None:
+    """The least number of at least 0 of the dimension ``name`` of which a size is ``n``; None where there is none up to `MOST`."""
+
+    def value(x: int) -> int:
+        try:
+            return size_of(size, {**known, name: x})
+        except ZeroDivisionError:
+            return -1
+
+    if value(n) == n and value(n - 1) != n:  # the name alone
+        return n
+    least = bisect.bisect_left(range(MOST), n, key=value)  # of what grows with it
+    if least < MOST and value(least) == n:
+        return least
+    return next((x for x in range(_FALLING) if value(x) == n), None)
