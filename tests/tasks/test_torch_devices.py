@@ -149,6 +149,30 @@ def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.M
     assert ("HIPBLASLT_ALLOW_TF32", "1") in eager("rocm", tf32=True).setting().variables
 
 
+@pytest.mark.parametrize("device", ["cuda", "rocm"])
+def test_products_and_sums_on_a_gpu_are_as_coarse_as_its_options_say(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's switches themselves, which a build for CPUs has too: its own defaults allow some of it."""
+    sums = [f"allow_{x}_reduced_precision_reduction" for x in ("fp16", "bf16")]
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    switches = [(products, "allow_tf32"), (cudnn, "allow_tf32"), *((products, x) for x in sums)]
+    before = [getattr(*switch) for switch in switches]
+    monkeypatch.setenv("HIPBLASLT_ALLOW_TF32", "1")
+    for name, answer in (("_accelerator", "GPU"), ("_try", None)):
+        monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
+    monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
+    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    try:
+        for tf32, reduced in ((True, True), (False, False), (False, True), (True, False)):
+            eager(device, tf32=tf32, reduced_precision_reduction=reduced).probe()
+            assert [getattr(*switch) for switch in switches] == [tf32, tf32, reduced, reduced]
+    finally:
+        with torch_switches.settable():
+            for switch, value in zip(switches, before, strict=True):
+                setattr(*switch, value)
+
+
 def test_a_setting_that_is_not_taken_makes_the_device_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     npu = fake_npu(monkeypatch)
 
