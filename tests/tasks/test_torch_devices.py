@@ -173,6 +173,19 @@ def test_products_and_sums_on_a_gpu_are_as_coarse_as_its_options_say(
                 setattr(*switch, value)
 
 
+@pytest.mark.parametrize(("tf32", "declared"), [(False, ""), (True, "tfloat32")])
+def test_products_on_an_intel_gpu_are_as_coarse_as_its_option_says(
+    tf32: bool, declared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches = torch.backends.mkldnn
+    monkeypatch.setattr(type(switches), "allow_tf32", not tf32)  # a build for CPUs keeps no such switch
+    for name, answer in (("_accelerator", "GPU"), ("_try", None)):
+        monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
+    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    assert eager("xpu", tf32=tf32).probe().compute_precision == declared
+    assert switches.allow_tf32 is tf32
+
+
 def test_a_setting_that_is_not_taken_makes_the_device_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     npu = fake_npu(monkeypatch)
 
