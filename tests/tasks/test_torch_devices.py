@@ -437,6 +437,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
     monkeypatch.setattr(torch_switches, "driver", lambda: "580.95")
     monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
+    monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     monkeypatch.setattr("tasks.backends.torch.cuda_driver.load", lambda: None)
@@ -445,6 +446,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     info = backend.probe()
     torch.set_warn_always(before)
     assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
+    assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
     assert backend.flags.endswith("uuid=GPU-1 ecc=on")
 
 
