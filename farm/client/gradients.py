@@ -267,24 +267,14 @@ def _saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
             return Check("saved", False, None, "a tensor that the backward pass needs was changed in place")
         raise
     for x, old in zip(autograd.tensors(wide, {}), before):
-        if not _same(x, old):
+        if not torch_tree.same(x, old):
             return Check("saved", False, None, "an input was changed")
-    if not all(_same(c, old) for c, old in zip((c for c in given if c is not None), asked)):
-        return Check(
-            "saved", False, None, "the backward pass changed the gradient that it was given: others may need it"
-        )
+    if not all(torch_tree.same(c, old) for c, old in zip((c for c in given if c is not None), asked)):
+        return Check("saved", False, None, autograd.GIVEN_CHANGED)
     for number, (x, old) in enumerate(kept):
-        if not _same(x, old):
+        if not torch_tree.same(x, old):
             return Check("saved", False, None, f"saved tensor {number}, of shape {tuple(old.shape)}, was changed")
     return Check("saved", True, None, f"{len(kept)} saved tensors and all inputs are as they were")
-
-
-def _same(a: Any, b: Any) -> bool:
-    return bool(
-        a.shape == b.shape
-        and torch_tree.to_numpy(a.detach().cpu().contiguous()).tobytes()
-        == torch_tree.to_numpy(b.cpu().contiguous()).tobytes()
-    )
 
 
 def _cotangents(call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int]) -> list[Any]:
@@ -304,7 +294,7 @@ def _repeats(call: Callable[..., Any], args: Sequence[Any]) -> Check:
         given = _cotangents(call, wide, wrt)
         outputs = [y.detach() for y in torch_tree.leaves(call(*wide)) if hasattr(y, "detach")]
         runs.append([*outputs, *autograd.backward("backward", call, wide, {}, wrt, given)])
-    same = all(_same(a, b) for a, b in zip(*runs))
+    same = all(torch_tree.same(a, b) for a, b in zip(*runs))
     return Check(
         "repeats", same, None, "the same bytes twice" if same else "two runs on the same inputs gave different bytes"
     )

@@ -106,6 +106,18 @@ def assert_correct(
     return found
 
 
+def _dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The dimensions of inputs that are given. Raises ClientError for others than those declared: a reference could broadcast
+    them, and the kernel would be blamed."""
+    missing = [name for name in op.inputs if name not in arrays]
+    if missing:
+        raise ClientError(f"inputs: {op.name} has no {missing[0]!r}: it is declared with {', '.join(op.inputs)}")
+    try:
+        return sizes.dims_of(op, arrays)
+    except ValueError as error:
+        raise ClientError(f"inputs: {error}; declared: {dict(op.inputs)}") from None
+
+
 def not_negative(**given: Any) -> None:
     """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
     for name, value in given.items():
@@ -138,8 +150,9 @@ def given(
     assert callable(plain)
     arrays, kwargs = arrays_of(plain, inputs)
     if declared and isinstance(inputs, Mapping):
-        # What a call does not say is as declared; a size is none without dimensions.
-        kwargs = {k: v for k, v in declared.op.kwargs.items() if k not in arrays and not sizes.is_size(v)} | kwargs
+        # What a call does not say is as declared.
+        told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
+        kwargs = sizes.keywords(told, _dims(declared.op, arrays)) | kwargs
     if not arrays:
         raise ClientError("inputs: there is no tensor or array among them")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]

@@ -26,6 +26,7 @@ from tasks.catalogs.base import Entry
 from tasks.catalogs.fuzz import GENERATED
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.catalogs.user import drawn
+from tasks.catalogs.user import load as load_kernels
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
 from tasks.model import FUZZ, Group, Refusal, Status
@@ -165,6 +166,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
     kernels.announce(config)
+    _named(row)
     name = backend or key.backend
     spec = _spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
@@ -182,6 +184,18 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
     return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment)
+
+
+def _named(row: dict[str, Any]) -> None:
+    """Raises ReproduceError for a kernel of one's own that no other process can import."""
+    one = load_kernels.declared().get(row["op"].partition(":")[2]) if row["catalog"] == "user" else None
+    for what in ("kernel", "reference") if one else ():
+        given = getattr(one.op, what)
+        if isinstance(given, str) and "<" in given:
+            raise ReproduceError(
+                f"the {what} of {row['op']} is {given.rpartition(':')[2]}, which no other process can import: give it a name "
+                "at the top of a file, or call farm.reproduce or farm.minimize in the script that has it"
+            )
 
 
 def _spec(name: str, config: Config) -> BackendSpec:

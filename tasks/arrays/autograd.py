@@ -12,12 +12,14 @@ import numpy as np
 
 from tasks.arrays import differences, torch_tree
 from tasks.arrays.training import TrainingStep
-from tasks.model import Form, OpClass, Oracle, is_complex, np_dtype
+from tasks.model import Form, Misbehaviour, OpClass, Oracle, is_complex, np_dtype
 
 #: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
 FULL_JACOBIAN = 100
 PROJECTIONS = 2
 DIFFERENCES = "finite differences"
+#: What is said of a backward pass that writes to the cotangents.
+GIVEN_CHANGED = "the backward pass changed the gradient that it was given: others may need it"
 
 #: Classes that an op's gradient shares: it is made of the same kind of steps. All others have composite gradients.
 _KEPT = (OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.RANDOM, OpClass.UNINITIALISED)
@@ -87,11 +89,18 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
 def computed(form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any]) -> list[Any]:
     """What the check of a form other than "forward" computes: a training step, if it is of one, else gradients.
 
-    call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device.
+    call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device. Raises Misbehaviour where
+    the backward pass writes to these: what it does to them, the next run would be given.
     """
     if isinstance(form.call, TrainingStep):
         return form.call.taken(call, args)
-    return backward(form.check, call, args, kwargs, form.wrt, cotangents)
+    before = [None if c is None else c.detach().clone() for c in cotangents]
+    found = backward(form.check, call, args, kwargs, form.wrt, cotangents)
+    if not all(c is None or torch_tree.same(c, old) for c, old in zip(cotangents, before)):
+        broken = Misbehaviour("mutation", GIVEN_CHANGED)
+        broken.outputs = [np.array(torch_tree.output(torch_tree.dense(x))) for x in found]
+        raise broken
+    return found
 
 
 def backward(

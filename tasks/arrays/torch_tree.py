@@ -49,6 +49,18 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return tensor.numpy()
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two dense tensors are equal bit for bit."""
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.numel():
+        return True
+    plain = (x.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8) for x in (a, b))
+    return torch.equal(*plain)
+
+
 def from_numpy(array: np.ndarray) -> Any:
     """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises Unsupported."""
     import torch

@@ -50,7 +50,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     outputs = _flat(result, torch.Tensor, "torch tensor")
     with _measured(lambda: [_numpy(x) for x in outputs]):
         for name, old in before.items():
-            if not _same(tensors[name], old):
+            if not torch_tree.same(tensors[name], old):
                 raise Misbehaviour(
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
                 )
@@ -133,17 +133,6 @@ def _named(x: Any) -> str:
         return f"a {type(x).__name__} of {len(x)}"
     kind = type(x)
     return f"a {kind.__qualname__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two tensors are equal bit for bit."""
-    import torch
-
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if not a.numel():
-        return True
-    return torch.equal(*(x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)))
 
 
 def _aliasing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,6 +132,7 @@ def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
     for i, size in enumerate(shape):
         if isinstance(size, str):
             yield from _expression(op, size, (*key, i))
+            yield from _negative(op, size, (*key, i))
         else:
             yield from _size(size, (*key, i))
     largest = math.prod(size for size in (_largest(op, size) for size in shape) if size > 0)
@@ -147,6 +149,19 @@ def _expression(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake
     for name in named:
         if name not in op.dims:
             yield key, f"unknown dimension {name!r}{nearest(name, op.dims)}"
+
+
+def _negative(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    """A size that is below 0 at an end of its dimensions; nothing of what `_expression` and `_dims` name."""
+    try:
+        named = {name: sorted({min(op.dims[name]), max(op.dims[name])}) for name in dims.names(size)}
+        ends = (dict(zip(named, chosen)) for chosen in itertools.product(*named.values()))
+        at = next((x for x in ends if dims.size_of(size, x) < 0), None)
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return
+    if at is not None:
+        where = ", ".join(f"{name} is {n}" for name, n in at.items())
+        yield key, f"{size} is {dims.size_of(size, at)} where {where}: no size"
 
 
 def _largest(op: UserOp, size: Any) -> int:
