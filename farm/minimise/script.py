@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,9 +19,10 @@ from farm.reproduce.in_torch import literal, op_lines
 from tasks.backends.shared.few_lines import NoScript, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
-from tasks.judge.plain import allowed
+from tasks.judge.plain import allowed, tolerance_of
+from tasks.judge.policy import OWN_TOLERANCE, only_stored
 from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, is_complex, is_inexact
-from tasks.model.dtypes import LARGEST, NATIVE, dtype_name
+from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
@@ -332,13 +334,15 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
     lines = ["# dtype, exact result, largest difference allowed", *listed]
     excused = "".join(
         [
-            " | np.isinf(a) & np.isinf(y)" * any(is_complex(leaf.dtype) for leaf in expected),  # whichever part is
+            " | np.iscomplexobj(a) & ~(np.isfinite(a) | np.isfinite(y.astype(dtype)))"
+            * any(is_complex(leaf.dtype) for leaf in expected),  # whichever part is not
             " | np.isinf(most)" * any(np.isinf(_allowed(leaf, row)).any() for leaf in expected if leaf.dtype != "str"),
         ]
     )
     numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place
         *_at_border(expected, declared_precision(row)),
-        "    near = same and np.abs(np.subtract(a, y, dtype=np.result_type(y, np.int8))) <= most",
+        # Where no difference is allowed, "a == y" alone decides: float64 takes large integers for the same.
+        "    near = same and (np.abs(np.subtract(a, y, dtype=np.result_type(y, float))) <= most) & (most > 0)",
         "    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | (a == y.astype(dtype)) | (a != a) & (y != y)"
         f"{excused}) if same else True",
     ]
@@ -366,18 +370,18 @@ def _at_border(expected: Sequence[Leaf], precision: str) -> list[str]:
         raise NoScript("no short script: results of several dtypes are at the border of overflow")
     return [
         line
-        for largest, beyond in ((LARGEST[dtype], LARGEST[dtype] * (1 + EPS[dtype])) for dtype in near)
+        for beyond in (LARGEST[dtype] * (1 + EPS[dtype]) for dtype in near)
         if np.isfinite(beyond)
         for line in (
-            f"    edge = same and np.isinf(a) & np.isfinite(y.astype(dtype)) & (np.abs(y) >= {largest / 2!r})",
+            "    edge = same and np.isinf(a) & np.isfinite(y.astype(dtype))",
             f"    a = np.where(edge, np.copysign(np.float64({beyond!r}), a), a) if same else a",
         )
     ]
 
 
 def _reach(leaf: Leaf) -> float:
-    """The largest finite size that a result of a leaf may have."""
-    if leaf.reference is None or not is_inexact(leaf.dtype) or not leaf.reference.size:
+    """The largest finite size that a real result of a leaf may have: of complex ones any that is not finite is like another."""
+    if leaf.reference is None or not is_inexact(leaf.dtype) or is_complex(leaf.dtype) or not leaf.reference.size:
         return 0.0
     with np.errstate(all="ignore"):
         sizes = np.abs(leaf.reference) + (0.0 if leaf.noise is None else leaf.noise)
@@ -392,9 +396,25 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
 
 
 def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
-    """The largest difference that the limit of a row leaves to each element, by the judge."""
-    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
-    return allowed(leaf, op_class, float(row["limit"] or 0.0), declared_precision(row))
+    """The largest difference that the judge leaves to each element: by the limit of a row, or the classic tolerance where a stored
+    result is all there is; by either where a case has a tolerance of its own. Raises NoScript where a policy has no limits."""
+    op_class, precision, oracle = OpClass(row["op_class"]), declared_precision(row), str(row.get("oracle") or "")
+    if row["limit"] is None:
+        raise NoScript("no short script: it is judged by no limit")
+    most = allowed(leaf, op_class, float(row["limit"]), precision)
+    if leaf.reference is None or leaf.dtype == "str":
+        return most
+    with np.errstate(all="ignore"):
+        size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
+        if (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
+            rtol, atol = tolerance_of(leaf, op_class, precision)
+            most = np.where(stored & (most < np.inf), 0.0, most)
+            most = np.maximum(most, np.where(np.isfinite(leaf.reference), atol + rtol * size, 0.0))
+        if re.search(
+            rf"\bflushes=\S*\b{leaf.dtype}\b", str(row.get("flags") or "")
+        ):  # 0 is right for what is subnormal
+            most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
+    return most
 
 
 def _plain(text: str) -> str:
