@@ -398,7 +398,8 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
 def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
     """The largest difference that the judge leaves to each element: by the limit of a row, or the classic tolerance where a stored
     result is all there is; by either where a case has a tolerance of its own. Raises NoScript where a policy has no limits."""
-    op_class, precision, oracle = OpClass(row["op_class"]), declared_precision(row), str(row.get("oracle") or "")
+    op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
+    precision = declared_precision(row)
     if row["limit"] is None:
         raise NoScript("no short script: it is judged by no limit")
     most = allowed(leaf, op_class, float(row["limit"]), precision)

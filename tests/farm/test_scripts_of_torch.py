@@ -206,9 +206,9 @@ X = {"x": ["n"]}
 def two(x):
     return np.multiply(x, 2), np.multiply(x, 3)
 
-@tasks.op(reference=lambda x: 2 * x, inputs=X, dims={"n": [3]}, mutates=["x"])
-def spends(x):
-    y = 2 * x
+@tasks.op(reference=lambda x, by: by * x, inputs=X, dims={"n": [3]}, mutates=["x"], kwargs={"by": 2})
+def spends(x, by):
+    y = by * x
     x.zero_()
     return y
 
