@@ -163,7 +163,7 @@ class _Writer:
         dtype = self.dtype(name)
         if name == "str":
             return f"np.array({[str(v) for v in x.ravel().tolist()]!r}, object).reshape({x.shape})"
-        if x.size > 1 and (x == x.reshape(-1)[0]).all() and not np.signbit(np.asarray(x, np.complex128).real).any():
+        if x.size > 1 and (x == x.reshape(-1)[0]).all() and not _negative(x):
             return f"np.full({x.shape}, {_number(x.reshape(-1)[0], name)}, {dtype})"
         if x.size > _WRITTEN:
             self.packed = True
@@ -195,13 +195,20 @@ def _odd_nans(x: np.ndarray, name: str) -> np.ndarray | None:
     return bits if (bits != own)[nan].any() else None
 
 
+def _negative(x: Any) -> bool:
+    """Whether a part of some number has the sign of the negative ones, be it a zero's."""
+    parts = np.asarray(x, np.complex128)
+    return bool((np.signbit(parts.real) | np.signbit(parts.imag)).any())
+
+
 def _number(value: Any, name: str) -> str:
     """A number that is the same again in its dtype."""
     if name == "bool" or not is_inexact(name):
         return str(value.item() if hasattr(value, "item") else value)
     if name.startswith("complex"):
         z = complex(value)
-        return repr(z) if np.isfinite(z) else f"complex({_number(z.real, 'float64')}, {_number(z.imag, 'float64')})"
+        plain = np.isfinite(z) and not _negative(z)  # Python reads -1-0j as -1+0j
+        return repr(z) if plain else f"complex({_number(z.real, 'float64')}, {_number(z.imag, 'float64')})"
     number = float(value)
     if not math.isfinite(number):
         return "np.nan" if number != number else "np.inf" if number > 0 else "-np.inf"
@@ -272,8 +279,8 @@ def _value_info(value: Any) -> str:
 
 #: Whether results y of inputs x break what mathematics promises, by the first words of `tasks.judge.properties.broken`.
 _BREAKS = {
-    "not rising": "(x[:, None] < x) & (y[:, None] - y > eps * np.abs(y))",
-    "not falling": "(x[:, None] < x) & (y - y[:, None] > eps * np.abs(y))",
+    "not rising": "(x[:, None] < x) & (y[:, None] - y > place)",
+    "not falling": "(x[:, None] < x) & (y - y[:, None] > place)",
     "not odd": "(x[:, None] == -x) & (np.abs(y[:, None] + y) > 0)",
     "not even": "(x[:, None] == -x) & (np.abs(y[:, None] - y) > 0)",
 }
@@ -283,14 +290,12 @@ def _broken(said: str, inputs: str, leaf: Leaf) -> list[str]:
     """Lines that say whether what came breaks the promise that a row was ``said`` to break. Raises NoScript."""
     if (what := said.partition(":")[0]) not in _BREAKS or math.prod(leaf.shape) > _PAIRED:
         raise NoScript(f"no short script: what shows it is the long one ({said})")
+    eps, smallest = EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype]
     return [
         f"# {said}",
         f"x, y = (np.asarray(v).astype(np.float64).ravel() for v in (*{inputs}, got[0]))",
-        *(
-            [f"eps = {EPS[leaf.dtype]!r}  # of the dtype: one place off is no disorder"]
-            if "eps" in _BREAKS[what]
-            else []
-        ),
+        *[f"place = {eps!r} * np.maximum(np.abs(y), {smallest!r})  # one place off is no disorder"]
+        * ("place" in _BREAKS[what]),
         'print("given", x[:8], "got", y[:8])',
         f'raise SystemExit("wrong" if np.any({_BREAKS[what]}) else 0)',
     ]
