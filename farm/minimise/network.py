@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from farm.reproduce.in_torch import load_lines
 from tasks.arrays.training import TrainingStep
+from tasks.backends.shared.bare import bare_lines
 from tasks.backends.shared.few_lines import NoScript
 from tasks.catalogs.models import networks, own, training
 from tasks.catalogs.models.architectures import ARCHITECTURES, Architecture
@@ -113,7 +113,7 @@ def _built(one: Architecture, settings: dict[str, Any]) -> tuple[list[str], list
     experts = settings.pop("experts_implementation", None)
     told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     if not one.module:
-        return ["from typing import Any"], [*inspect.getsource(networks.unet).splitlines(), f"net = unet({told})"]
+        return [], [*bare_lines(networks.unet), f"net = unet({told})"]
     place = f"transformers.models.{one.module}"
     imports = [
         f"from {place}.configuration_{one.module} import {one.config}",

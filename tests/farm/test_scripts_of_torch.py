@@ -73,6 +73,10 @@ def off(leaf: Leaf) -> Leaf:
         ("torch:linalg.svd", "", "forward", "float32", "def _svd"),
         ("torch:median", "", "forward", "float64", "view(np.int64)"),
         ("torch:uniform", "", "forward", "float32", "def _moments"),
+        ("torch:tanh", "", "out", "float32", "OP = into(OP)"),
+        ("torch:frexp", "", "out", "float32", "OP = into(OP)"),
+        ("torch:tanh", "", "inplace", "float32", "torch.Tensor.tanh_(x"),
+        ("torch:tanh", "", "method", "float32", "OP = torch.Tensor.tanh"),
     ],
 )
 def test_a_script_of_a_sound_row_says_nothing(
