@@ -59,6 +59,11 @@ ALL = "list(found) if isinstance(found, (tuple, list)) else [found]"
 FLAT = "flat = lambda x: [z for y in x for z in flat(y)] if isinstance(x, (tuple, list)) else [x]"
 
 
+def is_network(form: Form) -> bool:
+    """Whether the call of a form is a network as a torch module, which a script calls ``net``."""
+    return form.op.startswith("models:") and form.kind == "torch" and form.model is None
+
+
 def in_onnx(form: Form) -> None:
     """Raises NoScript for a form without an ONNX model."""
     if form.model is None:
@@ -151,7 +156,6 @@ def in_torch(
         given = f"torch.from_numpy(x.view(np.{raw})).view(torch.{name}) if x.dtype == ml_dtypes.{name} else {given}"
         bits = f"{found_as}.view(torch.{raw}).numpy(force=True).view(ml_dtypes.{name})"
         got = f'{bits} if getattr(x, "dtype", None) == torch.{name} else {got}'
-    network = form.op.startswith("models:") and form.model is None  # which a script calls ``net``
     if target != "cpu":
         given = f"({given}).to({target!r})"
     lines = (
@@ -159,7 +163,7 @@ def in_torch(
         *setting.lines,
         FLAT,
         f"given = [{given} for x in arrays]",
-        *([f"net = net.to({target!r})"] if network and target != "cpu" else []),
+        *([f"net = net.to({target!r})"] if is_network(form) and target != "cpu" else []),
         *_viewed(specs),
         *found,
         f"got = [{got} for x in flat(found)]",
