@@ -16,7 +16,7 @@ from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
 from farm.reproduce.in_torch import literal, op_lines
-from tasks.backends.shared.few_lines import NoScript, torch_arrays
+from tasks.backends.shared.few_lines import NoScript, is_network, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.judge.plain import allowed, tolerance_of
@@ -48,23 +48,11 @@ def short(
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
     call = backend.few_lines(form)
-    imports, given, own, form = _begun(form, group, row, writer)
-    before, lines = list[str](), list(call.lines)
-    off = Status(row["status"]) in (Status.WRONG, Status.IMPRECISE)
+    imports, given, form = _begun(form, group, row, writer)
     if (how := beside.of(row)) is not None:
-        before, lines, judged = how(lines, form, group)
-    elif own and off:
-        judged = own
-    elif row["kind"] == KIND_PROPERTY:
-        judged = _broken(row.get("breaks") or "", "feeds.values()" if form.model is not None else "arrays", expected[0])
-    elif off and (row["kind"] in ("shape", "dtype") or (defined is None and row["op_class"] in _BY_SHAPE)):
-        judged = _described(expected, row["op_class"] or "")
-    elif off and defined is not None:
-        told = _judged(defined.leaves, {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}, writer)
-        at = next(k for k, line in enumerate(told) if line.startswith("wrong ="))
-        judged = [*defined.lines(form), *told[:at], *[EQUAL] * defined.double, *told[at:]]
+        before, lines, judged = how(list(call.lines), form, group)
     else:
-        judged = _judged(expected, row, writer)
+        before, lines, judged = [], list(call.lines), _ending(form, group, expected, row, writer, defined)
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {' '.join(packages)}",
@@ -81,19 +69,36 @@ def short(
     return "\n".join(text) + "\n"
 
 
-def _begun(
-    form: Form, group: Group, row: Mapping[str, Any], writer: _Writer
-) -> tuple[Sequence[str], list[str], list[str], Form]:
-    """(imports, the lines before a runtime's own, those that judge a network, the form as a script has it). Raises NoScript."""
-    if network.is_one(form, group):
-        return *network.words(form, group, row), form
+def _begun(form: Form, group: Group, row: Mapping[str, Any], writer: _Writer) -> tuple[Sequence[str], list[str], Form]:
+    """(imports, the lines before a runtime's own, the form as a script has it). Raises NoScript."""
+    if is_network(form):
+        return *network.words(form, group), form
     if form.kind not in ("torch", *FRAMEWORKS):
-        return (), _model(form, writer), [], form
+        return (), _model(form, writer), form
     whole = form.kind != "torch" or form.model is not None
     words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
     values = ", ".join(map(writer.value, words.arrays))
     given = [*words.lines, f"arrays = [{values}]", f"call = lambda *x: {words.call}"]
-    return words.imports, given, [], replace(form, model=None)
+    return words.imports, given, replace(form, model=None)
+
+
+def _ending(
+    form: Form, group: Group, expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer, defined: Defined | None
+) -> list[str]:
+    """Lines that say whether what came is right; for what raises or dies, that it did not. Raises NoScript."""
+    if Status(row["status"]) not in (Status.WRONG, Status.IMPRECISE):
+        return ['print("it did not fail:", got)']
+    if row["kind"] == KIND_PROPERTY:
+        inputs = "feeds.values()" if form.model is not None else "arrays"
+        return _broken(row.get("breaks") or "", inputs, expected[0])
+    if is_network(form):
+        return network.judged(form, row, _limit(row))
+    if row["kind"] in ("shape", "dtype") or (defined is None and row["op_class"] in _BY_SHAPE):
+        return _described(expected, row["op_class"] or "")
+    if defined is None:
+        return _judged(expected, row, writer)
+    own = {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}
+    return [*defined.lines(form), *_judged(defined.leaves, own, writer, [EQUAL] * defined.double)]
 
 
 def _fewer(lines: list[str]) -> list[str]:
@@ -323,10 +328,10 @@ def _described(expected: Sequence[Leaf], op_class: str) -> list[str]:
     ]
 
 
-def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -> list[str]:
-    """Lines that say whether what came is right; for what raises or dies, that it did not."""
-    if row["status"] not in (Status.WRONG, Status.IMPRECISE) or not expected:
-        return ['print("it did not fail:", got)']
+def _judged(
+    expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer, between: Sequence[str] = ()
+) -> list[str]:
+    """Lines that compare what came with what is expected, number by number; between: lines after the expected results."""
     told = []
     for leaf in expected:
         if leaf.reference is None:
@@ -354,6 +359,7 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
     compared = numbers if all(leaf.dtype != "str" for leaf in expected) else ["    far = a != y if same else True"]
     return [
         *lines,
+        *between,
         "wrong = len(got) != len(expected)",
         "for (dtype, y, most), a in zip(expected, map(np.asarray, got)):",
         "    same = a.shape == y.shape and a.dtype == dtype",
@@ -402,12 +408,10 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
 
 def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
     """The largest difference that the judge leaves to each element: by the limit of a row, or the classic tolerance where a stored
-    result is all there is; by either where a case has a tolerance of its own. Raises NoScript where a policy has no limits."""
+    result is all there is; by either where a case has a tolerance of its own. Raises NoScript."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
-    if row["limit"] is None:
-        raise NoScript("no short script: it is judged by no limit")
-    most = allowed(leaf, op_class, float(row["limit"]), precision)
+    most = allowed(leaf, op_class, _limit(row), precision)
     if leaf.reference is None or leaf.dtype == "str":
         return most
     with np.errstate(all="ignore"):
@@ -421,6 +425,13 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
         ):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
+
+
+def _limit(row: Mapping[str, Any]) -> float:
+    """The limit of a row. Raises NoScript where its policy has none."""
+    if row["limit"] is None:
+        raise NoScript("no short script: it is judged by no limit")
+    return float(row["limit"])
 
 
 def _plain(text: str) -> str:
