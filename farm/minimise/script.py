@@ -21,7 +21,7 @@ from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.judge.plain import allowed, tolerance_of
 from tasks.judge.policy import OWN_TOLERANCE, only_stored
-from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, is_complex, is_inexact
+from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, is_complex, is_inexact
 from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
@@ -47,8 +47,11 @@ def short(
     """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
-    call = backend.few_lines(form)
-    imports, given, form = _begun(form, group, row, writer)
+    try:
+        call = backend.few_lines(form)
+        imports, given, form = _begun(form, group, row, writer)
+    except Unsupported as error:
+        raise NoScript(f"no short script: {error}") from None
     if (how := beside.of(row)) is not None:
         before, lines, judged = how(list(call.lines), form, group)
     else:

@@ -13,9 +13,10 @@ import torch
 
 from farm.minimise.defined import Defined
 from farm.minimise.script import short
+from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.few_lines import FLAT, NoScript
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.judge.plain import compare
@@ -103,6 +104,13 @@ def test_a_script_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) -> 
     assert said(scripted(sample, group, {})) == 0
     other = [replace(x, shape=(*x.shape, 1)) for x in sample.expected()]
     assert said(scripted(sample, group, {"kind": "shape"}, other)) == "wrong"
+
+
+def test_a_script_has_the_outputs_of_a_call_as_the_farm_has_them() -> None:
+    names: dict[str, Any] = {}
+    exec(FLAT, names)
+    for found in (1, None, (1, None), [(1, [2]), 3], {"a": 1, "b": (2, {"c": 3})}, ()):
+        assert names["flat"](found) == torch_tree.leaves(found)
 
 
 KERNELS = """

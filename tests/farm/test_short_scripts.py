@@ -368,6 +368,12 @@ def test_a_short_script_calls_a_framework_that_is_not_here(backend: str, framewo
     assert says in text
 
 
+def test_a_call_that_a_framework_does_not_take_has_no_script() -> None:
+    sub, x = counterparts.counterpart("jax", "torch:sub", "", "float32"), np.ones(2, np.float32)
+    with pytest.raises(NoScript, match="has no alpha"):
+        called("jax-cpu", "torch:sub", sub, x, x, other=2.0, alpha=2)
+
+
 def test_every_expression_of_the_table_can_be_written_down() -> None:
     """But for those that name another op's counterpart."""
     lacking = []

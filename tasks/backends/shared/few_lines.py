@@ -55,8 +55,11 @@ class Setting:
 #: Several outputs of a call, or the only one, as a list.
 ALL = "list(found) if isinstance(found, (tuple, list)) else [found]"
 
-#: A function of what torch's call returned: its outputs, those of nested tuples as well, as a list.
-FLAT = "flat = lambda x: [z for y in x for z in flat(y)] if isinstance(x, (tuple, list)) else [x]"
+#: A function of what torch's call returned: its outputs as a list, as `tasks.arrays.torch_tree.leaves` has them.
+FLAT = (
+    "flat = lambda x: [] if x is None else flat([*x.values()]) if isinstance(x, dict) "
+    "else [z for y in x for z in flat(y)] if isinstance(x, (tuple, list)) else [x]"
+)
 
 
 def is_network(form: Form) -> bool:
