@@ -280,7 +280,7 @@ def _value_info(value: Any) -> str:
     if not value.type.HasField("tensor_type"):
         raise NoScript("no short script: an input or output is no tensor")
     name = TensorProto.DataType.Name(kind.elem_type)
-    shape = [x.dim_param if x.HasField("dim_param") else x.dim_value for x in kind.shape.dim]
+    shape = [getattr(x, x.WhichOneof("value") or "", None) for x in kind.shape.dim]
     told = repr(shape) if kind.HasField("shape") else "None"
     return f'helper.make_tensor_value_info("{value.name}", TensorProto.{name}, {told})'
 
@@ -374,7 +374,7 @@ def _judged(
 
 
 def _at_border(expected: Sequence[Leaf], precision: str) -> list[str]:
-    """The line that makes an infinity at the border of overflow finite, as the judge does; none where there is no such element.
+    """The lines that make an infinity at the border of overflow finite, as the judge does; none where there is no such element.
     Raises NoScript."""
     near = {leaf.dtype for leaf in expected if _reach(leaf) >= LARGEST.get(leaf.dtype, np.inf) / 2}
     narrow = LARGEST.get(precision, np.inf)

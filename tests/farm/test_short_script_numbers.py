@@ -1,4 +1,4 @@
-"""What a script of few lines says of numbers is what the judge says of them."""
+"""A script of few lines has the model of its row, and says of numbers what the judge does."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import itertools
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from planted_small import graph
 
-from farm.minimise.script import _allowed, _judged, _Writer
+from farm.minimise.script import _allowed, _graph, _judged, _Writer
 from tasks.backends.shared.few_lines import NoScript
 from tasks.judge import verdict
 from tasks.judge.plain import compare
@@ -82,3 +84,15 @@ def test_a_short_script_takes_zero_for_what_a_device_flushes_and_needs_a_limit()
     assert _allowed(leaf, {**row, "flags": "flushes=float16"})[0] < 1e-44
     with pytest.raises(NoScript, match="judged by no limit"):
         _allowed(leaf, {**row, "limit": None})
+
+
+def test_a_script_makes_the_model_that_its_row_has() -> None:
+    model = graph("a = Conv(x, w; strides=[2, 2])", "y = Elu(a; alpha=0.1)", w=np.ones((2, 3, 2, 2), np.float32))
+    for value, shape in ((model.graph.input[0], ["n", 3, None, None]), (model.graph.output[0], ["n", 2, None, None])):
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape))
+    names = {"np": np, "onnx": onnx} | {x: getattr(onnx, x) for x in ("helper", "numpy_helper", "TensorProto")}
+    exec("\n".join(_graph(model, _Writer())), names)
+    made = names["model"]
+    for field in ("node", "input", "output", "initializer"):
+        assert list(getattr(made.graph, field)) == list(getattr(model.graph, field)), field
+    assert list(made.opset_import) == list(model.opset_import) and made.ir_version == model.ir_version
