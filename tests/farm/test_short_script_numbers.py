@@ -10,9 +10,9 @@ import onnx
 import pytest
 from planted_small import graph
 
-from farm.minimise.script import _allowed, _graph, _judged, _Writer
+from farm.minimise.script import _allowed, _broken, _graph, _judged, _Writer
 from tasks.backends.shared.few_lines import NoScript
-from tasks.judge import verdict
+from tasks.judge import properties, verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
 from tasks.model import Leaf, OpClass, Status
@@ -84,6 +84,26 @@ def test_a_short_script_takes_zero_for_what_a_device_flushes_and_needs_a_limit()
     assert _allowed(leaf, {**row, "flags": "flushes=float16"})[0] < 1e-44
     with pytest.raises(NoScript, match="judged by no limit"):
         _allowed(leaf, {**row, "limit": None})
+
+
+@pytest.mark.parametrize("parts", itertools.product([-1.0, -0.0, 0.0, 2.0, np.inf, np.nan], repeat=2))
+def test_a_complex_number_keeps_the_signs_of_its_zeros(parts: tuple[float, float]) -> None:
+    z = np.complex64(complex(*parts))
+    for x in (np.array([z]), np.array([z, z]), np.array([z, np.conj(z), z])):
+        again = eval(_Writer().value(x), {"np": np})
+        assert again.dtype == x.dtype and np.array_equal(again, x, equal_nan=True)
+        for a, b in ((again.real, x.real), (again.imag, x.imag)):
+            assert (np.signbit(a) == np.signbit(b))[~np.isnan(b)].all()
+
+
+@pytest.mark.parametrize("off", [0, 1, 2])
+def test_a_promise_of_order_allows_one_place_among_the_smallest_numbers(off: int) -> None:
+    x = np.float32([1, 2])
+    y = np.array([3 + off, 3], np.uint32).view(np.float32)  # subnormal
+    text = "\n".join(["import numpy as np", *_broken("not rising: …", "[x]", Leaf("float32", (2,), y))])
+    with pytest.raises(SystemExit) as end:
+        exec(text, {"x": x, "got": [y]})
+    assert (end.value.code == "wrong") is bool(properties.broken("torch:exp", [x], y)) is (off > 1)
 
 
 def test_a_script_makes_the_model_that_its_row_has() -> None:
