@@ -18,13 +18,17 @@ from tasks.model import Form, Group
 #: Where a line says that a runtime computes with one thread.
 _ONE_THREAD = re.compile(r"""(thread\w*['"\]]*\s*[=:(]\s*(?:str\()?)1\b""", re.IGNORECASE)
 
+#: Source of what is the same for arrays x of the same bytes: of strings these have addresses.
+_BYTES = "x.tolist() if x.dtype == object else x.tobytes().hex()"
+
 #: Lines before the call, those of the call, and those that say whether it is so.
 Lines = tuple[list[str], list[str], list[str]]
 
 
 def _mutation(lines: list[str], form: Form, group: Group) -> Lines:
     may = load.declared()[group.op_name].op.mutates if group.catalog == "user" else ()
-    held = [k for k, (name, _) in enumerate(form.kwargs["v"]) if name not in may] if may else "range(len(arrays))"
+    names = [name for name, x in form.kwargs["v"] for spec in tensor_specs(x) for _ in spec.parts or (spec.id,)]
+    held = [k for k, name in enumerate(names) if name not in may] if may else "range(len(arrays))"
     told = [
         f"changed = [k for k in {held} if arrays[k].tobytes() != before[k].tobytes()]",
         'print([(before[k].ravel()[:8], "is then", arrays[k].ravel()[:8]) for k in changed])',
@@ -44,7 +48,7 @@ def _aliasing(lines: list[str], form: Form, group: Group) -> Lines:
 
 def _nondeterministic(lines: list[str], form: Form, group: Group) -> Lines:
     told = [
-        "    runs.append([x.tolist() if x.dtype == object else x.tobytes() for x in map(np.asarray, got)])",
+        f"    runs.append([{_BYTES} for x in map(np.asarray, got)])",
         "    print([np.asarray(x).ravel()[:8] for x in got])",
         'raise SystemExit("wrong" if any(x != runs[0] for x in runs) else 0)',
     ]
@@ -111,21 +115,19 @@ def _threads(lines: list[str], form: Form, group: Group) -> Lines:
 
 
 def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Lines:
-    """The script runs itself again, once for each number of ``threads``, and compares what these processes tell."""
+    """The script runs itself again, once for each number of ``threads``, and compares the last lines that these processes print: a
+    runtime may print others before."""
     before = [
         "import subprocess, sys",
         "THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 1",
         "if len(sys.argv) == 1:",
         "    again = [sys.executable, *['-I'] * sys.flags.isolated, __file__]",
-        f"    told = [subprocess.run([*again, str(n)], capture_output=True, text=True).stdout for n in {threads}]",
+        f"    ran = [subprocess.run([*again, str(n)], capture_output=True, text=True) for n in {threads}]",
+        '    told = ["" if x.returncode else x.stdout.splitlines()[-1] for x in ran]  # one that dies tells nothing',
         f"    print({when!r}, [x[:200] for x in told])",
-        '    raise SystemExit("wrong" if told[0] and len(set(told)) > 1 else 0)  # one that dies tells nothing',
+        '    raise SystemExit("wrong" if told[0] and len(set(told)) > 1 else 0)',
     ]
-    return (
-        before,
-        lines,
-        ["print(*[np.asarray(x).ravel()[:4] for x in got], *[np.asarray(x).tobytes().hex() for x in got])"],
-    )
+    return before, lines, [f"print([(x.shape, x.ravel()[:4].tolist(), {_BYTES}) for x in map(np.asarray, got)])"]
 
 
 #: By the kind of a row.

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks import counterparts
 from tasks.arrays.tree import decode
 from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.function_form import input_arrays
-from tasks.backends.shared.network import TENSOR, network
+from tasks.backends.shared.network import TENSOR, functions, network
 from tasks.backends.shared.told_calls import Code, Trace
 from tasks.counterparts import Counterpart, by_torch
 from tasks.model import Form
@@ -89,14 +88,12 @@ def _graph(form: Form, trace: Trace, arrays: Sequence[np.ndarray]) -> str:
     import torch
 
     assert form.model is not None
+    of: Callable[[str], Any] = functions(form.kind)
 
     def named(name: str) -> Callable[..., Any]:
-        row = counterparts.rows()[name]
-        function = Counterpart(form.kind, name, row.signature, getattr(row, form.kind))
-
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = by_torch.named(name)(*_bare(args), **_bare(kwargs))
-            return trace.call(function, args, kwargs).also(found)
+            found = by_torch.named(name)(*_known(args), **_known(kwargs))
+            return trace.call(of(name), args, kwargs).also(found)
 
         return call
 
@@ -110,13 +107,13 @@ def _graph(form: Form, trace: Trace, arrays: Sequence[np.ndarray]) -> str:
     return trace.told(network(form.kind, form.model).by(named, tensor, given))
 
 
-def _bare(x: Any) -> Any:
+def _known(x: Any) -> Any:
     """Arguments with torch's own tensors in them."""
     if isinstance(x, Code):
         return x.known
     if isinstance(x, dict):
-        return {key: _bare(y) for key, y in x.items()}
-    return type(x)(map(_bare, x)) if type(x) in (list, tuple) else x
+        return {key: _known(y) for key, y in x.items()}
+    return type(x)(map(_known, x)) if type(x) in (list, tuple) else x
 
 
 def _told(x: Any) -> str:

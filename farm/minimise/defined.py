@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.reproduce.in_torch import literal
 from tasks import judging
+from tasks.backends.shared.bare import bare
 from tasks.backends.shared.few_lines import NoScript
 from tasks.judge import definitions
 from tasks.model import Form, Leaf
@@ -83,7 +84,7 @@ def _source(name: str) -> list[str]:
             continue
         node = _module()[one]
         if isinstance(node, ast.FunctionDef):
-            found[one] = _bare(node)
+            found[one] = _joined(node)
         else:
             found[one] = ast.unparse(node).splitlines()
         todo += [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
@@ -102,15 +103,9 @@ def _module() -> dict[str, ast.FunctionDef | ast.Assign]:
     return found
 
 
-def _bare(node: ast.FunctionDef) -> list[str]:
-    """A function without annotations and docstring, statements that follow one another in one line."""
-    arguments = node.args
-    for x in (*arguments.args, *arguments.kwonlyargs, *filter(None, (arguments.vararg, arguments.kwarg))):
-        x.annotation = None
-    node.returns = None
-    if ast.get_docstring(node):
-        node.body = node.body[1:]
-    lines = list[str]()
+def _joined(node: ast.FunctionDef) -> list[str]:
+    """A function, bare, statements that follow one another in one line."""
+    node, lines = bare(node), list[str]()
     for line in ast.unparse(node).splitlines():
         before = lines[-1] if lines else ":"
         if _indent(before) == _indent(line) and not before.endswith(":") and not line.endswith(":"):

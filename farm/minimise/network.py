@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from farm.reproduce.in_torch import load_lines
 from tasks.arrays.training import TrainingStep
+from tasks.backends.shared.bare import bare_lines
 from tasks.backends.shared.few_lines import NoScript
 from tasks.catalogs.models import networks, own, training
 from tasks.catalogs.models.architectures import ARCHITECTURES, Architecture
@@ -24,25 +24,20 @@ from tasks.model.row import declared_precision
 DRAWS = 8
 
 
-def is_one(form: Form, group: Group) -> bool:
-    """Whether the call of a form is a network as a torch module."""
-    return group.catalog == "models" and form.kind == "torch" and form.model is None
-
-
 def packages(group: Group) -> tuple[str, ...]:
     """What builds it, beside torch."""
     one = ARCHITECTURES.get(group.op_name)
     return ("transformers",) if one and one.module else ()
 
 
-def words(form: Form, group: Group, row: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    """(imports, the lines that make ``arrays`` and ``call``, those that judge ``got``). Raises NoScript.
+def words(form: Form, group: Group) -> tuple[list[str], list[str]]:
+    """(imports, the lines that make ``arrays`` and ``call``). Raises NoScript.
 
     Its weights are those of its own init, moved, and its inputs are drawn anew: what is wrong of a network whatever its numbers
     are is shown without megabytes of them.
     """
     if group.op_name in own.declared():
-        return ["import importlib.util, sys"], _own(own.declared()[group.op_name], form), _judged(row, None)
+        return ["import importlib.util, sys"], _own(own.declared()[group.op_name], form)
     one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
     if one is None:
         raise NoScript("no short script: the network comes without its source")
@@ -66,7 +61,7 @@ def words(form: Form, group: Group, row: Mapping[str, Any]) -> tuple[list[str], 
             else [f"call = lambda *x: {called}", "step = lambda f, x: f(*x)"]
         ),
     ]
-    return imports, lines, _judged(row, step)
+    return imports, lines
 
 
 def _own(one: own.Own, form: Form) -> list[str]:
@@ -113,7 +108,7 @@ def _built(one: Architecture, settings: dict[str, Any]) -> tuple[list[str], list
     experts = settings.pop("experts_implementation", None)
     told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     if not one.module:
-        return ["from typing import Any"], [*inspect.getsource(networks.unet).splitlines(), f"net = unet({told})"]
+        return [], [*bare_lines(networks.unet), f"net = unet({told})"]
     place = f"transformers.models.{one.module}"
     imports = [
         f"from {place}.configuration_{one.module} import {one.config}",
@@ -136,11 +131,12 @@ def _drawn(x: np.ndarray) -> str:
     return f"rng.standard_normal({x.shape}).astype(np.{x.dtype.name})"
 
 
-def _judged(row: Mapping[str, Any], step: TrainingStep | None) -> list[str]:
+def judged(form: Form, row: Mapping[str, Any], limit: float) -> list[str]:
     """Lines that compare what came with eager torch in float64 on the CPU: each tensor's difference, as a whole, with how far it
     moves when weights and inputs do by one rounding, and with how far eager torch itself is off, the CPU's, in the dtype that the
     backend computed in."""
-    eps = EPS[step.autocast if step and step.autocast else declared_precision(row) or "float32"]
+    autocast = form.call.autocast if isinstance(form.call, TrainingStep) else ""
+    eps = EPS[autocast or declared_precision(row) or "float32"]
     return [
         "tell = lambda given: [y.detach().double().numpy() for y in step(call, given)]",
         f"near = lambda x: x * (1 + {eps!r} * (2 * torch.rand_like(x) - 1)) if x.is_floating_point() else x",
@@ -151,11 +147,12 @@ def _judged(row: Mapping[str, Any], step: TrainingStep | None) -> list[str]:
         f"for _ in range({DRAWS}):",
         "    for p, w in zip(wanted, weights): p.data = near(w)",
         "    moved.append(tell(list(map(near, given))))",
-        "wrong = len(got) != len(right)",
+        "wrong, size = len(got) != len(right), np.linalg.norm",
         "for k, (a, y) in enumerate(zip(got, right)):",
-        f"    floor = max(np.linalg.norm(m[k] - y) for m in moved) + {eps!r} * np.linalg.norm(y)",
-        f"    if not np.linalg.norm(a - y) <= {float(row['limit'] or 0.0)!r} * floor:",
-        '        print(f"output {k} {y.shape}: {np.linalg.norm(a - y):.3g} off of {np.linalg.norm(y):.3g}; rounding moves it by {floor:.3g}")',
-        "        wrong = True",
+        "    fine = np.isfinite(y)  # what is not is to be so in both",
+        "    off = size((a - y)[fine]) if np.array_equal(np.isfinite(a), fine) else np.inf",
+        f"    floor = max(size((m[k] - y)[fine]) for m in moved) + {eps!r} * size(y[fine])",
+        f"    if off > {limit!r} * floor:",
+        '        wrong = True; print(f"output {k} {y.shape}: {off:.3g} off of {size(y[fine]):.3g}; rounding moves it by {floor:.3g}")',
         'raise SystemExit("wrong" if wrong else 0)',
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,12 +16,13 @@ from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
 from farm.reproduce.in_torch import literal, op_lines
-from tasks.backends.shared.few_lines import NoScript, torch_arrays
+from tasks.backends.shared.few_lines import NoScript, is_network, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
-from tasks.judge.plain import allowed
-from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, is_complex, is_inexact
-from tasks.model.dtypes import LARGEST, NATIVE, dtype_name
+from tasks.judge.plain import allowed, tolerance_of
+from tasks.judge.policy import OWN_TOLERANCE, only_stored
+from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, is_complex, is_inexact
+from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
@@ -45,24 +47,15 @@ def short(
     """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
-    call = backend.few_lines(form)
-    imports, given, own, form = _begun(form, group, row, writer)
-    before, lines = list[str](), list(call.lines)
-    off = Status(row["status"]) in (Status.WRONG, Status.IMPRECISE)
+    try:
+        call = backend.few_lines(form)
+        imports, given, form = _begun(form, group, row, writer)
+    except Unsupported as error:
+        raise NoScript(f"no short script: {error}") from None
     if (how := beside.of(row)) is not None:
-        before, lines, judged = how(lines, form, group)
-    elif own and off:
-        judged = own
-    elif row["kind"] == KIND_PROPERTY:
-        judged = _broken(row.get("breaks") or "", "feeds.values()" if form.model is not None else "arrays", expected[0])
-    elif off and (row["kind"] in ("shape", "dtype") or (defined is None and row["op_class"] in _BY_SHAPE)):
-        judged = _described(expected, row["op_class"] or "")
-    elif off and defined is not None:
-        told = _judged(defined.leaves, {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}, writer)
-        at = next(k for k, line in enumerate(told) if line.startswith("wrong ="))
-        judged = [*defined.lines(form), *told[:at], *[EQUAL] * defined.double, *told[at:]]
+        before, lines, judged = how(list(call.lines), form, group)
     else:
-        judged = _judged(expected, row, writer)
+        before, lines, judged = [], list(call.lines), _ending(form, group, expected, row, writer, defined)
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {' '.join(packages)}",
@@ -79,19 +72,36 @@ def short(
     return "\n".join(text) + "\n"
 
 
-def _begun(
-    form: Form, group: Group, row: Mapping[str, Any], writer: _Writer
-) -> tuple[Sequence[str], list[str], list[str], Form]:
-    """(imports, the lines before a runtime's own, those that judge a network, the form as a script has it). Raises NoScript."""
-    if network.is_one(form, group):
-        return *network.words(form, group, row), form
+def _begun(form: Form, group: Group, row: Mapping[str, Any], writer: _Writer) -> tuple[Sequence[str], list[str], Form]:
+    """(imports, the lines before a runtime's own, the form as a script has it). Raises NoScript."""
+    if is_network(form):
+        return *network.words(form, group), form
     if form.kind not in ("torch", *FRAMEWORKS):
-        return (), _model(form, writer), [], form
+        return (), _model(form, writer), form
     whole = form.kind != "torch" or form.model is not None
     words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
     values = ", ".join(map(writer.value, words.arrays))
     given = [*words.lines, f"arrays = [{values}]", f"call = lambda *x: {words.call}"]
-    return words.imports, given, [], replace(form, model=None)
+    return words.imports, given, replace(form, model=None)
+
+
+def _ending(
+    form: Form, group: Group, expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer, defined: Defined | None
+) -> list[str]:
+    """Lines that say whether what came is right; for what raises or dies, that it did not. Raises NoScript."""
+    if Status(row["status"]) not in (Status.WRONG, Status.IMPRECISE):
+        return ['print("it did not fail:", got)']
+    if row["kind"] == KIND_PROPERTY:
+        inputs = "feeds.values()" if form.model is not None else "arrays"
+        return _broken(row.get("breaks") or "", inputs, expected[0])
+    if is_network(form):
+        return network.judged(form, row, _limit(row))
+    if row["kind"] in ("shape", "dtype") or (defined is None and row["op_class"] in _BY_SHAPE):
+        return _described(expected, row["op_class"] or "")
+    if defined is None:
+        return _judged(expected, row, writer)
+    own = {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}
+    return [*defined.lines(form), *_judged(defined.leaves, own, writer, [EQUAL] * defined.double)]
 
 
 def _fewer(lines: list[str]) -> list[str]:
@@ -161,7 +171,7 @@ class _Writer:
         dtype = self.dtype(name)
         if name == "str":
             return f"np.array({[str(v) for v in x.ravel().tolist()]!r}, object).reshape({x.shape})"
-        if x.size > 1 and (x == x.reshape(-1)[0]).all() and not np.signbit(np.asarray(x, np.complex128).real).any():
+        if x.size > 1 and (x == x.reshape(-1)[0]).all() and not _negative(x):
             return f"np.full({x.shape}, {_number(x.reshape(-1)[0], name)}, {dtype})"
         if x.size > _WRITTEN:
             self.packed = True
@@ -193,13 +203,20 @@ def _odd_nans(x: np.ndarray, name: str) -> np.ndarray | None:
     return bits if (bits != own)[nan].any() else None
 
 
+def _negative(x: Any) -> bool:
+    """Whether a part of some number has the sign of the negative ones, be it a zero's."""
+    parts = np.asarray(x, np.complex128)
+    return bool((np.signbit(parts.real) | np.signbit(parts.imag)).any())
+
+
 def _number(value: Any, name: str) -> str:
     """A number that is the same again in its dtype."""
     if name == "bool" or not is_inexact(name):
         return str(value.item() if hasattr(value, "item") else value)
     if name.startswith("complex"):
         z = complex(value)
-        return repr(z) if np.isfinite(z) else f"complex({_number(z.real, 'float64')}, {_number(z.imag, 'float64')})"
+        plain = np.isfinite(z) and not _negative(z)  # Python reads -1-0j as -1+0j
+        return repr(z) if plain else f"complex({_number(z.real, 'float64')}, {_number(z.imag, 'float64')})"
     number = float(value)
     if not math.isfinite(number):
         return "np.nan" if number != number else "np.inf" if number > 0 else "-np.inf"
@@ -263,15 +280,15 @@ def _value_info(value: Any) -> str:
     if not value.type.HasField("tensor_type"):
         raise NoScript("no short script: an input or output is no tensor")
     name = TensorProto.DataType.Name(kind.elem_type)
-    shape = [x.dim_param if x.HasField("dim_param") else x.dim_value for x in kind.shape.dim]
+    shape = [getattr(x, x.WhichOneof("value") or "", None) for x in kind.shape.dim]
     told = repr(shape) if kind.HasField("shape") else "None"
     return f'helper.make_tensor_value_info("{value.name}", TensorProto.{name}, {told})'
 
 
 #: Whether results y of inputs x break what mathematics promises, by the first words of `tasks.judge.properties.broken`.
 _BREAKS = {
-    "not rising": "(x[:, None] < x) & (y[:, None] - y > eps * np.abs(y))",
-    "not falling": "(x[:, None] < x) & (y - y[:, None] > eps * np.abs(y))",
+    "not rising": "(x[:, None] < x) & (y[:, None] - y > place)",
+    "not falling": "(x[:, None] < x) & (y - y[:, None] > place)",
     "not odd": "(x[:, None] == -x) & (np.abs(y[:, None] + y) > 0)",
     "not even": "(x[:, None] == -x) & (np.abs(y[:, None] - y) > 0)",
 }
@@ -281,14 +298,12 @@ def _broken(said: str, inputs: str, leaf: Leaf) -> list[str]:
     """Lines that say whether what came breaks the promise that a row was ``said`` to break. Raises NoScript."""
     if (what := said.partition(":")[0]) not in _BREAKS or math.prod(leaf.shape) > _PAIRED:
         raise NoScript(f"no short script: what shows it is the long one ({said})")
+    eps, smallest = EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype]
     return [
         f"# {said}",
         f"x, y = (np.asarray(v).astype(np.float64).ravel() for v in (*{inputs}, got[0]))",
-        *(
-            [f"eps = {EPS[leaf.dtype]!r}  # of the dtype: one place off is no disorder"]
-            if "eps" in _BREAKS[what]
-            else []
-        ),
+        *[f"place = {eps!r} * np.maximum(np.abs(y), {smallest!r})  # one place off is no disorder"]
+        * ("place" in _BREAKS[what]),
         'print("given", x[:8], "got", y[:8])',
         f'raise SystemExit("wrong" if np.any({_BREAKS[what]}) else 0)',
     ]
@@ -316,10 +331,10 @@ def _described(expected: Sequence[Leaf], op_class: str) -> list[str]:
     ]
 
 
-def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -> list[str]:
-    """Lines that say whether what came is right; for what raises or dies, that it did not."""
-    if row["status"] not in (Status.WRONG, Status.IMPRECISE) or not expected:
-        return ['print("it did not fail:", got)']
+def _judged(
+    expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer, between: Sequence[str] = ()
+) -> list[str]:
+    """Lines that compare what came with what is expected, number by number; between: lines after the expected results."""
     told = []
     for leaf in expected:
         if leaf.reference is None:
@@ -332,19 +347,22 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
     lines = ["# dtype, exact result, largest difference allowed", *listed]
     excused = "".join(
         [
-            " | np.isinf(a) & np.isinf(y)" * any(is_complex(leaf.dtype) for leaf in expected),  # whichever part is
+            " | np.iscomplexobj(a) & ~(np.isfinite(a) | np.isfinite(y.astype(dtype)))"
+            * any(is_complex(leaf.dtype) for leaf in expected),  # whichever part is not
             " | np.isinf(most)" * any(np.isinf(_allowed(leaf, row)).any() for leaf in expected if leaf.dtype != "str"),
         ]
     )
     numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place
         *_at_border(expected, declared_precision(row)),
-        "    near = same and np.abs(np.subtract(a, y, dtype=np.result_type(y, np.int8))) <= most",
+        # Where no difference is allowed, "a == y" alone decides: float64 takes large integers for the same.
+        "    near = same and (np.abs(np.subtract(a, y, dtype=np.result_type(y, float))) <= most) & (most > 0)",
         "    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | (a == y.astype(dtype)) | (a != a) & (y != y)"
         f"{excused}) if same else True",
     ]
     compared = numbers if all(leaf.dtype != "str" for leaf in expected) else ["    far = a != y if same else True"]
     return [
         *lines,
+        *between,
         "wrong = len(got) != len(expected)",
         "for (dtype, y, most), a in zip(expected, map(np.asarray, got)):",
         "    same = a.shape == y.shape and a.dtype == dtype",
@@ -356,7 +374,7 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
 
 
 def _at_border(expected: Sequence[Leaf], precision: str) -> list[str]:
-    """The line that makes an infinity at the border of overflow finite, as the judge does; none where there is no such element.
+    """The lines that make an infinity at the border of overflow finite, as the judge does; none where there is no such element.
     Raises NoScript."""
     near = {leaf.dtype for leaf in expected if _reach(leaf) >= LARGEST.get(leaf.dtype, np.inf) / 2}
     narrow = LARGEST.get(precision, np.inf)
@@ -366,18 +384,18 @@ def _at_border(expected: Sequence[Leaf], precision: str) -> list[str]:
         raise NoScript("no short script: results of several dtypes are at the border of overflow")
     return [
         line
-        for largest, beyond in ((LARGEST[dtype], LARGEST[dtype] * (1 + EPS[dtype])) for dtype in near)
+        for beyond in (LARGEST[dtype] * (1 + EPS[dtype]) for dtype in near)
         if np.isfinite(beyond)
         for line in (
-            f"    edge = same and np.isinf(a) & np.isfinite(y.astype(dtype)) & (np.abs(y) >= {largest / 2!r})",
+            "    edge = same and np.isinf(a) & np.isfinite(y.astype(dtype))",
             f"    a = np.where(edge, np.copysign(np.float64({beyond!r}), a), a) if same else a",
         )
     ]
 
 
 def _reach(leaf: Leaf) -> float:
-    """The largest finite size that a result of a leaf may have."""
-    if leaf.reference is None or not is_inexact(leaf.dtype) or not leaf.reference.size:
+    """The largest finite size that a real result of a leaf may have: of complex ones any that is not finite is like another."""
+    if leaf.reference is None or not is_inexact(leaf.dtype) or is_complex(leaf.dtype) or not leaf.reference.size:
         return 0.0
     with np.errstate(all="ignore"):
         sizes = np.abs(leaf.reference) + (0.0 if leaf.noise is None else leaf.noise)
@@ -392,9 +410,31 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
 
 
 def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
-    """The largest difference that the limit of a row leaves to each element, by the judge."""
-    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
-    return allowed(leaf, op_class, float(row["limit"] or 0.0), declared_precision(row))
+    """The largest difference that the judge leaves to each element: by the limit of a row, or the classic tolerance where a stored
+    result is all there is; by either where a case has a tolerance of its own. Raises NoScript."""
+    op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
+    precision = declared_precision(row)
+    most = allowed(leaf, op_class, _limit(row), precision)
+    if leaf.reference is None or leaf.dtype == "str":
+        return most
+    with np.errstate(all="ignore"):
+        size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
+        if (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
+            rtol, atol = tolerance_of(leaf, op_class, precision)
+            most = np.where(stored & (most < np.inf), 0.0, most)
+            most = np.maximum(most, np.where(np.isfinite(leaf.reference), atol + rtol * size, 0.0))
+        if re.search(
+            rf"\bflushes=\S*\b{leaf.dtype}\b", str(row.get("flags") or "")
+        ):  # 0 is right for what is subnormal
+            most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
+    return most
+
+
+def _limit(row: Mapping[str, Any]) -> float:
+    """The limit of a row. Raises NoScript where its policy has none."""
+    if row["limit"] is None:
+        raise NoScript("no short script: it is judged by no limit")
+    return float(row["limit"])
 
 
 def _plain(text: str) -> str:

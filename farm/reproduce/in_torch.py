@@ -15,8 +15,10 @@ from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.arrays.autograd import computed
 from tasks.arrays.tree import decode, spec_of
+from tasks.backends.shared.bare import bare_lines
 from tasks.backends.shared.few_lines import NoScript, Setting, sparse
 from tasks.backends.torch import TorchEager
+from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import ORDERED, PROCESS
 from tasks.catalogs.torch.variants import IN_PLACE, METHOD, OUT
 from tasks.catalogs.user import load
@@ -142,25 +144,11 @@ def _wrapped(form: Form, group: Group) -> str:
     )
 
 
-#: An op that is given tensors to write to, as `tasks.catalogs.torch.variants` makes them.
-_INTO = """
-def gapped(like):
-    if like.dim() == 0 or torch.compiler.is_compiling():
-        return torch.ones_like(like, memory_format=torch.contiguous_format)
-    return like.new_ones((*like.shape[:-1], 2 * like.shape[-1]))[..., ::2]
-def into(*args, **kwargs):
-    like = OP(*args, **kwargs)
-    given = gapped(like) if isinstance(like, torch.Tensor) else tuple(map(gapped, like))
-    OP(*args, **kwargs, out=given)
-    return given
-plain, OP = OP, into
-""".strip().replace(" OP(", " plain(")
-
-
 def _otherwise(form: Form, group: Group, target: str, tried: bool) -> str:
     """The lines that define OP as the op called with out=, in place, or as a method. Raises NoScript."""
     if group.check == OUT:
-        return f"{op_lines(replace(form, call=None), replace(group, check=FORWARD), target, tried)}\n{_INTO}"
+        plain = op_lines(replace(form, call=None), replace(group, check=FORWARD), target, tried)
+        return "\n".join([plain, *bare_lines(variants.gapped), *bare_lines(variants.into), "OP = into(OP)"])
     path = f"torch.Tensor.{group.op_name.rpartition('.')[2]}{'_' * (group.check == IN_PLACE)}"
     if _resolved(path) is None:
         raise NoScript(f"no script: there is no {path}")

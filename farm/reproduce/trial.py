@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,11 @@ _ALIKE, _LAST = 0.5, 30
 _IMPORTS_S = 300.0
 #: Of the error of a row: a program that the runtime started died.
 _DIED = re.compile(r"\bdied of SIG")
+#: What is said of a program that a script starts, and that a signal ended: other negative codes are a runtime's own.
+_ENDED_BY = ("SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGSEGV")
+_KILLED = re.compile(
+    rf"code:? -(?:{'|'.join(str(signal.Signals[name].value) for name in _ENDED_BY)})\b|died with <Signals"
+)
 _MISSING = re.compile(r"No module named '(\w+)")
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
@@ -106,8 +112,7 @@ def _checked(
     if done is None:
         shown = status is Status.TIMEOUT
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
-    # A program that the script starts.
-    died = re.search(r"code:? -\d+|died with <Signals", done.stderr) if short else None
+    died = _KILLED.search(done.stderr) if short else None
     if done.returncode < 0 or died:
         shown = status is Status.CRASH or (died is not None and bool(_DIED.search(row["error"] or "")))
         which = f"signal {-done.returncode}" if done.returncode < 0 else "a signal, in a program that it starts"

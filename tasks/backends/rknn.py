@@ -135,10 +135,10 @@ class Rknn(Backend):
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
         lowered, halves = _lowered(form.model or b"")
-        older = [f"model = version_converter.convert_version(model, {_NEWEST_OPSET})"] * (lowered != form.model)
+        older = lowered != form.model
+        taken = f"version_converter.convert_version(model, {_NEWEST_OPSET})" if older else "model"
         lines = (
-            *older,
-            'onnx.save(model, "minimal.onnx")',
+            f'onnx.save({taken}, "minimal.onnx")',
             "toolkit, sizes = RKNN(verbose=False), [list(x.shape) for x in feeds.values()]",
             f"toolkit.config(target_platform={self.device!r}, optimization_level={self._level})",
             'assert toolkit.load_onnx(model="minimal.onnx", inputs=list(feeds), input_size_list=sizes) == 0',
@@ -147,7 +147,7 @@ class Rknn(Backend):
             'found = toolkit.inference(inputs=list(feeds.values()), data_format=["nchw"] * len(feeds))',
             f"got = [np.array(x, np.float16 if half else None) for x, half in zip(found, {halves})]",
         )
-        return FewLines(("from rknn.api import RKNN", *["from onnx import version_converter"] * len(older)), lines)
+        return FewLines(("from rknn.api import RKNN", *["from onnx import version_converter"] * older), lines)
 
     def _steps(self, toolkit: Any, path: Path, arrays: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
         names, sizes = list(arrays), [list(x.shape) for x in arrays.values()]

@@ -305,8 +305,8 @@ def ulp_of(
 
 
 def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
-    """The largest difference that a limit leaves to each finite element of a leaf, in ulps for a class WITHOUT_NOISE, else in
-    error units: `measure` turned round."""
+    """The largest difference that a limit leaves to each element of a leaf, in ulps for a class WITHOUT_NOISE, else in error units:
+    `measure` turned round. None to one that is not finite, and any where the noise floor is infinite."""
     assert leaf.reference is not None
     y = leaf.reference
     eps, smallest, noise = unit_of(leaf, op_class, precision)
@@ -315,11 +315,11 @@ def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") ->
         return limit * delta
     with np.errstate(all="ignore"):
         spacing = ulp_of(np.abs(y), eps, smallest, op_class)
+        stepwise = op_class is OpClass.DISCONTINUOUS
+        most = np.maximum(0.5 * spacing, limit * delta) if stepwise else limit * error_unit(leaf, op_class, precision)
         if op_class in WITHOUT_NOISE:
-            return np.asarray(limit * (spacing + delta) + _MISSED * delta)
-        if op_class is OpClass.DISCONTINUOUS:
-            return np.maximum(0.5 * spacing, limit * delta)
-        return np.asarray(limit * error_unit(leaf, op_class, precision))
+            most = limit * (spacing + delta) + _MISSED * delta
+        return np.where(np.isfinite(y), most, np.where(delta == np.inf, np.inf, 0.0))
 
 
 class _How(NamedTuple):

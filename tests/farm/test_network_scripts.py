@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.minimise.network import packages
+from farm.minimise.network import judged, packages
 from farm.minimise.script import short
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
@@ -46,6 +46,28 @@ def test_a_network_has_a_script_of_few_lines_that_knows_right_from_wrong(check: 
     assert ("autograd.grad" in text) is (check != "forward") and ("torch.autocast" in text) is (check == "amp")
     assert said_here(text) == 0
     assert said_here(text.replace("got = [", "got = [3 * ")) == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("made", "off", "says"),
+    [
+        ("net(x).log()", "", 0),  # of what is negative it is NaN
+        ("net(x).log()", "0 * ", "wrong"),
+        ("net(x) / (net(x) > 0)", "", 0),
+        ("net(x) / (net(x) > 0)", "np.nan_to_num", "wrong"),
+        ("net(x)", "np.nan * ", "wrong"),
+    ],
+)
+def test_what_is_not_finite_is_to_be_so_in_both(made: str, off: str, says: Any) -> None:
+    form = Form("torch", "models:any", "float32", [np.ones((3, 6), np.float32)])
+    lines = [
+        "import numpy as np, torch",
+        "net, given = torch.nn.Linear(6, 4), [torch.ones(3, 6)]",
+        "wanted, call = list(net.parameters()), lambda x: " + made,
+        "step = lambda f, x: [f(*x)]",
+        f"got = [{off}(y.detach().numpy()) for y in step(call, given)]",
+    ]
+    assert said_here("\n".join(["import torch; torch.manual_seed(0)", *lines, *judged(form, {}, 16.0)])) == says
 
 
 def test_a_network_is_compiled_and_is_where_the_device_is() -> None:

@@ -13,9 +13,10 @@ import torch
 
 from farm.minimise.defined import Defined
 from farm.minimise.script import short
+from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.few_lines import FLAT, NoScript
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.judge.plain import compare
@@ -73,6 +74,10 @@ def off(leaf: Leaf) -> Leaf:
         ("torch:linalg.svd", "", "forward", "float32", "def _svd"),
         ("torch:median", "", "forward", "float64", "view(np.int64)"),
         ("torch:uniform", "", "forward", "float32", "def _moments"),
+        ("torch:tanh", "", "out", "float32", "OP = into(OP)"),
+        ("torch:frexp", "", "out", "float32", "OP = into(OP)"),
+        ("torch:tanh", "", "inplace", "float32", "torch.Tensor.tanh_(x"),
+        ("torch:tanh", "", "method", "float32", "OP = torch.Tensor.tanh"),
     ],
 )
 def test_a_script_of_a_sound_row_says_nothing(
@@ -99,6 +104,13 @@ def test_a_script_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) -> 
     assert said(scripted(sample, group, {})) == 0
     other = [replace(x, shape=(*x.shape, 1)) for x in sample.expected()]
     assert said(scripted(sample, group, {"kind": "shape"}, other)) == "wrong"
+
+
+def test_a_script_has_the_outputs_of_a_call_as_the_farm_has_them() -> None:
+    names: dict[str, Any] = {}
+    exec(FLAT, names)
+    for found in (1, None, (1, None), [(1, [2]), 3], {"a": 1, "b": (2, {"c": 3})}, ()):
+        assert names["flat"](found) == torch_tree.leaves(found)
 
 
 KERNELS = """
@@ -206,9 +218,9 @@ X = {"x": ["n"]}
 def two(x):
     return np.multiply(x, 2), np.multiply(x, 3)
 
-@tasks.op(reference=lambda x: 2 * x, inputs=X, dims={"n": [3]}, mutates=["x"])
-def spends(x):
-    y = 2 * x
+@tasks.op(reference=lambda x, by: by * x, inputs=X, dims={"n": [3]}, mutates=["x"], kwargs={"by": 2})
+def spends(x, by):
+    y = by * x
     x.zero_()
     return y
 

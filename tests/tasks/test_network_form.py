@@ -20,7 +20,7 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def torch_as_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_named", lambda framework: by_torch.named)
+    monkeypatch.setattr(network, "functions", lambda framework: by_torch.named)
     monkeypatch.setattr(network, "_made", lambda framework: lambda x: torch.from_numpy(np.array(x)))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tasks import counterparts
+from tasks.backends.shared.bare import bare
 from tasks.backends.shared.few_lines import NoScript
 from tasks.counterparts import WORDS, Counterpart
 
@@ -61,15 +62,7 @@ def words_of(framework: str) -> dict[str, str | ast.stmt]:
 def _named(statement: ast.stmt) -> Iterator[tuple[str, str | ast.stmt]]:
     """(name, what it stands for) of a statement of a module."""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
-        if ast.get_docstring(statement):
-            statement.body = statement.body[1:]
-        statement.returns = None
-        for one in ast.walk(statement):
-            if isinstance(one, ast.arg):
-                one.annotation = None
-            elif isinstance(one, ast.AnnAssign):
-                one.annotation = ast.Constant(None)  # of a local name: never looked at
-        yield statement.name, statement
+        yield statement.name, bare(statement)
     elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         yield statement.targets[0].id, statement
     elif isinstance(statement, ast.Import) or (

@@ -55,8 +55,16 @@ class Setting:
 #: Several outputs of a call, or the only one, as a list.
 ALL = "list(found) if isinstance(found, (tuple, list)) else [found]"
 
-#: A function of what torch's call returned: its outputs, those of nested tuples as well, as a list.
-FLAT = "flat = lambda x: [z for y in x for z in flat(y)] if isinstance(x, (tuple, list)) else [x]"
+#: A function of what torch's call returned: its outputs as a list, as `tasks.arrays.torch_tree.leaves` has them.
+FLAT = (
+    "flat = lambda x: [] if x is None else flat([*x.values()]) if isinstance(x, dict) "
+    "else [z for y in x for z in flat(y)] if isinstance(x, (tuple, list)) else [x]"
+)
+
+
+def is_network(form: Form) -> bool:
+    """Whether the call of a form is a network as a torch module, which a script calls ``net``."""
+    return form.op.startswith("models:") and form.kind == "torch" and form.model is None
 
 
 def in_onnx(form: Form) -> None:
@@ -151,7 +159,6 @@ def in_torch(
         given = f"torch.from_numpy(x.view(np.{raw})).view(torch.{name}) if x.dtype == ml_dtypes.{name} else {given}"
         bits = f"{found_as}.view(torch.{raw}).numpy(force=True).view(ml_dtypes.{name})"
         got = f'{bits} if getattr(x, "dtype", None) == torch.{name} else {got}'
-    network = form.op.startswith("models:") and form.model is None  # which a script calls ``net``
     if target != "cpu":
         given = f"({given}).to({target!r})"
     lines = (
@@ -159,7 +166,7 @@ def in_torch(
         *setting.lines,
         FLAT,
         f"given = [{given} for x in arrays]",
-        *([f"net = net.to({target!r})"] if network and target != "cpu" else []),
+        *([f"net = net.to({target!r})"] if is_network(form) and target != "cpu" else []),
         *_viewed(specs),
         *found,
         f"got = [{got} for x in flat(found)]",

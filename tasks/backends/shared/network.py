@@ -70,7 +70,7 @@ class Network:
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The outputs in order, of tensors of the inputs and the weights."""
-        return self.by(_named(self._framework), _made(self._framework), tensors)
+        return self.by(functions(self._framework), _made(self._framework), tensors)
 
     def by(
         self, named: Callable[[str], Callable[..., Any]], tensor: Callable[[Any], Any], tensors: Sequence[Any]
@@ -126,7 +126,8 @@ def in_torch(form: Form) -> Any:
         return make_fx(lambda *tensors: tuple(found(*tensors, *weights)), pre_dispatch=True)(*given)
 
 
-def _named(framework: str) -> Callable[[str], Callable[..., Any]]:
+def functions(framework: str) -> Callable[[str], Callable[..., Any]]:
+    """Functions of a framework by torch's names of them; counterparts, where it is another one. Raises Unsupported for what is in no row."""
     if framework == "torch":
         return by_torch.named
     rows = counterparts.rows()

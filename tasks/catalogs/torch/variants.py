@@ -37,31 +37,28 @@ def call(info: Any, check: str) -> Callable[..., Any]:
     """What a check of this module calls."""
     op = unseeded(info.op)
     if check == OUT:
-        return _into(op)
+        return into(op)
     if check == IN_PLACE:
         return _in_place(info.get_inplace())
     return info.get_method() if check == METHOD else op  # type: ignore[no-any-return]
 
 
-def _into(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The op with out=: tensors of the right shape and dtype, with gaps between their elements."""
+def into(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The op with out=: tensors of the right shape and dtype, with gaps between their elements. A script has its source."""
 
-    def into(*args: Any, **kwargs: Any) -> Any:
+    def written(*args: Any, **kwargs: Any) -> Any:
         import torch
 
         like = op(*args, **kwargs)
-        if isinstance(like, torch.Tensor):
-            given = _gapped(like)
-            op(*args, **kwargs, out=given)
-            return given
-        many = tuple(_gapped(x) for x in like)
-        op(*args, **kwargs, out=many)
-        return many
+        given = gapped(like) if isinstance(like, torch.Tensor) else tuple([gapped(x) for x in like])
+        op(*args, **kwargs, out=given)
+        return given
 
-    return into
+    return written
 
 
-def _gapped(like: Any) -> Any:
+def gapped(like: Any) -> Any:
+    """A tensor like another for an op to write to."""
     import torch
 
     if like.dim() == 0 or torch.compiler.is_compiling():  # dynamo leaves what has gaps to eager torch
@@ -134,4 +131,4 @@ def refused(info: Any, group: Group) -> Iterator[Sample]:
             yield made
 
 
-__all__ = ["IN_PLACE", "METHOD", "OUT", "REFUSES", "VariantMaker", "call", "offered", "refused"]
+__all__ = ["IN_PLACE", "METHOD", "OUT", "REFUSES", "VariantMaker", "call", "gapped", "into", "offered", "refused"]
