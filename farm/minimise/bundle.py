@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -21,8 +21,9 @@ from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
+from tasks.catalogs.user import load
 from tasks.judge.worst import beyond
-from tasks.model import Leaf, Status, is_inexact, np_dtype
+from tasks.model import Group, Leaf, Status, is_inexact, np_dtype
 from tasks.model.dtypes import rounded
 from tasks.model.row import declared_precision
 from tasks.prepare.cases import PreparedGroup
@@ -121,10 +122,11 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
     packages = requirements(minimal)
+    listed = ", ".join([*packages, *envs.OWN_PACKAGES])
     try:
         python = str(envs.build(Environment(tuple(packages)), minimal.cache))
     except envs.EnvError as error:
-        return "", f"none: its clean environment ({', '.join(packages)}) cannot be had: {error}"
+        return "", f"none: its clean environment ({listed}) cannot be had: {error}"
 
     def few() -> str:
         form = form_of(minimal, backend)
@@ -142,7 +144,7 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
         with trial.written(text) as path:
             patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else 4)
             good, what = trial.check(path, outcome.row, patience_s, python, is_short)
-        told = f"{len(text.splitlines())} lines, run in a clean environment ({', '.join(packages)}): it {what}"
+        told = f"{len(text.splitlines())} lines, run in a clean environment ({listed}): it {what}"
         if good:
             return text, "; ".join([*said, told])
         said.append(told)
@@ -150,15 +152,22 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
 
 
 def requirements(case: StoredCase) -> list[str]:
-    """What a script is run with: the runtime's packages as they are installed, onnx and numpy."""
+    """What a script is run with beside what every environment has: the runtime's packages as they are installed, onnx, and what a
+    kernel of one's own, or a network, imports."""
     own = (
         list(case.environment.packages)
         if case.environment
         else list(script.installed({versions.MODULES.get(case.spec.runtime, case.spec.runtime)}))
     )
-    own += script.installed(network.packages(case.group))
+    own += [x for x in script.installed(_imported(case.group)) if x not in own]
     if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
         record = case.environment.record(case.cache) if case.environment else None
         there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
         own.append(f"onnx=={there or metadata.version('onnx')}")
     return own
+
+
+def _imported(group: Group) -> Collection[str]:
+    if group.catalog == "user" and group.op_name in load.declared():
+        return load.declared()[group.op_name].outside()
+    return network.packages(group)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.fleet.envs import OWN_PACKAGES
 from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
@@ -58,7 +59,7 @@ def short(
         before, lines, judged = [], list(call.lines), _ending(form, group, expected, row, writer, defined)
     head = [
         f'"""{_plain(title)}"""',
-        f"# pip install {' '.join(packages)}",
+        f"# pip install {' '.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
         *call.before,
         *(["import base64"] if writer.packed else []),
         "import numpy as np",

@@ -189,8 +189,8 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
 def _named(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
     one = load_kernels.declared().get(row["op"].partition(":")[2]) if row["catalog"] == "user" else None
-    for what in ("kernel", "reference") if one else ():
-        given = getattr(one.op, what)
+    for what in ("kernel", "reference"):
+        given = getattr(one.op, what) if one else None
         if isinstance(given, str) and "<" in given:
             raise ReproduceError(
                 f"the {what} of {row['op']} is {given.rpartition(':')[2]}, which no other process can import: give it a name "

@@ -184,12 +184,19 @@ def _own_kernel(form: Form, group: Group) -> str:
         given = [name for name, _ in form.kwargs["v"]]
         arguments = ", ".join(f"x[{k!r}]" if k in given else repr(v) for k, v in taken.items())
         made = f"OP = lambda **x: module.{name}.apply({arguments})"
-    return (
-        "# The kernel is loaded from its own file: it must still be there. Of the farm, that file needs the decorator alone.\n"
-        "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\nimport types  # noqa: E402\n\n"
-        "if importlib.util.find_spec('tasks') is None:\n"
-        "    sys.modules['tasks'] = types.SimpleNamespace(op=lambda **_: lambda function: function)\n"
-        + "\n".join([*load_lines(file, one.root), made])
+    interpreted = ["os.environ.setdefault('TRITON_INTERPRET', str(int(not torch.accelerator.is_available())))"]
+    return "\n".join(
+        [
+            "# The kernel is loaded from its own file: it must still be there. Of the farm, that file needs the decorator alone.",
+            "import importlib.util, os, sys, types, unittest.mock  # noqa: E401, E402",
+            "",
+            "if importlib.util.find_spec('tasks') is None:",
+            "    sys.modules['tasks'] = types.SimpleNamespace(op=lambda **_: lambda function: function)",
+            "    sys.modules['farm'] = unittest.mock.MagicMock()",
+            *(interpreted if "triton" in one.outside() else []),
+            *load_lines(file, one.root),
+            made,
+        ]
     )
 
 

@@ -170,7 +170,7 @@ def installed(modules: Iterable[str]) -> tuple[str, ...]:
     """Requirements that bring modules as they are installed here: torch for a kind of device from its own index, all else without
     a build's own suffix (PyPI has no "+cpu")."""
     brings = _brings()
-    found = sorted({name for module in modules for name in brings.get(module, ())} - set(OWN_PACKAGES))
+    found = sorted({x for module in modules for x in brings.get(module, ())} - {*OWN_PACKAGES, "validation-farm"})
     return tuple(x for name in found for x in _requirement(name, metadata.version(name)))
 
 

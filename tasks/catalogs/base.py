@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.tree import encode
 from tasks.fuzz.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, label_of
 
@@ -63,7 +64,7 @@ ROUNDING = 64 * 2.0**-52
 class Sample:
     """One sample as a catalog makes it.
 
-    index: its place in the op's full list; args, kwargs: trees with `TensorSpec` where tensors stood;
+    index: its place in the op's full list; args, kwargs: trees with `TensorSpec` where tensors stood, or encoded ones (`encoded`);
     arrays: the tensors' storage, in the dtype under test; expected: one Leaf per output, flat;
     op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.judge.definitions`
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
@@ -99,6 +100,12 @@ class Sample:
     ranks: tuple[Sequence[int], Sequence[int]] = ((), ())
     columns: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+
+    def encoded(self) -> tuple[Any, Any]:
+        """Its args and kwargs as encoded trees (`tasks.arrays.tree`). Raises NotEncodable."""
+        if not isinstance(self.args, tuple):
+            return self.args, self.kwargs
+        return encode(self.args), encode(self.kwargs)
 
 
 class CatalogError(Exception):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs
-from tasks.arrays.tree import contiguous, encode, tensor_specs
+from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.catalogs.base import Sample
 from tasks.minimise.case import Unfit
 from tasks.model import Group
@@ -32,8 +32,7 @@ class CallCase:
 
     @classmethod
     def of(cls, sample: Sample, group: Group, draws: int) -> CallCase:
-        args, kwargs = encode(tuple(sample.args)), encode(dict(sample.kwargs))
-        return cls(args, kwargs, tuple(sample.arrays), group, draws)
+        return cls(*sample.encoded(), tuple(sample.arrays), group, draws)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ def described(case: Case) -> dict[str, Any]:
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
         case = case.graph() or case.call()
     if not isinstance(case, GraphCase):
-        call = case.as_made() if isinstance(case, CallCase) else None
+        call = case if isinstance(case, CallCase) else None
         called = _called(call) if call else {}
         return {
             "ops": list(case.ops),

@@ -123,10 +123,11 @@ class Minimiser:
             **{name: list(getattr(found, name)) for name in ("before", "told", "why")},
         }
         if found.case is not None and self._first is not None:
+            case = found.case.as_made() if isinstance(found.case, CallCase) else found.case
             facts |= {
-                "nodes": [len(self._first.ops), len(found.case.ops)],
-                "elements": [elements(self._first), elements(found.case)],
-                "shapes": [[list(x.shape) for x in case.arrays.values()] for case in (self._first, found.case)],
-                **described(found.case),
+                "nodes": [len(self._first.ops), len(case.ops)],
+                "elements": [elements(self._first), elements(case)],
+                "shapes": [[list(x.shape) for x in one.arrays.values()] for one in (self._first, case)],
+                **described(case),
             }
         return Minimised(item, found.row, facts)

@@ -18,7 +18,7 @@ import tasks.catalogs as catalogs
 from tasks import checks, counterparts, sources
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
-from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode, encode_tensor, spec_of, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -263,15 +263,12 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
             models[content] = add(np.frombuffer(content, dtype=np.uint8))
     base = len(arrays)
     arrays.extend(sample.arrays)
-    args: Any = sample.args
-    kwargs: Any = sample.kwargs
     failure = sample.failure
-    if isinstance(args, tuple):
-        try:
-            args, kwargs = encode(args), encode(kwargs)
-        except NotEncodable as error:
-            args, kwargs = [], {"$": "dict", "v": []}
-            failure = failure or Failure.of(error, "store")
+    try:
+        args, kwargs = sample.encoded()
+    except NotEncodable as error:
+        args, kwargs = [], {"$": "dict", "v": []}
+        failure = failure or Failure.of(error, "store")
     specs = tensor_specs(args) + tensor_specs(kwargs)
 
     def leaf_record(leaf: Leaf) -> dict[str, Any]:

@@ -84,12 +84,26 @@ class Declared:
         """Digest of the definition and of every source file that kernel and reference are made of."""
         if self.lent:
             return f"lent {os.getpid()} {self.lent} {described(self.op)}"
+        files = sources.digest(sorted(self._files("kernel", "reference")))
+        return hashlib.sha256(f"{described(self.op)} {files}".encode()).hexdigest()[:32]
+
+    def outside(self) -> set[str]:
+        """Modules that the kernel is of, or that its files import, and that are not among these files."""
+        files, given = self._files("kernel"), self.op.kernel
+        if callable(given) and (file := inspect.getsourcefile(inspect.unwrap(given))):
+            files |= set(sources.closure(Path(file), self._root))
+        module = given.rpartition(":")[0] if isinstance(given, str) and not self.file else ""
+        own = {module.partition(".")[0]} if module and not module.endswith(".py") else set()
+        return own | {name for file in files for name in sources.outside(file, self._root)}
+
+    def _files(self, *what: str) -> set[Path]:
+        """The source files that the op's functions are made of, as far as they are found."""
         files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
-        for given in (self.op.kernel, self.op.reference):
+        for given in (getattr(self.op, x) for x in what):
             if isinstance(given, str):
                 found = sources.locate(given if given.endswith(".py") else given.rpartition(":")[0], self._root)
                 files |= set(sources.closure(found, self._root)) if found else set()
-        return hashlib.sha256(f"{described(self.op)} {sources.digest(sorted(files))}".encode()).hexdigest()[:32]
+        return files
 
 
 def described(op: UserOp) -> str:

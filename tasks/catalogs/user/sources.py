@@ -72,13 +72,26 @@ def imported(file: Path, root: str) -> list[Path]:
 _parsing = threading.Lock()
 
 
+def outside(file: Path, root: str) -> set[str]:
+    """The first words of the modules that ``file`` imports and that are neither in ``root`` nor beside it."""
+    tree = _tree(file)
+    folders = [Path(root).resolve(), file.parent]
+    names = _names(tree, file) if tree else ()
+    return {name.partition(".")[0] for name, base in names if base is None and not _inside(name, folders)}
+
+
+def _tree(path: Path) -> ast.AST | None:
+    try:
+        with _parsing:
+            return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
 @functools.lru_cache(maxsize=4096)
 def _imported(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
     path = Path(file)
-    try:
-        with _parsing:
-            tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+    if (tree := _tree(path)) is None:
         return ()
     folders = [Path(root).resolve(), path.parent]
     return tuple(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of, tensor_specs
+from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of, tensor_specs
 from tasks.catalogs import get
 from tasks.catalogs.base import Catalog, Sample
 from tasks.checks.batch_invariance import in_batch, rows_of
@@ -29,7 +29,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """
     if base.definition or base.op_class in _UNSAID or any(leaf.reference is None for leaf in base.expected):
         raise Vacuous("what a row is to give cannot be said")
-    specs = tensor_specs(encode(base.args)) + tensor_specs(encode(base.kwargs))
+    trees = base.encoded()
+    specs = [spec for tree in trees for spec in tensor_specs(tree)]
     if any(spec.layout != "strided" for spec in specs):
         raise Vacuous("an input is no strided tensor")
     places = iter(range(len(specs)))
@@ -37,7 +38,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     def plain(kind: str, node: dict[str, Any]) -> Any:
         return TensorSpec(next(places), flags=spec_of(node).flags)
 
-    args, kwargs = (decode(encode(tree), plain) for tree in (base.args, base.kwargs))
+    args, kwargs = (decode(tree, plain) for tree in trees)
     arrays = [np.array(contiguous(base.arrays[spec.id], spec)) for spec in specs]
     own = replace(base, index=number, args=args, kwargs=kwargs, arrays=arrays)
     catalog = get(group.catalog)
@@ -65,7 +66,8 @@ def _choices(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
 
 def _by_row(catalog: Catalog, group: Group, own: Sample, batched: tuple[int, ...]) -> bool:
     """Whether the op computes rows of these arrays each by itself, in float64."""
-    given: Any = replace(own, args=encode(own.args), kwargs=encode(own.kwargs))
+    args, kwargs = own.encoded()
+    given: Any = replace(own, args=args, kwargs=kwargs)
 
     def reference(arrays: list[np.ndarray]) -> list[np.ndarray]:
         made = catalog.remade(group, replace(given, arrays=arrays), 1)
