@@ -104,3 +104,10 @@ def test_the_sentences_are_those_of_the_specification(op: str) -> None:
 def test_a_slope_of_prelu_that_is_larger_than_the_input_is_no_case() -> None:
     with pytest.raises(LeftOpen, match="unidirectional broadcastable"):
         OPERATORS["PRelu"](Call([np.ones((1, 1)), np.ones((2, 2))], {}, 16, 1))
+
+
+def test_indices_of_one_hot_that_are_no_integers_are_cast_to_integers_first() -> None:
+    """As the operator's text has it; the suite has whole numbers alone."""
+    given = [np.array([0.5, 1.9, -0.5, -1.0, 3.0]), np.int64(3), np.array([0.0, 1.0])]
+    (found,) = OPERATORS["OneHot"](Call(given, {}, 11, 1))
+    assert found.argmax(-1).tolist()[:4] == [0, 1, 0, 2] and not found[4].any()
