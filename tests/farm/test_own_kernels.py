@@ -1,0 +1,134 @@
+"""Kernels of one's own as they are written: sizes that follow others, files that import the farm, references without a name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import farm
+from farm import lake
+from farm.commands import minimise
+from farm.commands import run as launch
+from farm.exits import BAD_INPUT
+from farm.fleet import envs
+from farm.lake import minimal
+from farm.minimise import bundle
+from tasks.catalogs.user import load, sources
+from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import mistakes
+from tasks.model import Group
+
+KERNELS = """
+import farm
+import numpy as np
+import tasks
+import torch
+
+
+def half_ref(x, window):
+    a, b = np.split(x, 2, -1)
+    return a * b * window
+
+
+@tasks.op(reference=half_ref, dims={"b": [1, 4], "h": [5, 64]}, inputs={"x": ["b", "2*h"]}, kwargs={"window": {"dim": "h//2"}})
+def half(x, window):
+    a, b = x.chunk(2, -1)
+    y = a * b * window
+    return y + 1 if a.shape[-1] > 20 else y
+"""
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_were_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
+    (tmp_path / "k.py").write_text(KERNELS)
+    (tmp_path / "f.yaml").write_text("catalogs: [{name: user, modules: [k.py], samples: 2}]\nbackends: [torch-cpu]\n")
+    results = tmp_path / "results"
+    launch.main([str(tmp_path / "f.yaml"), "--inline", "--results", str(results)])
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    (row,) = (x for _, x in rows[rows.status == "wrong"].iterrows())
+    assert minimise.main([f"last:{row.case_id}:torch-cpu", "--results", str(results)]) == minimise.SMALLER
+    (found,) = minimal.read(results)
+    assert found["shapes"][1] == [[1, 42]] and found["attributes"] == {"half.window": 10}
+    script = (Path(found["folder"]) / "script.py").read_text()
+    assert "window=10" in script and "shows the wrong result" in found["script_said"]
+    assert script.splitlines()[1].endswith(" numpy")  # torch itself does not bring it
+
+
+def test_a_script_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("import hypothesis\n")
+    (tmp_path / "k.py").write_text("import beside, os, numpy, rich.table\ndef f(x): return x\n")
+    assert sources.outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
+    op = UserOp("f", f"{tmp_path}/k.py:f", reference=np.sin, inputs={"x": [3]}, dims={})
+    one = Declared(op, (), str(tmp_path))
+    assert one.outside() == {"os", "numpy", "rich", "hypothesis"}
+    with load.lent(op, str(tmp_path)):
+        named = {x.partition("==")[0] for x in bundle.script.installed(bundle._imported(Group("user:f", "", "", 1)))}
+    assert named == {"rich", "hypothesis"}
+
+
+class _WritesToGiven(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g.mul_(x.cos())
+
+
+def _sin(x: Any) -> Any:
+    return np.sin(x)
+
+
+def _sound(x: Any) -> Any:
+    return x.sin()
+
+
+SIZES: dict[str, Any] = {"inputs": {"x": ["n"]}, "dims": {"n": (1, 40)}, "cases": 4, "backward": True}
+
+
+def test_a_backward_pass_that_writes_to_the_gradient_it_was_given_says_so() -> None:
+    found = farm.fuzz(_WritesToGiven, reference=_sin, results=None, **SIZES)
+    assert (found.passed, found.failed) == (4, 4)
+    assert {f.kind for f in found.findings} == {"mutation"} and "the gradient that it was given" in str(found)
+    assert farm.fuzz(_sound, reference=_sin, results=None, **SIZES).failed == 0
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_row_whose_reference_is_a_lambda_says_why_no_command_runs_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = farm.fuzz(_WritesToGiven, reference=lambda x: np.sin(x), results=tmp_path, **SIZES)
+    assert minimise.main([found.findings[0].key, "--results", str(tmp_path)]) == BAD_INPUT
+    assert "is <lambda>, which no other process can import: give it a name" in capsys.readouterr().err.replace(
+        "test_a_row_whose_reference_is_a_lambda_says_why_no_command_runs_it_again.<locals>.", ""
+    )
+
+
+def test_inputs_are_held_to_the_sizes_that_are_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "k.py").write_text(KERNELS)
+    monkeypatch.chdir(tmp_path)
+    for x in (torch.ones(6), torch.ones(2, 7)):
+        with pytest.raises(farm.ClientError, match=r"inputs: half: .*declared: \{'x': \['b', '2\*h'\]\}"):
+            with farm.validate("k.py:half", {"x": x}) as v:
+                v.output = x
+    with farm.validate("k.py:half", {"x": torch.ones(2, 8)}) as v:
+        v.output = torch.full((2, 4), 2.0)  # its window, which nobody said, is that of the sizes: 4//2
+    assert v.outcome.status == "pass"
+
+
+def test_a_size_below_0_is_named_before_anything_runs() -> None:
+    op = UserOp("f", len, reference=len, inputs={"x": ["n-3"]}, dims={"n": [1, 5]})
+    assert list(mistakes(op)) == [(("inputs", "x", 0), "n-3 is -2 where n is 1: no size")]
+    assert not list(mistakes(UserOp("f", len, reference=len, inputs={"x": ["n-1"]}, dims={"n": [1, 5]})))
