@@ -130,11 +130,13 @@ def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Line
     return before, lines, [f"print([(x.shape, x.ravel()[:4].tolist(), {_BYTES}) for x in map(np.asarray, got)])"]
 
 
+#: The kind of what is run again on the same inputs.
+AGAIN = "nondeterministic"
 #: By the kind of a row.
 _KINDS = {
     "mutation": _mutation,
     "aliasing": _aliasing,
-    "nondeterministic": _nondeterministic,
+    AGAIN: _nondeterministic,
     "accepted": _accepted,
     "structure": _structure,
     "process": _process,

@@ -53,10 +53,13 @@ def short(
         imports, given, form = _begun(form, group, row, writer)
     except Unsupported as error:
         raise NoScript(f"no short script: {error}") from None
+    once, again = list(call.once), row["kind"] == beside.AGAIN
+    lines = list(call.lines) if again else [*once, *call.lines]
     if (how := beside.of(row)) is not None:
-        before, lines, judged = how(list(call.lines), form, group)
+        before, lines, judged = how(lines, form, group)
+        before = [*once, *before] if again else before
     else:
-        before, lines, judged = [], list(call.lines), _ending(form, group, expected, row, writer, defined)
+        before, judged = [], _ending(form, group, expected, row, writer, defined)
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {' '.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",

@@ -207,19 +207,21 @@ class Iree(Backend):
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
         flags = [x for x in (*FLAGS, *self._flags) if "input-type" not in x]
-        lines = (
+        once = (
             'onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), "minimal.onnx")',
             'command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", "minimal.onnx", "-o", "minimal.mlir"]',
             "subprocess.run(command, check=True)",
             f'code = iree.compiler.compile_file("minimal.mlir", input_type="onnx", extra_args={flags!r})',
-            f'module = iree.runtime.load_vm_flatbuffer(code, driver="{self._target.driver}")',
-            "found = module[model.graph.name](*feeds.values())",
-            f"got = [np.array(x) for x in ({ALL})]",
+            f'config = iree.runtime.Config("{self._target.driver}")',
+            "module = iree.runtime.VmModule.copy_buffer(config.vm_instance, code)",
+            "call = iree.runtime.load_vm_module(module, config)[model.graph.name]",
+            "given = [iree.runtime.asdevicearray(config.device, x) for x in feeds.values()]",
         )
+        lines = ("found = call(*given)", f"got = [np.array(x) for x in ({ALL})]")
         imports = ["import subprocess, sys", "import iree.compiler, iree.runtime"]
         if self._target.driver == "vulkan":  # it asks for memory at multiples of 4,096, which NumPy's is not (3.13)
             imports.append("iree.runtime.array_interop.BufferCompatibility = type('Copied', (), {'IMPORTABLE': 0})")
-        return FewLines(tuple(imports), lines, vulkan_lines(self.needs))
+        return FewLines(tuple(imports), lines, vulkan_lines(self.needs), once)
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.

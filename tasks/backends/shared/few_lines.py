@@ -20,7 +20,8 @@ class NoScript(Refusal):
 
 @dataclass(frozen=True)
 class FewLines:
-    """imports: of the runtime; lines: that make ``got``, a list of arrays; before: lines before all imports.
+    """imports: of the runtime; lines: that make ``got``, a list of arrays; before: lines before all imports; once: lines before
+    these, which a further run on the same inputs does without.
 
     Of a form with an ONNX model the script has ``model``, the ModelProto, and ``feeds``, arrays by name. Of any other it has
     ``arrays`` and ``call``, which takes them as the framework's own tensors and returns one of these, or several.
@@ -29,6 +30,7 @@ class FewLines:
     imports: tuple[str, ...]
     lines: tuple[str, ...]
     before: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
