@@ -240,7 +240,7 @@ class TorchEager(Backend):
         program.threads = self.target == "cpu"
         if self.captures and form.check == "forward":
             program.capture = lambda: torch_graphs.captured(
-                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays
+                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
             )
         return program
 
