@@ -47,16 +47,16 @@ PROVIDERS: dict[str, Provider] = {
         {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
         packages=_CUDA_PACKAGES,
     ),
-    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. Since
-    # 1.27 the provider is linked to TensorRT 11.
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The provider of
+    # this wheel is linked to TensorRT 10 (`readelf -d libonnxruntime_providers_tensorrt.so`: libnvinfer.so.10).
     "tensorrt": Provider(
         "TensorrtExecutionProvider",
         "NVIDIA",
         "nvidia",
         "GPU",
         compute_precision="tfloat32",
-        packages=(*_CUDA_PACKAGES, NVIDIA, "tensorrt-cu13-libs==11.4.0.106"),
-        libraries=("tensorrt_libs", ("libnvinfer.so.*", "libnvinfer_plugin.so.*", "libnvonnxparser.so.*")),
+        packages=(*_CUDA_PACKAGES, NVIDIA, "tensorrt-cu13-libs==10.16.1.11"),
+        libraries=("tensorrt_libs", ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")),
     ),
     "tensorrt-rtx": Provider(
         "NvTensorRTRTXExecutionProvider",
