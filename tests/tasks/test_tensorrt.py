@@ -271,7 +271,7 @@ def test_bad_options(options: dict[str, object], words: str) -> None:
 
 
 def test_devices() -> None:
-    assert TensorRt("t", "cuda.1", {})._ordinal == 1
+    assert TensorRt("t", "cuda.1", {}).ordinals == (1,)
     with pytest.raises(ValueError, match="no device is called gpu; did you mean t-cuda"):
         TensorRt("t", "gpu", {})
     on_gpu, ahead = TensorRtRtx("t", "cuda", {}), TensorRtRtx("t", "aot", {})

@@ -418,13 +418,14 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
-    monkeypatch.setattr("tasks.backends.torch.cuda_driver.load", lambda: None)
-    monkeypatch.setattr("tasks.backends.torch.cuda_driver.identity", lambda library: ["uuid=GPU-1", "ecc=on"])
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.load", lambda: None)
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
     before = torch.is_warn_always_enabled()
-    info = backend.probe()
+    info = backend.start()
     torch.set_warn_always(before)
     assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
-    assert backend.flags.endswith("uuid=GPU-1 ecc=on")
+    assert backend.identity == ("uuid=GPU-1", "ecc=on")
 
 
 def test_a_row_says_that_triton_interpreted_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
