@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Limits:
     """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
-    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
+    recycle_bytes: how much it may have grown since its start, after a batch, before it is quietly replaced; pool_bytes: that of a worker's children
     that wait for further batches, above which those that were not used lately are ended; localise_s: seconds that the
     search for the culprit of a failing model may take, 0 for none."""
 
