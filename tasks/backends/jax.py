@@ -14,6 +14,7 @@ import numpy as np
 from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.packages import cuda_13
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
 
@@ -23,10 +24,12 @@ _OPTIONS = ("jit", "precision")
 #: TF32 on recent NVIDIA GPUs, is "as fast as the device can".
 _PRECISION = {"float32": "", "tensorfloat32": "tfloat32", "bfloat16": "bfloat16"}
 
+#: CUDA's parts that jax[cuda13] names.
+_CUDA = ("cublas", "crt", "cudart", "cufft", "cupti", "cusolver", "cusparse", "nvcc", "nvrtc", "nvvm")
 #: device → (its node label, what pip is asked for).
 _DEVICES = {
     "cpu": ("", ("jax==0.10.2",)),
-    "cuda": ("nvidia", ("jax[cuda13]==0.10.2",)),
+    "cuda": ("nvidia", ("jax[cuda13]==0.10.2", *cuda_13(*_CUDA))),
     "rocm": ("amd", ("jax[rocm7-local]==0.10.2",)),
     "tpu": ("google", ("jax[tpu]==0.10.2",)),
 }

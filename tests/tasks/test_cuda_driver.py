@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION, Backend
@@ -77,16 +80,35 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     device: str, told: str, said: str, library: Any, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     monkeypatch.setattr(cuda_driver, "load", lambda: library)
+    brought = {"nvidia-cudnn-cu13": "9.1.0", "nvidia-cublas": "13.1.1"}
+
+    def version_of(package: str) -> str:
+        if package not in brought:
+            raise metadata.PackageNotFoundError
+        return brought[package]
+
+    installed = SimpleNamespace(version=version_of, PackageNotFoundError=metadata.PackageNotFoundError)
+    monkeypatch.setattr("tasks.backends.shared.packages.metadata", installed)
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
         monkeypatch.setattr(torch_switches, "driver", lambda driver=driver: driver)
         backend = OnGpu(device, told)
         info = backend.start()
         assert (info.device, info.driver_version) == (said, version)
+        assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1"
     _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
+
+
+@pytest.mark.parametrize("name", ["ort-cuda", "ort-tensorrt", "jax-cuda"])
+def test_what_computes_on_a_gpu_is_pinned_to_the_cuda_that_the_oldest_driver_offers(name: str) -> None:
+    asked = [Requirement(x) for x in BackendSpec.parse(name).create().packages if not x.startswith("--")]
+    of = {x.name: str(x.specifier) for x in asked}
+    assert of["cuda-toolkit"].startswith("==13.0.") and of["nvidia-nvjitlink"] == "==13.0.*"
+    assert of["nvidia-cudnn-cu13"].startswith("==9.")
+    assert {"cublas", "cudart", "nvrtc"} <= next(x.extras for x in asked if x.name == "cuda-toolkit")
 
 
 def test_without_a_driver_a_row_says_what_the_runtime_does(monkeypatch: pytest.MonkeyPatch) -> None:

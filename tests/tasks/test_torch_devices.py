@@ -15,7 +15,7 @@ import pytest
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared import torch_switches
+from tasks.backends.shared import packages, torch_switches
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.torch import TorchEager
 from tasks.model import Flushes, Form, Program, Unavailable
@@ -405,7 +405,7 @@ def test_what_inductor_does_once_is_done_before_the_first_case(monkeypatch: pyte
 def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
-    monkeypatch.setattr(torch_switches.metadata, "version", lambda name: "13.1.0")
+    monkeypatch.setattr(packages.metadata, "version", lambda name: "13.1.0")
     assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0"
 
 

@@ -7,7 +7,7 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
-from tasks.backends.shared.packages import NVIDIA
+from tasks.backends.shared.packages import NVIDIA, cuda_13
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Provider:
     source: str = ""
 
 
-#: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
-_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
+#: The extras name CUDA 13's runtime, cuFFT, cuRAND, NVRTC and cuDNN 9, which brings cuBLAS.
+_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1", *cuda_13("cublas", "cudart", "cufft", "curand", "nvrtc"))
 
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
 PROVIDERS: dict[str, Provider] = {
