@@ -14,7 +14,7 @@ import numpy as np
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared import cuda_driver, torch_switches
 from tasks.backends.shared.few_lines import FewLines, NoScript
-from tasks.backends.shared.packages import computing
+from tasks.backends.shared.packages import computing, of_the_system
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
 
@@ -152,7 +152,7 @@ class Backend:
             if name not in said:
                 said = name if said in ("", self.device, "cuda", "gpu", "gpu:0") else f"{name}, {said}"
             driver = torch_switches.driver() or info.driver_version
-            brought = "" if "cuBLAS" in info.runtime_version else computing()
+            brought = ("" if "cuBLAS" in info.runtime_version else computing()) + of_the_system()
             info = replace(
                 info,
                 runtime_version=info.runtime_version + brought,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.packages import cuda_13
@@ -40,7 +41,7 @@ _UNSUPPORTED = re.compile(
     r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED(?!: DNN library)|[Nn]ot implemented|is not supported|boolean indices must be concrete|out of bounds for array of dimension 0"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
-_STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)|hipError(Illegal|Launch)")
+_STICKY = re.compile(cuda_driver.STICKY.pattern + r"|hipError(Illegal|Launch(?!OutOf))", re.IGNORECASE)
 
 
 class Jax(Backend):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
@@ -35,7 +36,6 @@ UNSUPPORTED = re.compile(
     r"|[Uu]nsupported data type|not supported|They must be consistent, and one of|must have `float`-like|not in list of allowed values"
 )
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted")
-_STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)")
 #: An op that has kernels for other devices alone, where TensorFlow may not take one of those (2.21).
 _ELSEWHERE = re.compile(r"Could not satisfy (?:explicit )?device specification")
 
@@ -58,7 +58,7 @@ class TensorFlow(Backend):
     takes = _OPTIONS
     devices, closed = tuple(_DEVICES), True
     compiled = False
-    unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
+    unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, cuda_driver.STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)

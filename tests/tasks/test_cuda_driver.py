@@ -89,12 +89,13 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
 
     installed = SimpleNamespace(version=version_of, PackageNotFoundError=metadata.PackageNotFoundError)
     monkeypatch.setattr("tasks.backends.shared.packages.metadata", installed)
+    monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: ", libcudnn.so.9 of /apps")
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
         monkeypatch.setattr(torch_switches, "driver", lambda driver=driver: driver)
         backend = OnGpu(device, told)
         info = backend.start()
         assert (info.device, info.driver_version) == (said, version)
-        assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1"
+        assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1, libcudnn.so.9 of /apps"
     _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))

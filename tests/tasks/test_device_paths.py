@@ -272,3 +272,41 @@ def test_tensorflow_computes_nothing_on_the_cpu_unseen(monkeypatch: pytest.Monke
         with pytest.raises(Fallback, match=said) if said else contextlib.nullcontext():
             assert [x.tolist() for x in program.run()] == [[1.0, 1.0]]
         assert tf.soft  # what loads a SavedModel puts ops on the CPU that must be there
+
+
+@pytest.mark.parametrize(
+    "name", ["ort-cuda", "jax-cuda", "tensorflow-cuda", "paddle-cuda", "tinygrad-cuda", "torch-cuda"]
+)
+def test_a_launch_that_wants_too_much_loses_no_device(name: str) -> None:
+    backend = BackendSpec.parse(name).create()
+    for text, lost in (
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch", False),
+        ("CUDA failure 701: too many resources requested for launch", False),
+        ("cudaErrorLaunchOutOfResources", False),
+        ("CUDA failure 700: an illegal memory access was encountered", True),
+        ("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", True),
+        ("CUDA_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction was encountered", True),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address", True),
+    ):
+        assert backend.is_sticky(RuntimeError(text)) is lost, text
+
+
+def test_a_library_of_the_systems_in_place_of_the_environments_is_named(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f00-7f01 r--p 00000000 08:01 1   /opt/env/lib/python3.11/site-packages/nvidia/cu13/lib/libcublas.so.13\n"
+        "7f01-7f02 r-xp 00000000 08:01 2   /apps/cudnn/lib/libcudnn.so.9\n7f02-7f03 rw-p 00000000 00:00 0\n"
+        "7f03-7f04 r-xp 00000000 08:01 3   /usr/lib/x86_64-linux-gnu/libm.so.6\n"
+    )
+    assert packages.of_the_system(maps) == ", libcudnn.so.9 of /apps/cudnn/lib"
+    assert packages.of_the_system(tmp_path / "none") == ""
+
+
+def test_inductor_says_what_it_needs_of_the_machine() -> None:
+    needed = {
+        name: [need.what for need in BackendSpec.parse(name).create().needs]
+        for name in ("inductor-cuda", "inductor-rocm", "inductor-xpu", "inductor-cpu")
+    }
+    header = "header of Python (Python.h)"
+    assert needed["inductor-cuda"] == needed["inductor-rocm"] == ["C compiler (gcc)", header]
+    assert needed["inductor-cpu"] == needed["inductor-xpu"] == ["C++ compiler (g++)", header]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -54,6 +55,22 @@ def computing(*names: str) -> str:
             with contextlib.suppress(metadata.PackageNotFoundError):
                 found.setdefault(name, metadata.version(package))
     return "".join(f", {name} {version}" for name, version in found.items())
+
+
+#: Libraries that LD_LIBRARY_PATH may put in place of an environment's: the loader looks there before a wheel's own RUNPATH.
+_REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.so[.\d]*")
+
+
+def of_the_system(maps: Path = Path("/proc/self/maps")) -> str:
+    """ ", libcudnn.so.9 of /usr/local/cuda/lib64" of what this process has loaded of CUDA's that no package brought, for the version of a
+    runtime; "" for nothing, as on systems that do not tell."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in maps.read_text(errors="replace").splitlines():
+            path = Path(line.partition("/")[1] + line.partition("/")[2])
+            if _REPLACEABLE.fullmatch(path.name) and not {"site-packages", "dist-packages"} & set(path.parts):
+                found[path.name] = str(path.parent)
+    return "".join(f", {name} of {folder}" for name, folder in sorted(found.items()))
 
 
 def load_libraries(package: str, names: Sequence[str]) -> list[str]:
