@@ -12,6 +12,7 @@ from typing import Any
 
 from farm.fleet import detect, envs, probing, visible
 from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.inventory import UNBUILT
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
@@ -19,7 +20,6 @@ from tasks.vendors import DEVICE_VENDOR
 
 #: Seconds a runtime may take to be imported and to find its device.
 PROBE_DEADLINE_S = 180.0
-UNBUILT = "its environment is not built yet: the run builds it"
 #: Backends that are asked at once. Seconds for which an installer that nobody waits for any more is given to end.
 AT_ONCE, ENDING_S = 2, 5.0
 
