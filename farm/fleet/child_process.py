@@ -24,6 +24,7 @@ from farm.exits import starting
 from farm.fleet import scratch
 from tasks import variables, wire
 from tasks.backends import needs
+from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
 from tasks.runner import STAGES
@@ -355,6 +356,11 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
         path = without_farm(path)
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT if own else tasks_alone()), *([path] if path else [])])
     return env | (extra or {})
+
+
+def caches(cache: Path) -> dict[str, str]:
+    """Variables that tell compilers where to keep what they make."""
+    return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
 
 
 def without_farm(path: str) -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm.fleet import detect, envs, visible
-from farm.fleet.child_process import ChildProcess, Death
+from farm.fleet.child_process import ChildProcess, Death, caches
 from farm.work.job import Job
 from tasks import wire
-from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.vendors import VISIBLE
 
 #: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
@@ -165,11 +164,6 @@ class ChildPool:
 
 #: The children of this process.
 POOL = ChildPool()
-
-
-def caches(cache: Path) -> dict[str, str]:
-    """Variables that tell compilers where to keep what they make."""
-    return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
 
 
 def alike(one: Job, other: Job) -> bool:

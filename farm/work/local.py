@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs, inventory
+from farm.fleet.child_process import caches
 from farm.fleet.inventory import Offer
 from farm.fleet.node import this_machine, usable_cpus
-from farm.work.child_pool import Children, caches
+from farm.work.child_pool import Children
 from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.lanes import Line
