@@ -349,6 +349,8 @@ class Runner:
             row |= case.program.columns
             if case.program.fallback and not text:
                 text = case.program.fallback
+        if self.backend.identity:
+            row["flags"] = " ".join(filter(None, (row.get("flags"), *self.backend.identity)))
         row |= {
             "status": status.value,
             "kind": kind,

@@ -13,7 +13,7 @@ from farm.commandline import refusing
 from farm.exits import OK
 from farm.fleet.detect import detect
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
-from farm.plan.config import backends_of
+from farm.plan.config import backends_of, is_config
 from farm.program import program
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
@@ -33,12 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     specs = backends_of(args.what, "farm doctor") or everything()
     found = lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    for text in _told(found):
+    for text in _told(found, args.what):
         console.print(text)
     return OK
 
 
-def _told(found: Sequence[Line]) -> Iterator[str]:
+def _told(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     system = (
         platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     )
@@ -56,10 +56,10 @@ def _told(found: Sequence[Line]) -> Iterator[str]:
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
     yield "\nbackends"
-    for (_, state, text), group in sorted(_groups(found).items(), key=lambda item: item[0][0]):
+    for (_, state, text), group in sorted(_groups(found, what).items(), key=lambda item: item[0][0]):
         yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
     yield ""
-    yield from _summary(found)
+    yield from _summary(found, what)
 
 
 def _headed(heading: str, told: Sequence[str]) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _headed(heading: str, told: Sequence[str]) -> Iterator[str]:
         yield from told
 
 
-def _groups(found: Sequence[Line]) -> dict[tuple[int, str, str], list[Line]]:
+def _groups(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, str], list[Line]]:
     """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine cannot."""
     groups: dict[tuple[int, str, str], list[Line]] = {}
     for line in found:
@@ -78,17 +78,22 @@ def _groups(found: Sequence[Line]) -> dict[tuple[int, str, str], list[Line]]:
         elif line.state == "unavailable":
             key = 1 if line.installs else 3, "missing", line.text
         else:
-            key = 2, "not built", f"{program()} envs build {_first(found, line)}"
+            key = 2, "not built", _building(found, [line], what)
         groups.setdefault(key, []).append(line)
     return groups
 
 
-def _first(found: Sequence[Line], line: Line) -> str:
-    """The first backend of a line's environment: its name builds it for all of them."""
-    return next(x.name for x in found if x.environment == line.environment)
+def _building(found: Sequence[Line], unbuilt: Sequence[Line], what: Sequence[str]) -> str:
+    """The command that builds the environments of some lines. One backend of each is named, which builds it for all; what a config
+    brought is built by the config: its names are its own."""
+    configs = [x for x in what if is_config(x)]
+    firsts = [next(x.name for x in found if x.environment == line.environment) for line in unbuilt]
+    own = [name for name in firsts if not configs or name in what]
+    by_config = [] if configs and len(own) == len(firsts) else configs
+    return f"{program()} envs build {' '.join(dict.fromkeys([*by_config, *own]))}"
 
 
-def _summary(found: Sequence[Line]) -> Iterator[str]:
+def _summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     """How many can run, and one line each that brings more."""
     there = sum(line.state == "available" for line in found)
     yield f"{there} of {len(found)} backends can run here"
@@ -96,5 +101,4 @@ def _summary(found: Sequence[Line]) -> Iterator[str]:
     if lacking:
         yield f"{len(lacking)} more with: {install_line(pair for line in lacking for pair in line.installs)}"
     if unbuilt := [line for line in found if line.state == "not asked"]:
-        names = dict.fromkeys(_first(found, line) for line in unbuilt)
-        yield f"{len(unbuilt)} more may run once their environments are built: {program()} envs build {' '.join(names)}"
+        yield f"{len(unbuilt)} more may run once their environments are built: {_building(found, unbuilt, what)}"

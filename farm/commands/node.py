@@ -45,7 +45,8 @@ def command(
     if args.num_gpus is not None:
         made.resources["GPU"] = float(args.num_gpus)
     where = ["--head"] if args.head else [f"--address={args.address}"]
-    return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *made.arguments(), *more], made.variables
+    told = made.arguments(cpus=not any(x.partition("=")[0] == "--num-cpus" for x in more))
+    return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *told, *more], made.variables
 
 
 @refusing

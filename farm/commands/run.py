@@ -40,6 +40,7 @@ from tasks.catalogs.fuzz import GENERATED
 from tasks.model import EXHAUSTIVE
 
 if TYPE_CHECKING:
+    from farm.fleet.inventory import Offer
     from farm.report import Report
     from farm.report.tables.causes import Verdict
 
@@ -224,7 +225,8 @@ def print_cells(console: Console, plan: Plan) -> None:
         for b, spec in enumerate(matrix.backends):
             wanted = matrix.wanted[:, b]
             cells = (spec.name, str((wanted > 0).sum()), str(wanted.sum()), str(skipped[b] or ""))
-            lines.append(([Text(cell) for cell in cells], "" if known[spec.name].available else "bright_black"))
+            offer = known[spec.name]
+            lines.append(([Text(cell) for cell in cells], "" if offer.available or offer.awaited else "bright_black"))
         console.print(fitted("Planned", heads, lines, console.width))
         console.print("every cell: … --dry-run > cells.txt")
     else:
@@ -241,12 +243,16 @@ def print_cells(console: Console, plan: Plan) -> None:
         console.print(f"the last run of this config took {duration(took.took_s)}", highlight=False)
 
 
+def _state(offer: Offer) -> str:
+    return "" if offer.available else " (awaited)" if offer.awaited else " (unavailable)"
+
+
 def _print_all(console: Console, plan: Plan) -> None:
     """A line for every op and dtype with its samples by backend, and for every cell that is left out."""
     matrix = plan.matrix
     for g, group in enumerate(matrix.groups):
         planned = [
-            f"{spec.name}×{matrix.wanted[g, b]}" + ("" if plan.offer(b).available else " (unavailable)")
+            f"{spec.name}×{matrix.wanted[g, b]}" + _state(plan.offer(b))
             for b, spec in enumerate(matrix.backends)
             if matrix.wanted[g, b]
         ]

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import detect, envs, probing, visible
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildProcess, Death, Limits, caches
+from farm.fleet.inventory import UNBUILT
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 from tasks.vendors import DEVICE_VENDOR
 
-#: Seconds a runtime may take to be imported and to find its device.
-PROBE_DEADLINE_S = 180.0
-UNBUILT = "its environment is not built yet: the run builds it"
+#: Seconds a runtime may take to be imported, from a cold disk of the network's as well, and to find its device and try it.
+PROBE_DEADLINE_S = 300.0
 #: Backends that are asked at once. Seconds for which an installer that nobody waits for any more is given to end.
 AT_ONCE, ENDING_S = 2, 5.0
 
@@ -145,7 +145,8 @@ class Asking:
                 child = None
             if child is None:
                 began = time.monotonic()
-                env = visible.for_child(spec) | (self._env or {})
+                # What it compiles to be tried, the child that runs cases need not compile again.
+                env = caches(self._cache) | visible.for_child(spec) | (self._env or {})
                 child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
             if isinstance(said, Death):
                 child.close()

@@ -24,6 +24,7 @@ from farm.exits import starting
 from farm.fleet import scratch
 from tasks import variables, wire
 from tasks.backends import needs
+from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
 from tasks.runner import STAGES
@@ -51,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Limits:
     """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
-    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
+    recycle_bytes: how much it may have grown since its start, after a batch, before it is quietly replaced; pool_bytes: that of a worker's children
     that wait for further batches, above which those that were not used lately are ended; localise_s: seconds that the
     search for the culprit of a failing model may take, 0 for none."""
 
@@ -355,6 +356,11 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
         path = without_farm(path)
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT if own else tasks_alone()), *([path] if path else [])])
     return env | (extra or {})
+
+
+def caches(cache: Path) -> dict[str, str]:
+    """Variables that tell compilers where to keep what they make."""
+    return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
 
 
 def without_farm(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -32,7 +33,7 @@ from tasks.plugins import PluginError
 #: What a child needs beside its runtime: `tasks` imports no more than these.
 OWN_PACKAGES = ("numpy", "ml_dtypes")
 #: Seconds a build may take; characters of the installer's last words that are kept.
-BUILD_S, WORDS = 1200.0, 900
+BUILD_S, WORDS = 3600.0, 900
 #: Seconds between two looks at whether a build is still waited for.
 TICK = 0.1
 #: uv's word for an index that does not answer; the group is its URL without the package's own folder.
@@ -159,17 +160,18 @@ def build(
 ) -> Path:
     """The environment's interpreter, building it if it is not there; two builders wait for one another.
 
-    Raises EnvError with the installer's own words, or if it does not end in time; GivenUp soon after ``given_up`` is set.
+    Raises EnvError with the installer's own words, or if it does not end in time, in which no wait for another builder counts; GivenUp
+    soon after ``given_up`` is set.
     """
     python = environment.interpreter(cache)
     if environment.record(cache) is not None and python.exists():
         return python
-    patience = Patience(time.monotonic() + timeout_s, given_up or threading.Event())
+    told = given_up or threading.Event()
     try:
         (cache / "envs").mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "envs" / f"{environment.key}.lock", patience):
+        with _locked(cache / "envs" / f"{environment.key}.lock", Patience(time.monotonic() + timeout_s, told)):
             if environment.record(cache) is None or not python.exists():
-                _install(environment, cache, patience)
+                _install(environment, cache, Patience(time.monotonic() + timeout_s, told))
     except OSError as error:
         raise EnvError(f"its environment cannot be written: {error}") from None
     return python
@@ -187,6 +189,13 @@ def _locked(path: Path, patience: Patience) -> Iterator[None]:
                 if not patience.check():
                     raise EnvError(f"another process has held {path} for too long: is its installer stuck?") from None
                 time.sleep(TICK)
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                    raise
+                raise EnvError(
+                    f"{path.parent} is on a file system without locks ({error.strerror}), and environments are built under one: mount it "
+                    "with them (Lustre: -o flock), or name another place in FARM_CACHE"
+                ) from None
         yield
 
 

@@ -18,6 +18,7 @@ from tasks.vendors import BY_LABEL
 UNRECORDED = ("info", "resources", "devices", "models", "awaited")
 #: Why a backend that is awaited is not there.
 AWAITED = "its environment is still being built or started"
+UNBUILT = "its environment is not built yet: the run builds it"
 
 
 @dataclass
@@ -118,6 +119,7 @@ def offers(
                 offer.installs += [(command, package) for command, package in answer.get("installs", ())]
         offer.available = bool(offer.resources)
         if not offer.available:
+            offer.awaited = UNBUILT in reasons
             several = len(reasons) > 1
             offer.reason = (
                 "; ".join(f"{r} (on {', '.join(h)})" if several else r for r, h in reasons.items()) or "no node"

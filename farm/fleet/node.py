@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from farm.fleet import visible
 from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor, here
@@ -21,6 +23,15 @@ MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
 NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
 
 
+def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """How many CPUs this process may use: those that it may run on, within the quota of a container (at least one)."""
+    count = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
+        share, period = map(int, quota.read_text().split())
+        count = min(count, max(share // period, 1))
+    return count
+
+
 @dataclass
 class RayNode:
     """What `ray start` is told of this node."""
@@ -30,10 +41,12 @@ class RayNode:
     #: Of the environment that it is started in: ids of devices that numbers cannot name, and what Ray wants beside it.
     variables: dict[str, str] = field(default_factory=dict)
 
-    def arguments(self) -> list[str]:
-        """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's."""
+    def arguments(self, cpus: bool = True) -> list[str]:
+        """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's; CPUs unless somebody else says
+        them: Ray would count the machine's, of which a scheduler may have given few."""
         others = {k: v for k, v in self.resources.items() if k != "GPU"}
-        made = [f"--num-gpus={int(self.resources.get('GPU', 0))}"]
+        made = [f"--num-cpus={usable_cpus()}"] if cpus else []
+        made += [f"--num-gpus={int(self.resources.get('GPU', 0))}"]
         made += [f"--resources={json.dumps(others)}"] if others else []
         return made + ([f"--labels={','.join(f'{k}={v}' for k, v in self.labels.items())}"] if self.labels else [])
 

@@ -120,11 +120,16 @@ def _included(file: Path, config: Config, within: tuple[Path, ...], refuse: kern
     return parts
 
 
+def is_config(name: str) -> bool:
+    """Whether what is given beside names of backends is the path of a config."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
     """Backends given by name, or by the path of a config that has them. Raises ConfigError; ``where``: who asks."""
     found: list[BackendSpec] = []
     for name in what:
-        if name.endswith((".yaml", ".yml")):
+        if is_config(name):
             found += [b.spec() for b in load(name).backends]
         else:
             backend = BackendConfig(name=name)

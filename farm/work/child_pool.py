@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm.fleet import detect, envs, visible
-from farm.fleet.child_process import ChildProcess, Death
+from farm.fleet.child_process import ChildProcess, Death, caches
 from farm.work.job import Job
 from tasks import wire
-from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.vendors import VISIBLE
 
 #: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
@@ -52,6 +51,8 @@ class ChildPool:
         # The last used at the end. A plain dict: `kill` copies it from another thread, which an OrderedDict cannot bear while it changes.
         self._children: dict[tuple[Any, ...], tuple[ChildProcess, Any]] = {}
         self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
+        #: Bytes of a child when it had started, likewise: a runtime of a GPU's has gigabytes of libraries before its first case.
+        self._began: dict[int, int] = {}
         self._cpu_s = self._start_s = 0.0
         self._starts = 0
         self._killed = False
@@ -100,6 +101,7 @@ class ChildPool:
     def add(self, job: Job, child: ChildProcess, answer: wire.Ready | wire.Refused) -> None:
         """Keep a child for the jobs that are like this one."""
         self._children[_key(job)] = child, answer
+        self._began[child.process.pid] = child.resident()
 
     def forget(self, job: Job) -> None:
         """End the job's child, if it is alive."""
@@ -113,7 +115,8 @@ class ChildPool:
         key = _key(job)
         if key in self._children:
             child, answer = self._children[key]
-            if _is_exclusive(answer) or child.resident() > job.limits.recycle_bytes or _spins(child):
+            grown = child.resident() - self._began[child.process.pid]
+            if _is_exclusive(answer) or grown > job.limits.recycle_bytes or _spins(child):
                 self._drop(key)
 
     def spent(self) -> wire.Spent:
@@ -149,7 +152,8 @@ class ChildPool:
 
     def _end(self, child: ChildProcess) -> None:
         self._account(child)
-        self._told.pop(child.process.pid, None)
+        for kept in (self._told, self._began):
+            kept.pop(child.process.pid, None)
         child.close()
 
     def _account(self, child: ChildProcess) -> None:
@@ -160,11 +164,6 @@ class ChildPool:
 
 #: The children of this process.
 POOL = ChildPool()
-
-
-def caches(cache: Path) -> dict[str, str]:
-    """Variables that tell compilers where to keep what they make."""
-    return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
 
 
 def alike(one: Job, other: Job) -> bool:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs, inventory
+from farm.fleet.child_process import caches
 from farm.fleet.inventory import Offer
-from farm.fleet.node import this_machine
-from farm.work.child_pool import Children, caches
+from farm.fleet.node import this_machine, usable_cpus
+from farm.work.child_pool import Children
 from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.lanes import Line
@@ -71,15 +72,6 @@ class ChildProcesses(Executor):
     def close(self) -> None:
         for line in self._lines.values():
             line.close(ENDING_S)
-
-
-def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """How many CPUs this process may use: those that it may run on, within the quota of a container (at least one)."""
-    count = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
-        share, period = map(int, quota.read_text().split())
-        count = min(count, max(share // period, 1))
-    return count
 
 
 def _resource(offer: Offer | None) -> str:

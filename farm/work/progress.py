@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import AWAITED, Offer
 from farm.work import pace
 from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
@@ -121,7 +121,7 @@ def print_preflight(console: Console, offers: Iterable[Offer], known: Mapping[st
             f"  {offer.name:{width}}  [{colour}]{state:11}[/] ", Text(offer.words), highlight=False, soft_wrap=True
         )
     lacking = [offer for offer in known.values() if offer.installs and not offer.available]
-    if lacking and not any(offer.awaited for offer in known.values()):
+    if lacking and not any(offer.reason == AWAITED for offer in known.values()):
         line = install_line(pair for offer in lacking for pair in offer.installs)
         console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 

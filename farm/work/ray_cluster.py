@@ -16,7 +16,7 @@ import numpy as np
 
 from farm.fleet import asking, visible
 from farm.fleet.inventory import Offer
-from farm.fleet.node import NODE_ENV, this_machine
+from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.work import monitoring
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced
 from farm.work.job import Job
@@ -69,7 +69,7 @@ class RayCluster(Executor):
             },
         }
         if address is None:
-            options |= {"num_cpus": num_cpus, "include_dashboard": dashboard} | _this_machine()
+            options |= {"num_cpus": num_cpus or usable_cpus(), "include_dashboard": dashboard} | _this_machine()
         try:
             _reachable(address)
             # What it cannot tell of a device (its model, without the vendor's own package) it says with a traceback.

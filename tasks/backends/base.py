@@ -6,13 +6,15 @@ import contextlib
 import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.backends.needs import Need, secure
+from tasks.backends.shared import cuda_driver, torch_switches
 from tasks.backends.shared.few_lines import FewLines, NoScript
+from tasks.backends.shared.packages import computing, of_the_system
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
 
@@ -66,6 +68,7 @@ class Backend:
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
+    ordinals: which of the devices that the process sees are its own; identity: which GPUs of NVIDIA's those are, once it is started.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -88,6 +91,8 @@ class Backend:
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
+    ordinals: tuple[int, ...] = (0,)
+    identity: tuple[str, ...] = ()
     #: What it was made of; None of one that no config names.
     spec: BackendSpec | None = None
 
@@ -135,6 +140,26 @@ class Backend:
             raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
+        return self._of_nvidia(info) if self.device_vendor == "nvidia" and self.resource != "CPU" else info
+
+    def _of_nvidia(self, info: RuntimeInfo) -> RuntimeInfo:
+        """With what the driver says of the GPU, for few runtimes do: which one a row is of, and of which model, since what one model gets
+        wrong is asked about on its like alone."""
+        with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
+            library = cuda_driver.load()
+            name, architecture = cuda_driver.described(library, self.ordinals[0])
+            said = info.device.removesuffix(f", {architecture}")
+            if name not in said:
+                said = name if said in ("", self.device, "cuda", "gpu", "gpu:0") else f"{name}, {said}"
+            driver = torch_switches.driver() or info.driver_version
+            brought = ("" if "cuBLAS" in info.runtime_version else computing()) + of_the_system()
+            info = replace(
+                info,
+                runtime_version=info.runtime_version + brought,
+                device=f"{said}, {architecture}",
+                driver_version=driver,
+            )
+            self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
         return info
 
     def probe(self) -> RuntimeInfo:

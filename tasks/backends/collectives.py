@@ -107,6 +107,7 @@ class Collectives(Backend):
         self.count = int(str(options.get("ranks", _RANKS)))
         self.device_vendor = {"cpu": "", "cuda": "nvidia", "rocm": "amd"}.get(device, "")
         self.resource = resource_of(self.device_vendor)
+        self.ordinals = tuple(range(self.count))
         self.packages = torch_device(device).packages if device in ("cuda", "rocm") else ()
         self._group: Group | None = None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.arrays import autograd, torch_tree
 from tasks.backends.base import Backend, smoke_test
-from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
+from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
@@ -85,8 +85,10 @@ class Inductor(TorchEager):
         self.given = inductor_settings.checked(options.get("settings"))
         if self.given == inductor_settings.DRAWN:
             self.joint = False  # each case has its own
-        if self.target == "cpu":
+        if self.target in ("cpu", "xpu"):
             self.needs = (CXX_COMPILER, PYTHON_HEADERS)
+        elif self.target == "cuda":  # ROCm's as well
+            self.needs = (ANY_C_COMPILER, PYTHON_HEADERS)
 
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.packages import cuda_13
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
 
@@ -23,10 +25,12 @@ _OPTIONS = ("jit", "precision")
 #: TF32 on recent NVIDIA GPUs, is "as fast as the device can".
 _PRECISION = {"float32": "", "tensorfloat32": "tfloat32", "bfloat16": "bfloat16"}
 
+#: CUDA's parts that jax[cuda13] names.
+_CUDA = ("cublas", "crt", "cudart", "cufft", "cupti", "cusolver", "cusparse", "nvcc", "nvrtc", "nvvm")
 #: device → (its node label, what pip is asked for).
 _DEVICES = {
     "cpu": ("", ("jax==0.10.2",)),
-    "cuda": ("nvidia", ("jax[cuda13]==0.10.2",)),
+    "cuda": ("nvidia", ("jax[cuda13]==0.10.2", *cuda_13(*_CUDA))),
     "rocm": ("amd", ("jax[rocm7-local]==0.10.2",)),
     "tpu": ("google", ("jax[tpu]==0.10.2",)),
 }
@@ -37,7 +41,7 @@ _UNSUPPORTED = re.compile(
     r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED(?!: DNN library)|[Nn]ot implemented|is not supported|boolean indices must be concrete|out of bounds for array of dimension 0"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
-_STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)|hipError(Illegal|Launch)")
+_STICKY = re.compile(cuda_driver.STICKY.pattern + r"|hipError(Illegal|Launch(?!OutOf))", re.IGNORECASE)
 
 
 class Jax(Backend):

@@ -226,6 +226,11 @@ def _cxx() -> str:
     return next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))), "")
 
 
+def _cc() -> str:
+    """What Triton takes: $CC, whatever it says, gcc or clang."""
+    return os.environ.get("CC", "") or next(filter(None, map(shutil.which, ("gcc", "clang"))), "")
+
+
 def _python_headers() -> str:
     path = os.path.join(sysconfig.get_paths()["include"], "Python.h")
     return path if os.path.exists(path) else ""
@@ -246,6 +251,8 @@ def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
 
 C_COMPILER = Need("C compiler (clang)", _clang, {"apt-get": "clang", "dnf": "clang", "pacman": "clang"}, _as_cc)
 CXX_COMPILER = Need("C++ compiler (g++)", _cxx, {"apt-get": "g++", "dnf": "gcc-c++", "pacman": "gcc"})
+#: What Triton builds the part with that launches its kernels.
+ANY_C_COMPILER = Need("C compiler (gcc)", _cc, {"apt-get": "gcc", "dnf": "gcc", "pacman": "gcc"})
 PYTHON_HEADERS = Need(
     "header of Python (Python.h)", _python_headers, {"apt-get": "python3-dev", "dnf": "python3-devel"}
 )

@@ -78,8 +78,9 @@ _ADAPTER_REFUSED = re.compile(r"Warning: (.*? required\.)\n - While initializing
 _KEEPS_NO_RECORD = ("WebGpuExecutionProvider",)
 _CPU_FORBIDDEN = "fallback to CPU EP has been explicitly disabled"
 _STICKY = re.compile(
-    r"illegal memory access|cudaErrorIllegalAddress|hipErrorIllegalAddress|CUDA failure 7\d\d|unspecified launch failure"
-    r"|device-side assert|misaligned address|887A000[567]|device (was )?(removed|lost)",
+    cuda_driver.STICKY.pattern
+    # Of CUDA's numbers from 700 on those that lose the context: 701 is a launch that wants too much (driver_types.h).
+    + r"|hipErrorIllegalAddress|CUDA failure 7(?:0[029]|1[04-9])\b|887A000[567]|device (was )?(removed|lost)",
     re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile(

@@ -13,6 +13,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.packages import index
@@ -38,7 +39,7 @@ _UNSUPPORTED = re.compile(
     r"|Invalid equation|must be greater than or equal to 0|should be (larger|greater) than (0|zero)|should be between"
 )
 _OUT_OF_MEMORY = re.compile(r"ResourceExhausted|[Oo]ut of memory")
-_STICKY = re.compile(r"cudaError(Illegal|Misaligned|Launch)|CUDA error\((700|716|719)\)")
+_STICKY = re.compile(cuda_driver.STICKY.pattern + r"|CUDA error\((700|716|719)\)", re.IGNORECASE)
 
 
 class Paddle(Backend):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 from tasks.variables import threads
 from tasks.vendors import resource_of
 
@@ -34,7 +36,8 @@ UNSUPPORTED = re.compile(
     r"|[Uu]nsupported data type|not supported|They must be consistent, and one of|must have `float`-like|not in list of allowed values"
 )
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted")
-_STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)")
+#: An op that has kernels for other devices alone, where TensorFlow may not take one of those (2.21).
+_ELSEWHERE = re.compile(r"Could not satisfy (?:explicit )?device specification")
 
 
 def quiet(onednn: bool) -> None:
@@ -55,7 +58,7 @@ class TensorFlow(Backend):
     takes = _OPTIONS
     devices, closed = tuple(_DEVICES), True
     compiled = False
-    unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
+    unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, cuda_driver.STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -114,13 +117,14 @@ class TensorFlow(Backend):
                 else [tf.convert_to_tensor(x) for x in invoke(form, tensors, tf.as_dtype)]
             )
 
+        strict = self._kind == "GPU" and not (saved or self.compiled)
         function: Any = tf.function(call, jit_compile=True, autograph=False) if self.compiled else call
         program = Program(lambda: [], asked, flags=self._flags(form))
 
         def run() -> list[np.ndarray]:
-            with tf.device(asked):
+            with tf.device(asked), _nowhere_else(tf) if strict else contextlib.nullcontext():
                 out = function(*given)
-            # TensorFlow puts an op without a kernel for the device on the CPU.
+            # A SavedModel's ops without a kernel for the device are put on the CPU, and what is loaded has some that must be there.
             where = sorted({x.device.rpartition("/device:")[2] for x in out})
             program.placement = ",".join(where)
             if any(not x.startswith(self._kind) for x in where):
@@ -149,6 +153,22 @@ class TensorFlow(Backend):
     def _flags(self, form: Form) -> str:
         by = "form=saved_model" if form.kind == "saved_model" else words(form)
         return f"jit={'xla' if self.compiled else 'off'} onednn={'on' if self.onednn else 'off'} tf32={'on' if self.tf32 else 'off'} {by}"
+
+
+@contextlib.contextmanager
+def _nowhere_else(tf: Any) -> Iterator[None]:
+    """Around eager ops on a device: one without a kernel for it is put on the CPU otherwise, and in the middle of others nobody sees
+    it. Raises Fallback in TensorFlow's words."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(False)
+    try:
+        yield
+    except Exception as error:
+        if _ELSEWHERE.search(str(error)):
+            raise Fallback(str(error).strip().splitlines()[0]) from error
+        raise
+    finally:
+        tf.config.set_soft_device_placement(before)
 
 
 def _signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., list[Any]]:

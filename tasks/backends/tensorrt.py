@@ -97,7 +97,7 @@ class TensorRt(Backend):
         self._level = self.choice("optimization_level", range(6), None)
         self._workspace = int(str(options.get("workspace_mib", 1024))) << 20
         self._more_flags = [str(x) for x in self.many("builder_flags", list)]
-        self._ordinal = int(ordinal or 0)
+        self.ordinals = (int(ordinal or 0),)
         self._gpu: cuda_driver.Device | None = None
 
     # -- the device --------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class TensorRt(Backend):
         """
         trt = self._import()
         try:
-            self._gpu = gpu = cuda_driver.Device(cuda_driver.load(), self._ordinal)
+            self._gpu = gpu = cuda_driver.Device(cuda_driver.load(), self.ordinals[0])
         except OSError as error:
             raise Unavailable(f"no NVIDIA driver: {error}") from error
         except cuda_driver.CudaError as error:

@@ -10,8 +10,10 @@ from tasks.backends.base import smoke_test
 from tasks.backends.shared.few_lines import FewLines, NoScript, in_onnx
 from tasks.backends.shared.onnx_form import one_add
 from tasks.backends.shared.packages import ONNX
-from tasks.backends.tensorrt import TensorRt, _wanted_outputs
+from tasks.backends.tensorrt import TensorRt, TensorRtError, _wanted_outputs
 from tasks.model import Form, Program, RuntimeInfo
+
+_TURING = "7.5"
 
 
 class TensorRtRtx(TensorRt):
@@ -81,6 +83,11 @@ class TensorRtRtx(TensorRt):
         return FewLines((f"import {self.module} as trt",), lines)
 
     def _configure(self, trt: Any, config: Any) -> None:
+        # Portable engines are for 8.0 and later; one for Turing has to be asked for (TensorRT-RTX's page on CPU-only engines).
+        if self._gpu is not None and self._gpu.capability == _TURING:
+            config.num_compute_capabilities = 1
+            if not config.set_compute_capability(trt.ComputeCapability.SM75, 0):
+                raise TensorRtError(f"{self.title} takes no compute capability {_TURING} to build for")
         if self._level is not None:
             config.builder_optimization_level = self._level
 

@@ -19,7 +19,7 @@ from tasks import vendors
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
-from tasks.backends.shared import artefacts
+from tasks.backends.shared import artefacts, cuda_driver
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
@@ -81,9 +81,7 @@ _UNSUPPORTED = re.compile(
     r"|only float32 is supported|supports at most|TODO|must be homogeneous|must be installed"
     r"|invalid (coordinate_transformation_mode|nearest_mode|mode|pixel_format)|cannot type-cast (to|from) __bf16"
 )
-_STICKY = re.compile(
-    r"illegal memory access|CUDA_ERROR_(ILLEGAL|LAUNCH)|MMU fault|device (was )?lost|CL_OUT_OF_RESOURCES", re.IGNORECASE
-)
+_STICKY = re.compile(cuda_driver.STICKY.pattern + r"|MMU fault|device (was )?lost|CL_OUT_OF_RESOURCES", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OUT_OF_MEMORY|CL_MEM_OBJECT_ALLOCATION_FAILURE|Cannot allocate memory", re.IGNORECASE
 )

@@ -18,7 +18,7 @@ from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
-from tasks.backends.shared import cuda_driver, flushing, torch_graphs, torch_switches
+from tasks.backends.shared import flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
@@ -69,7 +69,6 @@ class TorchEager(Backend):
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
         self.captures = type(self) is TorchEager and self.target == "cuda"
-        self.identity: list[str] = []  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
         #: Whether float32 may be computed in `TorchDevice.coarse`.
@@ -108,9 +107,6 @@ class TorchEager(Backend):
         if self.target == "cuda":
             driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
             where = f"{where}, {torch_switches.architecture()}"
-            if not torch.version.hip:
-                with contextlib.suppress(OSError, cuda_driver.CudaError):
-                    self.identity = cuda_driver.identity(cuda_driver.load())
         return RuntimeInfo(
             f"torch {torch.__version__}{self._plugin_version()}{torch_switches.libraries() if self.target == 'cuda' else ''}",
             where,
@@ -184,7 +180,6 @@ class TorchEager(Backend):
         said = [f"{self.known.option}={'on' if self.coarse else 'off'}"] if self.known.option else []
         if self.target == "cuda":
             said.append(f"{REDUCED}={'on' if self.reduced else 'off'}")
-            said += self.identity
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
         said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
@@ -240,7 +235,7 @@ class TorchEager(Backend):
         program.threads = self.target == "cpu"
         if self.captures and form.check == "forward":
             program.capture = lambda: torch_graphs.captured(
-                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays
+                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
             )
         return program
 

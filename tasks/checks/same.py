@@ -61,7 +61,9 @@ def _units(a: np.ndarray, b: np.ndarray) -> float | None:
         finite = np.isfinite(a)
         size = np.sqrt(np.mean(np.square(np.abs(a[finite])))) if finite.any() else 0.0
         apart = np.abs(a - b) / (eps * np.maximum(np.maximum(np.abs(a), np.abs(b)), size))
-    apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    apart = np.where(
+        (a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart
+    )  # of no dimensions it is a number, which takes no items
     return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else None
 
 

@@ -10,6 +10,7 @@ import yaml
 from farm.__main__ import main
 from farm.fleet import probing
 from farm.fleet.asking import probe
+from farm.plan.config import backends_of
 from tasks.backends import BackendSpec
 from tests.conftest import here
 
@@ -38,6 +39,30 @@ def test_doctor_says_what_is_missing_and_the_command_that_installs_it(
     said = capsys.readouterr().out
     assert f"planted tool: {tool} (for needy-cpu)" in said
     assert f"  there      needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
+
+
+def test_what_doctor_says_to_build_is_built_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A config's own names are known to nobody else."""
+    config = tmp_path / "own.yaml"
+    config.write_text(
+        "catalogs: [{name: critical, ops: [relu]}]\ndtypes: [float32]\nbackends:\n  - {name: needy-older, like: needy-cpu, packages: [nothing==1]}\n"
+        "  - {like: needy-cpu, packages: [nothing==2]}\n"
+    )
+    own = BackendSpec("needy-named", "needy", "cpu", packages=("nothing==3",))
+    for what, said in (
+        ([str(config)], [str(config)]),
+        ([str(config), "needy-named"], [str(config), "needy-named"]),
+        (["needy-named"], ["needy-named"]),
+    ):
+        specs = [*backends_of([x for x in what if x != "needy-named"], ""), *([own] if "needy-named" in what else [])]
+        monkeypatch.setattr("farm.commands.doctor.backends_of", lambda given, where, specs=specs: specs)
+        assert main(["doctor", *what]) == 0
+        *_, last = capsys.readouterr().out.strip().splitlines()
+        command = last.partition(" envs build ")[2].split()
+        assert "may run once" in last and command == said
+    assert {x.packages for x in backends_of([str(config)], "")} == {("nothing==1",), ("nothing==2",)}
 
 
 def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brings(

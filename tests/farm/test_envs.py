@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import errno
 import os
 import stat
 import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -17,7 +20,7 @@ import pytest
 
 from farm.commands import run
 from farm.exits import OK
-from farm.fleet import asking, envs
+from farm.fleet import envs, inventory
 from farm.fleet.asking import probe
 from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
 from farm.fleet.envs import EnvError, Environment
@@ -181,6 +184,32 @@ def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, m
     assert list((tmp_path / "envs").glob("*/")) == []
 
 
+def test_a_wait_for_another_builder_is_no_time_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(envs.time, "monotonic", lambda: now[0])
+
+    @contextlib.contextmanager
+    def held(path: Path, patience: envs.Patience) -> Iterator[None]:
+        now[0] += 50
+        assert patience.check()
+        yield
+
+    left: list[float] = []
+    monkeypatch.setattr(envs, "_locked", held)
+    monkeypatch.setattr(envs, "_install", lambda environment, cache, patience: left.append(patience.until - now[0]))
+    envs.build(Environment(("numpy",)), tmp_path, timeout_s=60)
+    assert left == [60]
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(file: object, how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(envs.fcntl, "flock", none)
+    with pytest.raises(EnvError, match=r"without locks \(Function not implemented\).*-o flock.*FARM_CACHE"):
+        envs.build(Environment(("numpy",)), tmp_path)
+
+
 def test_a_dry_run_builds_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +218,9 @@ def test_a_dry_run_builds_none(
     backend = "{like: torch-cpu, packages: [farm-no-such-package==1]}"
     config.write_text(f"catalogs: [{{name: planted, ops: [none]}}]\nbackends: [{backend}]\n")
     assert run.main([str(config), "--dry-run", "--results", str(tmp_path / "r")]) == OK
-    assert asking.UNBUILT in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert inventory.UNBUILT in said and "unavailable" not in said
+    assert "0 of them on backends that are available and 1 on those that are awaited" in said and " 0 cases" not in said
     assert not (tmp_path / "cache" / "envs").exists()
 
 

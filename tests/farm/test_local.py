@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from farm import lake
+from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
 from farm.plan.matrix import Matrix
@@ -94,7 +95,7 @@ def test_where_a_run_goes(
 )
 def test_the_quota_of_a_container_bounds_the_cpus(tmp_path: Path, quota: str, cpus: int | None) -> None:
     (tmp_path / "cpu.max").write_text(quota)
-    assert local.usable_cpus(tmp_path / "cpu.max") == (cpus or len(os.sched_getaffinity(0)))
+    assert node.usable_cpus(tmp_path / "cpu.max") == (cpus or len(os.sched_getaffinity(0)))
 
 
 def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:

@@ -17,7 +17,7 @@ from farm.commands import node as node_command
 from farm.fleet import asking, detect, inventory, node, visible
 from farm.fleet.child_process import Limits
 from farm.plan.config import BackendConfig
-from farm.work import catalogue, child_pool
+from farm.work import catalogue, child_pool, ray_cluster
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -377,6 +377,26 @@ def test_by_hand_overrides_detection(root: Path, capsys: pytest.CaptureFixture[s
         "--labels=vendor=huawei,farm.io/huawei=4,rack=7,device-model=910",
         "--num-cpus=3",
     ]
+
+
+def test_ray_is_offered_the_cpus_that_this_process_may_use(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler's step has few of the machine's."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 5})
+    code, said = start("--vendor", "nvidia=2", capsys=capsys)
+    assert code == 0 and "--num-cpus=2" in shlex.split(said)
+    told: list[dict[str, Any]] = []
+
+    def refuse(**options: Any) -> None:
+        told.append(options)
+        raise RuntimeError("enough is known")
+
+    monkeypatch.setattr("ray.init", refuse)
+    for given in (None, 7):
+        with pytest.raises(OSError, match="enough is known"):
+            ray_cluster.RayCluster(None, given)
+    assert [x["num_cpus"] for x in told] == [2, 7]
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
 
 from farm import lake
-from farm.fleet import probing
+from farm.fleet import asking, probing
 from farm.fleet.asking import probe
+from farm.fleet.child_process import ChildProcess, caches
 from tasks.backends import BackendSpec
 from tests.conftest import here
 
@@ -29,6 +32,20 @@ def run(config: Path, results: Path, *more: str, **env: str) -> pd.DataFrame:
     done = here(config, "--no-ray", "--results", results, *more, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     return lake.read(results, lake.run_ids(results)[-1]).set_index(["op", "sample"]).sort_index()
+
+
+def test_what_is_compiled_to_try_a_backend_is_kept_for_the_child_that_runs_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, str]] = []
+
+    def asked(python: str, limits: Any, env: dict[str, str], *more: Any) -> Any:
+        told.append(env)
+        return ChildProcess.asked(python, limits, env, *more)
+
+    monkeypatch.setattr(asking, "ChildProcess", SimpleNamespace(asked=asked))
+    assert probe([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]["runtime_version"] == "null 1"
+    assert told and caches(tmp_path).items() <= told[0].items()
 
 
 def test_what_a_backend_does_not_implement_is_learned_and_planned_with(

@@ -97,9 +97,18 @@ def test_the_children_of_a_worker_are_bounded_together(pool: Any) -> None:
         pool.add(job(str(child.process.pid), limits), child, wire.Ready())
     assert pool.get(job("3", limits))[0] is children[3]
     assert [c.closed for c in children] == [True, False, False, False]  # the least recently used first, never its own
-    children[3].size = 101
+    children[3].size = 141
     pool.recycle(job("3", limits))
     assert [c.closed for c in children] == [True, False, False, True]
+
+
+def test_a_child_is_ended_for_what_it_has_grown_by_not_for_the_libraries_of_its_runtime(pool: Any) -> None:
+    limits, child = Limits(), FakeChild(1, 2_100 << 20)
+    pool.add(job("1", limits), child, wire.Ready())
+    for size, ended in ((2_200, False), (4_100, False), (4_200, True)):
+        child.size = size << 20
+        pool.recycle(job("1", limits))
+        assert child.closed is ended
 
 
 def test_a_child_that_spins_while_it_waits_is_ended(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from tasks.backends import BackendSpec
-from tasks.backends.base import FRACTION
-from tasks.backends.shared import cuda_driver
+from tasks.backends.base import FRACTION, Backend
+from tasks.backends.shared import cuda_driver, torch_switches
+from tasks.judge import verdict
+from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.runner import Runner, whole
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -39,6 +46,78 @@ def test_a_row_says_which_gpu_or_slice_of_one_and_whether_its_memory_is_checked(
     monkeypatch.setenv("FARM_STUB_CUDA_ECC", "1")
     monkeypatch.setenv("FARM_STUB_CUDA_MIG", "1")
     assert cuda_driver.identity(library) == [whole, "ecc=on", "mig=MIG-80818283-8485-8687-8889-8a8b8c8d8e8f"]
+
+
+class OnGpu(Backend):
+    """Any runtime on a GPU of NVIDIA's that says of it what ``told`` is."""
+
+    forms = ("torch",)
+    device_vendor, resource = "nvidia", "GPU"
+
+    def __init__(self, device: str, told: str) -> None:
+        super().__init__(f"runtime-{device}", device, {})
+        self.told = told
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("runtime 1", self.told, "13.0")
+
+    def build(self, form: Form) -> Program:
+        return Program(lambda: [np.maximum(form.arrays[0], 0)], flags="mode=x")
+
+
+@pytest.mark.parametrize(
+    ("device", "told", "said"),
+    [
+        ("cuda", "cuda", "Stub GPU, sm_90"),
+        ("tensorrt", "tensorrt", "Stub GPU, sm_90"),
+        ("cuda", "gpu:0", "Stub GPU, sm_90"),
+        ("cuda", "Stub GPU", "Stub GPU, sm_90"),
+        ("cuda", "Stub GPU, sm_90", "Stub GPU, sm_90"),
+        ("tensorrt-rtx", "tensorrt-rtx (NVIDIA GPU)", "Stub GPU, tensorrt-rtx (NVIDIA GPU), sm_90"),
+    ],
+)
+def test_rows_of_every_runtime_say_which_gpu_they_are_of(
+    device: str, told: str, said: str, library: Any, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    monkeypatch.setattr(cuda_driver, "load", lambda: library)
+    brought = {"nvidia-cudnn-cu13": "9.1.0", "nvidia-cublas": "13.1.1"}
+
+    def version_of(package: str) -> str:
+        if package not in brought:
+            raise metadata.PackageNotFoundError
+        return brought[package]
+
+    installed = SimpleNamespace(version=version_of, PackageNotFoundError=metadata.PackageNotFoundError)
+    monkeypatch.setattr("tasks.backends.shared.packages.metadata", installed)
+    monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: ", libcudnn.so.9 of /apps")
+    for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
+        monkeypatch.setattr(torch_switches, "driver", lambda driver=driver: driver)
+        backend = OnGpu(device, told)
+        info = backend.start()
+        assert (info.device, info.driver_version) == (said, version)
+        assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1, libcudnn.so.9 of /apps"
+    _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
+    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))
+    assert row.status == "pass", row.error
+    assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
+
+
+@pytest.mark.parametrize("name", ["ort-cuda", "ort-tensorrt", "jax-cuda"])
+def test_what_computes_on_a_gpu_is_pinned_to_the_cuda_that_the_oldest_driver_offers(name: str) -> None:
+    asked = [Requirement(x) for x in BackendSpec.parse(name).create().packages if not x.startswith("--")]
+    of = {x.name: str(x.specifier) for x in asked}
+    assert of["cuda-toolkit"].startswith("==13.0.") and of["nvidia-nvjitlink"] == "==13.0.*"
+    assert of["nvidia-cudnn-cu13"].startswith("==9.")
+    assert {"cublas", "cudart", "nvrtc"} <= next(x.extras for x in asked if x.name == "cuda-toolkit")
+
+
+def test_without_a_driver_a_row_says_what_the_runtime_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(cuda_driver, "load", none)
+    assert OnGpu("cuda", "gpu:0").start().device == "gpu:0"
 
 
 def test_a_provider_of_onnx_runtimes_is_told_its_share_of_the_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -10,18 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from farm.fleet import envs, visible
 from farm.plan.model import BackendConfig
-from tasks.backends import iree, openvino
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.backends import BackendSpec, iree, openvino
 from tasks.backends.base import FRACTION
 from tasks.backends.jax import Jax
 from tasks.backends.shared import architectures, packages
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.tinygrad import Tinygrad
 from tasks.backends.torch import TorchEager
-from tasks.model import Form, Unavailable
+from tasks.model import Fallback, Form, Unavailable
 
 
 def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,3 +229,85 @@ def test_tinygrads_nvrtc_is_that_of_its_own_packages(tmp_path: Path, monkeypatch
             Tinygrad("tinygrad-cuda", "cuda", {}).probe()
         assert {name: os.environ[name] for name in own} == own | given
     ctypes.CDLL(str(folder / "libnvrtc.so.13"))
+
+
+class FakeTensorFlow(types.ModuleType):
+    """TensorFlow on a GPU whose eager op in the middle has a kernel of the CPU's alone; what it said of that in 2.21."""
+
+    def __init__(self) -> None:
+        super().__init__("tensorflow")
+        self.soft = True
+        self.config = types.SimpleNamespace(
+            get_soft_device_placement=lambda: self.soft,
+            set_soft_device_placement=lambda soft: setattr(self, "soft", soft),
+        )
+
+    def device(self, name: str) -> Any:
+        return contextlib.nullcontext()
+
+    def constant(self, array: Any) -> Any:
+        return types.SimpleNamespace(device="/job:localhost/replica:0/task:0/device:GPU:0", numpy=lambda: array)
+
+    convert_to_tensor = staticmethod(lambda x: x)
+    as_dtype = staticmethod(lambda name: name)
+
+    def eigh(self, x: Any) -> Any:
+        if not self.soft:
+            raise ValueError(
+                "Could not satisfy device specification '/job:localhost/replica:0/task:0/device:GPU:0'. enable_soft_placement=0. "
+                "Supported device types [CPU]. All available devices [CPU:0, GPU:0]. [Op:SelfAdjointEigV2]"
+            )
+        return x
+
+
+def test_tensorflow_computes_nothing_on_the_cpu_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = FakeTensorFlow()
+    monkeypatch.setitem(sys.modules, "tensorflow", tf)
+    monkeypatch.setattr("tasks.backends.tensorflow.words", lambda form: "")
+    args = encode((TensorSpec(0),))
+    for call, said in ((lambda x: tf.constant(tf.eigh(x).numpy()), "Could not satisfy device"), (lambda x: x, "")):
+        form = Form(
+            "tensorflow", "torch:x", "float32", [np.ones(2, np.float32)], call=call, args=args, kwargs=encode({})
+        )
+        program = BackendSpec.parse("tensorflow-cuda").create().build(form)
+        with pytest.raises(Fallback, match=said) if said else contextlib.nullcontext():
+            assert [x.tolist() for x in program.run()] == [[1.0, 1.0]]
+        assert tf.soft  # what loads a SavedModel puts ops on the CPU that must be there
+
+
+@pytest.mark.parametrize(
+    "name", ["ort-cuda", "jax-cuda", "tensorflow-cuda", "paddle-cuda", "tinygrad-cuda", "torch-cuda"]
+)
+def test_a_launch_that_wants_too_much_loses_no_device(name: str) -> None:
+    backend = BackendSpec.parse(name).create()
+    for text, lost in (
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch", False),
+        ("CUDA failure 701: too many resources requested for launch", False),
+        ("cudaErrorLaunchOutOfResources", False),
+        ("CUDA failure 700: an illegal memory access was encountered", True),
+        ("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", True),
+        ("CUDA_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction was encountered", True),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address", True),
+    ):
+        assert backend.is_sticky(RuntimeError(text)) is lost, text
+
+
+def test_a_library_of_the_systems_in_place_of_the_environments_is_named(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f00-7f01 r--p 00000000 08:01 1   /opt/env/lib/python3.11/site-packages/nvidia/cu13/lib/libcublas.so.13\n"
+        "7f01-7f02 r-xp 00000000 08:01 2   /apps/cudnn/lib/libcudnn.so.9\n7f02-7f03 rw-p 00000000 00:00 0\n"
+        "7f03-7f04 r-xp 00000000 08:01 3   /usr/lib/x86_64-linux-gnu/libm.so.6\n"
+    )
+    assert packages.of_the_system(maps) == ", libcudnn.so.9 of /apps/cudnn/lib"
+    assert packages.of_the_system(tmp_path / "none") == ""
+
+
+def test_inductor_says_what_it_needs_of_the_machine() -> None:
+    needed = {
+        name: [need.what for need in BackendSpec.parse(name).create().needs]
+        for name in ("inductor-cuda", "inductor-rocm", "inductor-xpu", "inductor-cpu")
+    }
+    header = "header of Python (Python.h)"
+    assert needed["inductor-cuda"] == needed["inductor-rocm"] == ["C compiler (gcc)", header]
+    assert needed["inductor-cpu"] == needed["inductor-xpu"] == ["C++ compiler (g++)", header]

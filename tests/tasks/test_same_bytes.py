@@ -88,6 +88,14 @@ def test_a_distance_is_measured_against_the_size_of_the_output() -> None:
     assert (signed := difference([np.float32([0.0])], [np.float32([-0.0])])) is not None and signed.units == 0
 
 
+def test_a_scalar_is_as_far_apart_as_one_element() -> None:
+    for one, other in ((1.5, 2.5), (1.5 + 1j, 2.5 + 0j)):
+        a, b = np.array(one), np.array(other)
+        scalar, element = (difference([x], [y]) for x, y in ((a, b), (a[None], b[None])))
+        assert scalar is not None and element is not None and scalar.units == element.units
+        assert scalar.units is not None and scalar.units > 1000
+
+
 def test_the_report_says_yes_or_no_per_backend_and_names_what_is_furthest_apart() -> None:
     pandas = pytest.importorskip("pandas")
     from farm.report.tables.same_bytes import answers

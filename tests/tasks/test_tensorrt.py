@@ -6,6 +6,7 @@ import ctypes
 import sys
 import types
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -271,12 +272,25 @@ def test_bad_options(options: dict[str, object], words: str) -> None:
 
 
 def test_devices() -> None:
-    assert TensorRt("t", "cuda.1", {})._ordinal == 1
+    assert TensorRt("t", "cuda.1", {}).ordinals == (1,)
     with pytest.raises(ValueError, match="no device is called gpu; did you mean t-cuda"):
         TensorRt("t", "gpu", {})
     on_gpu, ahead = TensorRtRtx("t", "cuda", {}), TensorRtRtx("t", "aot", {})
     assert (on_gpu.resource, on_gpu.device_vendor, on_gpu.checks) == ("GPU", "nvidia", ("forward",))
     assert (ahead.resource, ahead.device_vendor, ahead.checks) == ("CPU", "", ("build",))
+
+
+def test_an_engine_of_portable_code_for_turing_is_asked_for() -> None:
+    trt = SimpleNamespace(ComputeCapability=SimpleNamespace(SM75="SM75"))
+    for capability, asked in (("7.5", [("SM75", 0)]), ("8.6", []), ("9.0", [])):
+        told: list[tuple[str, int]] = []
+        config = SimpleNamespace(
+            num_compute_capabilities=0, set_compute_capability=lambda x, at, told=told: told.append((x, at)) is None
+        )
+        made: Any = TensorRtRtx("t", "cuda", {})
+        made._gpu = SimpleNamespace(capability=capability)
+        made._configure(trt, config)
+        assert (told, config.num_compute_capabilities) == (asked, len(asked))
 
 
 # --- what is written into a network --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared import torch_switches
+from tasks.backends.shared import packages, torch_switches
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.torch import TorchEager
 from tasks.model import Flushes, Form, Program, Unavailable
@@ -291,6 +291,22 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
     [
         ("cuda", "CUDA error: an illegal memory access was encountered", "sticky"),
         ("cuda", "CUDA out of memory. Tried to allocate 20 GiB", "out_of_memory"),
+        ("cuda", "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'", "out_of_memory"),
+        ("cuda", "CUDA driver error: out of memory", "out_of_memory"),
+        ("cuda", "Triton Error [CUDA]: out of memory", "out_of_memory"),
+        ("cuda", "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "out_of_memory"),
+        ("cuda", "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(...)`", ""),
+        (
+            "cuda",
+            "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`",
+            "out_of_memory",
+        ),
+        ("cuda", "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnSgetrf(...)`", "sticky"),
+        ("cuda", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "out_of_memory"),
+        ("cuda", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "sticky"),
+        ("cuda", "cuFFT error: CUFFT_ALLOC_FAILED", "out_of_memory"),
+        ("rocm", "HIP error: out of memory", "out_of_memory"),
+        ("rocm", "CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(handle)`", "out_of_memory"),
         ("cuda", "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`", "unsupported"),
         ("cuda", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`", "sticky"),
         ("cuda", "CUDA error: no kernel image is available for execution on the device", "unsupported"),
@@ -426,7 +442,7 @@ def test_what_inductor_does_once_is_done_before_the_first_case(monkeypatch: pyte
 def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
-    monkeypatch.setattr(torch_switches.metadata, "version", lambda name: "13.1.0")
+    monkeypatch.setattr(packages.metadata, "version", lambda name: "13.1.0")
     assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0"
 
 
@@ -440,14 +456,15 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
-    monkeypatch.setattr("tasks.backends.torch.cuda_driver.load", lambda: None)
-    monkeypatch.setattr("tasks.backends.torch.cuda_driver.identity", lambda library: ["uuid=GPU-1", "ecc=on"])
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.load", lambda: None)
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
     before = torch.is_warn_always_enabled()
-    info = backend.probe()
+    info = backend.start()
     torch.set_warn_always(before)
     assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
     assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
-    assert backend.flags.endswith("uuid=GPU-1 ecc=on")
+    assert backend.identity == ("uuid=GPU-1", "ecc=on")
 
 
 def test_a_row_says_that_triton_interpreted_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

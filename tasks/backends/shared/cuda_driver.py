@@ -45,6 +45,27 @@ def call(library: Any, name: str, *arguments: Any) -> None:
         raise CudaError(f"{name}: {(text.value or b'CUDA error').decode()} ({code})")
 
 
+def described(library: Any, ordinal: int = 0) -> tuple[str, str]:
+    """(name, "sm_90") of a GPU that this process sees. No context is made. Raises CudaError."""
+    device = c_int()
+    call(library, "cuInit", c_uint(0))
+    call(library, "cuDeviceGet", byref(device), c_int(ordinal))
+    return _name(library, device), f"sm_{''.join(_capability(library, device))}"
+
+
+def _name(library: Any, device: c_int) -> str:
+    text = ctypes.create_string_buffer(256)
+    call(library, "cuDeviceGetName", text, c_int(len(text)), device)
+    return text.value.decode()
+
+
+def _capability(library: Any, device: c_int) -> tuple[str, str]:
+    major, minor = c_int(), c_int()
+    for value, attribute in ((major, _MAJOR), (minor, _MINOR)):
+        call(library, "cuDeviceGetAttribute", byref(value), c_int(attribute), device)
+    return str(major.value), str(minor.value)
+
+
 def identity(library: Any, ordinal: int = 0) -> list[str]:
     """Which GPU this process sees, in words of a row's flags: uuid (as nvidia-smi writes it), ecc (on, off), and mig, of a slice of it.
 
@@ -94,19 +115,12 @@ class Device:
 
     @property
     def name(self) -> str:
-        text = ctypes.create_string_buffer(256)
-        self._call("cuDeviceGetName", text, c_int(len(text)), self._device)
-        return text.value.decode()
+        return _name(self._library, self._device)
 
     @property
     def capability(self) -> str:
         """Compute capability, "9.0"."""
-        parts = []
-        for attribute in (_MAJOR, _MINOR):
-            value = c_int()
-            self._call("cuDeviceGetAttribute", byref(value), c_int(attribute), self._device)
-            parts.append(str(value.value))
-        return ".".join(parts)
+        return ".".join(_capability(self._library, self._device))
 
     @property
     def driver_version(self) -> str:

@@ -7,7 +7,7 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
-from tasks.backends.shared.packages import NVIDIA
+from tasks.backends.shared.packages import NVIDIA, cuda_13
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Provider:
     source: str = ""
 
 
-#: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
-_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
+#: The extras name CUDA 13's runtime, cuFFT, cuRAND, NVRTC and cuDNN 9, which brings cuBLAS.
+_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1", *cuda_13("cublas", "cudart", "cufft", "curand", "nvrtc"))
 
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
 PROVIDERS: dict[str, Provider] = {
@@ -47,16 +47,16 @@ PROVIDERS: dict[str, Provider] = {
         {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
         packages=_CUDA_PACKAGES,
     ),
-    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. Since
-    # 1.27 the provider is linked to TensorRT 11.
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The provider of
+    # this wheel is linked to TensorRT 10 (`readelf -d libonnxruntime_providers_tensorrt.so`: libnvinfer.so.10).
     "tensorrt": Provider(
         "TensorrtExecutionProvider",
         "NVIDIA",
         "nvidia",
         "GPU",
         compute_precision="tfloat32",
-        packages=(*_CUDA_PACKAGES, NVIDIA, "tensorrt-cu13-libs==11.4.0.106"),
-        libraries=("tensorrt_libs", ("libnvinfer.so.*", "libnvinfer_plugin.so.*", "libnvonnxparser.so.*")),
+        packages=(*_CUDA_PACKAGES, NVIDIA, "tensorrt-cu13-libs==10.16.1.11"),
+        libraries=("tensorrt_libs", ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")),
     ),
     "tensorrt-rtx": Provider(
         "NvTensorRTRTXExecutionProvider",

@@ -46,6 +46,11 @@ _NO_SMALL_PRODUCT = (
     r"_scaled_mm is only supported|is only supported (?:for|on) (?:gfx|ROCm|CUDA|SM)|Multiplication of two Float8_\w+ matrices is not supported"
     r"|(?:needs?|[Ee]xpected?) .{0,60}(?:greater than|multiple of|divisible by) \d+"
 )
+#: What is said without memory beside torch's own allocator: by the driver, and by libraries, which cannot make their handles then.
+_NO_CUDA_MEMORY = (
+    r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w+_ALLOCATION_FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED,? when calling `?cublas(?:Lt)?Create|CUSOLVER_STATUS_\w+,? when calling `?cusolverDnCreate"
+)
 #: What the torch catalog needs beside torch.
 _CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
@@ -63,7 +68,7 @@ DEVICES: dict[str, TorchDevice] = {
         packages=(*torch_build("cu130"), *_CATALOG),
         unsupported=f"{_NO_CUDA_KERNEL}|{_NO_SMALL_PRODUCT}",
         sticky=cuda_driver.STICKY.pattern + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
-        out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+        out_of_memory=f"{cuda_driver.OUT_OF_MEMORY.pattern}|{_NO_CUDA_MEMORY}",
     ),
     "rocm": TorchDevice(
         target="cuda",
@@ -75,7 +80,9 @@ DEVICES: dict[str, TorchDevice] = {
         + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
         sticky=cuda_driver.STICKY.pattern
         + r"|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure|HSA_STATUS_ERROR_\w+",
-        out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
+        out_of_memory=cuda_driver.OUT_OF_MEMORY.pattern
+        + r"|(?:HIPBLAS|HIPSOLVER|HIPSPARSE)_STATUS_ALLOC_FAILED|HIPFFT_ALLOC_FAILED|miopenStatusAllocFailed"
+        r"|HIPBLAS_STATUS_NOT_INITIALIZED,? when calling `?hipblas(?:Lt)?Create|HIPSOLVER_STATUS_\w+,? when calling `?hipsolver\w*Create",
     ),
     # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
     "xpu": TorchDevice(

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tasks.arrays import torch_tree
+from tasks.model import Unsupported
 
 #: Runs before the recording, as torch asks for: libraries set themselves up in the first (torch.cuda.CUDAGraph's notes).
 WARM_UP = 3
+#: Graphs whose recording failed: torch's allocator of pinned memory goes on asking them whether it serves them (CUDAGraph.cpp,
+#: create_allocate_filter), so they live as long as the process.
+_failed: list[Any] = []
 
 
 def captured(
-    call: Callable[..., Any], arguments: Callable[[list[Any]], tuple[Any, Any]], arrays: list[Any]
+    call: Callable[..., Any], arguments: Callable[[list[Any]], tuple[Any, Any]], arrays: list[Any], target: str
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """What replays ``call`` on other arrays. arguments: makes (args, kwargs) on the device of arrays. Raises what torch does of a
-    call that cannot be recorded."""
+    """What replays ``call`` on other arrays. arguments: makes (args, kwargs) of arrays on the device, which torch calls ``target``.
+
+    Raises Unsupported of a call that cannot be recorded: the runs before did without the recording, so what it alone refuses is
+    no fault. Raises what torch does of those runs, and of a recording without memory."""
     import torch
 
     args, kwargs = arguments(arrays)
-    held = [x for x in torch_tree.leaves([args, kwargs]) if isinstance(x, torch.Tensor)]
+    held = _tensors([args, kwargs])
+    if any(x.device.type != target for x in held):
+        raise Unsupported(
+            "it cannot be recorded: a tensor of its arguments stays on the CPU, where no replay looks again"
+        )
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(side):
         for _ in range(WARM_UP):
             call(*args, **kwargs)
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        made = torch_tree.leaves(call(*args, **kwargs))
+    torch.cuda.synchronize()  # what their kernels do wrong is raised here, as itself
+    graph, made = _recorded(lambda: torch_tree.leaves(call(*args, **kwargs)))
 
     def replay(arrays: list[Any]) -> Sequence[Any]:
-        fresh = [x for x in torch_tree.leaves(list(arguments(arrays))) if isinstance(x, torch.Tensor)]
         with torch.no_grad():
-            for old, new in zip(held, fresh, strict=True):
+            for old, new in zip(held, _tensors(list(arguments(arrays))), strict=True):
                 old.copy_(new)
         graph.replay()
         torch.cuda.synchronize()
         return [torch_tree.output(torch_tree.dense(x)) for x in made]
 
     return replay
+
+
+def _tensors(arguments: list[Any]) -> list[Any]:
+    import torch
+
+    return [x for x in torch_tree.leaves(arguments) if isinstance(x, torch.Tensor)]
+
+
+def _recorded(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+    """(graph, what the action returned while it was recorded). Raises Unsupported where it cannot be, in the words of what the action
+    raised, which those of the recording's end are about."""
+    import torch
+
+    graph, pool, before = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.current_stream()
+    own: list[Exception] = []
+    try:
+        with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
+            try:
+                return graph, action()
+            except Exception as error:
+                own.append(error)
+                raise
+    except Exception as error:
+        first = own[0] if own else error
+        if error is not first or not own:
+            # The recording was spoilt. torch.cuda.graph ends one before it gives the stream back: where ending raises, the recording's
+            # stream stays the current one, and the allocator keeps the pool open (it then frees no cached block when memory is short).
+            _failed.append(graph)
+            torch.cuda.set_stream(before)
+            with contextlib.suppress(Exception):
+                torch._C._cuda_endAllocateToPool(before.device_index, pool)
+                torch._C._cuda_releasePool(before.device_index, pool)
+        if "out of memory" in str(first):
+            raise first from None
+        text = str(first).strip()
+        raise Unsupported(f"it cannot be recorded: {text.splitlines()[0] if text else type(first).__name__}") from error

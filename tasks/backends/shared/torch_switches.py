@@ -6,10 +6,10 @@ import contextlib
 import functools
 import importlib
 import re
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tasks.backends.shared.packages import computing
 from tasks.model import Unavailable
 
 
@@ -74,10 +74,7 @@ def libraries() -> str:
     found = {"ROCm" if torch.version.hip else "CUDA": torch.version.hip or torch.version.cuda}
     with contextlib.suppress(Exception):
         found["MIOpen" if torch.version.hip else "cuDNN"] = torch.backends.cudnn.version()
-    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found["cuBLAS"] = metadata.version(package)
-    return "".join(f", {name} {version}" for name, version in found.items() if version)
+    return "".join(f", {name} {version}" for name, version in found.items() if version) + computing("cuBLAS")
 
 
 def driver() -> str:
