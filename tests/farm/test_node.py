@@ -153,6 +153,16 @@ def test_ray_is_not_left_with_rocrs_variable_alone(env: dict[str, str], added: d
     assert visible.for_ray(env) == added
 
 
+def test_a_node_of_amds_that_slurm_gave_some_of_is_started_with_hips_variable(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
+    command(root, "rocm-smi", "for i in 0 1 2 3; do echo card$i,AMD Instinct MI300X,0x1; done")
+    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    assert made.resources == {"GPU": 2} and made.variables == {"HIP_VISIBLE_DEVICES": "0,1"}
+
+
 def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for label, config in (("", "vendors"), ("nvidia", "cuda"), ("amd", "rocm"), ("intel", "xpu"), ("gaudi", "gaudi")):
         os.environ[detect.OVERRIDE] = label and f"{label}=2"

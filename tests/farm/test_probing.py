@@ -60,7 +60,8 @@ def test_a_change_of_version_forgets_it(
         "error": "no kernel",
         "run": "run",
     }
-    assert probing.Support.load(spec, info | {"runtime_version": "2"}, tmp_path).known("key", 3) is None
+    for changed in ({"runtime_version": "2"}, {"driver_version": "590.44"}, {"device": "NVIDIA H200, sm_90"}):
+        assert probing.Support.load(spec, info | changed, tmp_path).known("key", 3) is None, changed
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
     assert probing.Support.load(optioned, info, tmp_path).known("key", 3) is None
     monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")

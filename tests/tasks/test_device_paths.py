@@ -207,7 +207,7 @@ def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF libraries")
 def test_tinygrads_nvrtc_is_that_of_its_own_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tinygrad loads what NVRTC_PATH names; a user's own stays."""
+    """tinygrad loads what NVRTC_PATH names, and its kernels include the headers below CUDA_PATH; a user's own stay."""
     import _ctypes_test
     import ctypes
 
@@ -218,10 +218,11 @@ def test_tinygrads_nvrtc_is_that_of_its_own_packages(tmp_path: Path, monkeypatch
     (folder / "libnvrtc-builtins.so.13.0").write_text("no library")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
-    for given in ({}, {"NVRTC_PATH": "/opt/mine/libnvrtc.so"}):
-        monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "NVRTC_PATH"} | given)
+    own = {"NVRTC_PATH": str(folder / "libnvrtc.so.13"), "CUDA_PATH": str(folder.parent)}
+    for given in ({}, {"NVRTC_PATH": "/opt/mine/libnvrtc.so"}, {"CUDA_PATH": "/opt/mine"}):
+        monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k not in own} | given)
         monkeypatch.setitem(sys.modules, "tinygrad", None)  # which would load what the variable names
         with pytest.raises(Unavailable):
             Tinygrad("tinygrad-cuda", "cuda", {}).probe()
-        assert os.environ["NVRTC_PATH"] == given.get("NVRTC_PATH", str(folder / "libnvrtc.so.13"))
+        assert {name: os.environ[name] for name in own} == own | given
     ctypes.CDLL(str(folder / "libnvrtc.so.13"))

@@ -12,6 +12,7 @@ import pytest
 from ml_dtypes import bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e5m2, float8_e5m2fnuz, int2, int4, uint4
 
 from tasks.arrays.tree import TensorSpec, encode
+from tasks.backends import openvino as openvino_backend
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.openvino import OpenVino
 from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values, inputs_by_name, pack, unpack
@@ -348,6 +349,50 @@ def test_openvino_computes_in_float32_unless_told_otherwise() -> None:
         assert "inference_precision_hint=bf16" in program.flags
     else:
         assert "asked:inference_precision_hint=bf16" in program.flags
+
+
+class PlantedNpu:
+    """An NPU beside OpenVINO's CPU, whose memory and kernels it has: as Intel's, it computes in float16 and refuses float32."""
+
+    def __init__(self, core: Any) -> None:
+        self.core, self.available_devices = core, ["CPU", "NPU"]
+        self.said = {"FULL_DEVICE_NAME": "Intel(R) AI Boost", "OPTIMIZATION_CAPABILITIES": ["FP16", "INT8"]}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def get_property(self, target: str, name: str) -> Any:
+        return self.said.get(name) or self.core.get_property("CPU", name)
+
+    def compile_model(self, model: Any, target: str, asked: dict[str, Any]) -> Any:
+        if asked.get("INFERENCE_PRECISION_HINT") == "f32":
+            raise RuntimeError("NPU does not take the inference precision f32")
+        return PlantedModel(self.core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}))
+
+
+class PlantedModel:
+    """What it has compiled: all is the CPU's but what it says of itself."""
+
+    def __init__(self, compiled: Any) -> None:
+        import openvino
+
+        self.compiled = compiled
+        self.said = {"INFERENCE_PRECISION_HINT": openvino.Type.f16, "EXECUTION_DEVICES": ["NPU"]}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
+
+    def get_property(self, name: str) -> Any:
+        return self.said.get(name) or self.compiled.get_property(name)
+
+
+def test_an_npu_is_asked_for_no_float32_and_its_rows_declare_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    npu = PlantedNpu(openvino_backend._core())
+    monkeypatch.setattr(openvino_backend, "_core", lambda: npu)
+    info = OpenVino("openvino-npu", "npu", {}).probe()
+    assert (info.device, info.compute_precision, info.unasked) == ("Intel(R) AI Boost", "float16", True)
+    with pytest.raises(Unavailable, match="does not take the inference precision f32"):
+        OpenVino("openvino-npu", "npu", {"inference_precision": "f32"}).probe()
 
 
 @pytest.mark.parametrize("runtime", BACKENDS)

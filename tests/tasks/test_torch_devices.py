@@ -149,6 +149,43 @@ def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.M
     assert ("HIPBLASLT_ALLOW_TF32", "1") in eager("rocm", tf32=True).setting().variables
 
 
+@pytest.mark.parametrize("device", ["cuda", "rocm"])
+def test_products_and_sums_on_a_gpu_are_as_coarse_as_its_options_say(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's switches themselves, which a build for CPUs has too: its own defaults allow some of it."""
+    sums = [f"allow_{x}_reduced_precision_reduction" for x in ("fp16", "bf16")]
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    switches = [(products, "allow_tf32"), (cudnn, "allow_tf32"), *((products, x) for x in sums)]
+    before = [getattr(*switch) for switch in switches]
+    monkeypatch.setenv("HIPBLASLT_ALLOW_TF32", "1")
+    for name, answer in (("_accelerator", "GPU"), ("_try", None)):
+        monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
+    monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
+    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    try:
+        for tf32, reduced in ((True, True), (False, False), (False, True), (True, False)):
+            eager(device, tf32=tf32, reduced_precision_reduction=reduced).probe()
+            assert [getattr(*switch) for switch in switches] == [tf32, tf32, reduced, reduced]
+    finally:
+        with torch_switches.settable():
+            for switch, value in zip(switches, before, strict=True):
+                setattr(*switch, value)
+
+
+@pytest.mark.parametrize(("tf32", "declared"), [(False, ""), (True, "tfloat32")])
+def test_products_on_an_intel_gpu_are_as_coarse_as_its_option_says(
+    tf32: bool, declared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches = torch.backends.mkldnn
+    monkeypatch.setattr(type(switches), "allow_tf32", not tf32)  # a build for CPUs keeps no such switch
+    for name, answer in (("_accelerator", "GPU"), ("_try", None)):
+        monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
+    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    assert eager("xpu", tf32=tf32).probe().compute_precision == declared
+    assert switches.allow_tf32 is tf32
+
+
 def test_a_setting_that_is_not_taken_makes_the_device_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     npu = fake_npu(monkeypatch)
 
@@ -400,6 +437,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
     monkeypatch.setattr(torch_switches, "driver", lambda: "580.95")
     monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
+    monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     monkeypatch.setattr("tasks.backends.torch.cuda_driver.load", lambda: None)
@@ -408,6 +446,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     info = backend.probe()
     torch.set_warn_always(before)
     assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
+    assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
     assert backend.flags.endswith("uuid=GPU-1 ecc=on")
 
 
