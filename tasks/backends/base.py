@@ -6,12 +6,13 @@ import contextlib
 import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.backends.needs import Need, secure
+from tasks.backends.shared import drivers
 from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
@@ -65,6 +66,7 @@ class Backend:
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
+    toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
     A subclass may set any of these per object, by device or options.
     """
@@ -85,6 +87,7 @@ class Backend:
     python: str = ""
     emulated: bool = False
     needs: tuple[Need, ...] = ()
+    toolkit: str = ""
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
@@ -135,7 +138,11 @@ class Backend:
             raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
-        return info
+        return replace(
+            info,
+            runtime_version=", ".join(filter(None, (info.runtime_version, drivers.toolkit(self.toolkit)))),
+            driver_version=info.driver_version or drivers.driver(self.device_vendor),
+        )
 
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""

@@ -63,6 +63,9 @@ _OUT_OF_MEMORY = re.compile(
 )
 _STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_COMMAND_QUEUE", re.IGNORECASE)
 
+#: The property of an NPU that says it (openvino/runtime/intel_npu/properties.hpp); a GPU has none.
+_NPU_DRIVER = "NPU_DRIVER_VERSION"
+
 #: Properties as read back, in the order of `OpenVino._flags`.
 _READ_BACK = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
 
@@ -137,10 +140,11 @@ class OpenVino(Backend):
             return self._program(compiled, {"x": np.ones(2, np.float32)}).run()[0]
 
         smoke_test(f"OpenVINO's {self._target}", compute)
-        hint = read["INFERENCE_PRECISION_HINT"]
+        hint, known = read["INFERENCE_PRECISION_HINT"], core.get_property(self._target, "SUPPORTED_PROPERTIES")
         return RuntimeInfo(
             runtime_version=openvino.__version__.partition("-")[0],
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
+            driver_version=str(core.get_property(self._target, _NPU_DRIVER)) if _NPU_DRIVER in known else "",
             compute_precision=_PRECISION.get(hint, hint),
             unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )

@@ -6,6 +6,7 @@ The backend is `torch-npu` as it stands; `tests/ascend` has the plug-in that it 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -95,3 +96,20 @@ def test_gradients_are_computed_on_it(machine: dict[str, str], tmp_path: Path, r
     done = launch(file, "--no-ray", "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert done.returncode == 0 and len(rows) >= 6 and set(rows["status"]) == {"pass"}, done.stdout
+
+
+def test_what_another_toolkit_did_not_have_is_asked_anew(
+    machine: dict[str, str], tmp_path: Path, results: Path
+) -> None:
+    """CANN is no Python package: a new one changes nothing in the environment of the backend."""
+    file, told = config(tmp_path / "c.yaml", 1, "add", "relu"), []
+    toolkit = tmp_path / "latest" / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"
+    toolkit.parent.mkdir(parents=True)
+    own = machine | {"ASCEND_TOOLKIT_HOME": str(tmp_path / "latest"), "FARM_CACHE": str(tmp_path / "cache")}
+    for version in ("8.0.RC1", "8.0.RC1", "9.0.0"):
+        toolkit.write_text(f"package_name=Ascend-cann-toolkit\nversion={version}\n")
+        launch(file, "--no-ray", "--results", results, **own)
+        row = lake.read(results, lake.run_ids(results)[-1]).set_index("op").loc["critical:relu"]
+        assert row["runtime_version"].endswith(f"torch_npu 2.13.0, CANN {version}"), row["runtime_version"]
+        told.append((row["status"], "as answered in run" in row["flags"]))
+    assert told == [("unsupported", False), ("unsupported", True), ("pass", False)]

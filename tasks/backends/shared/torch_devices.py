@@ -15,7 +15,8 @@ from tasks.backends.shared.packages import index, torch_build
 class TorchDevice:
     """One device type as a backend names it.
 
-    target: what torch calls it ("" = the same); plugin: the module whose import registers it; variables: of the
+    target: what torch calls it ("" = the same); plugin: the module whose import registers it; distribution: the package that
+    has that; toolkit: the vendor whose toolkit that needs (`drivers.TOOLKITS`); variables: of the
     environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
     option: the switch that lets it compute float32 coarser, and the precision it then declares; coarser: variables without
     which it does not.
@@ -25,6 +26,8 @@ class TorchDevice:
 
     target: str = ""
     plugin: str = ""
+    distribution: str = ""
+    toolkit: str = ""
     variables: tuple[tuple[str, str], ...] = ()
     platform: str = ""
     option: str = ""
@@ -95,6 +98,8 @@ DEVICES: dict[str, TorchDevice] = {
     # 507xxx are CANN's errors of the device itself (aicore exception, timeout, lost); 161002 a parameter it does not take.
     "npu": TorchDevice(
         plugin="torch_npu",
+        distribution="torch_npu",
+        toolkit="huawei",
         option="hf32",
         coarse="tfloat32",
         packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *_CATALOG),
@@ -105,6 +110,8 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     "hpu": TorchDevice(
         plugin="habana_frameworks.torch.core",
+        distribution="habana_torch_plugin",
+        toolkit="gaudi",
         packages=(
             index("https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple"),
             "habana-torch-plugin==1.23.*",
@@ -118,6 +125,7 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     "xla": TorchDevice(
         plugin="torch_xla",
+        distribution="torch_xla",
         platform="TPU",
         option="bf16_matmul",
         coarse="bfloat16",
@@ -131,6 +139,7 @@ DEVICES: dict[str, TorchDevice] = {
     "neuron": TorchDevice(
         target="xla",
         plugin="torch_neuronx",
+        distribution="torch_neuronx",
         platform="NEURON",
         option="auto_cast",
         coarse="bfloat16",

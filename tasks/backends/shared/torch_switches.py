@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import re
+import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from tasks.backends.shared.torch_devices import TorchDevice
 from tasks.model import Unavailable
 
 
@@ -80,16 +80,14 @@ def libraries() -> str:
     return "".join(f", {name} {version}" for name, version in found.items() if version)
 
 
-def driver() -> str:
-    """Version of the kernel's driver (Linux), "" where it does not say."""
-    for path, pattern in (
-        ("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
-        ("/sys/module/amdgpu/version", r"(\S+)"),
-    ):
-        with contextlib.suppress(OSError):
-            if match := re.search(pattern, Path(path).read_text()):
-                return match[1]
-    return ""
+def plugin(known: TorchDevice) -> str:
+    """Version of the plug-in that registered the device; its package knows more of it than its module."""
+    if not known.plugin:
+        return ""
+    version = getattr(sys.modules.get(known.plugin.partition(".")[0]), "__version__", "")
+    with contextlib.suppress(metadata.PackageNotFoundError):  # of a build from source
+        version = metadata.version(known.distribution)
+    return f", {known.distribution} {version}".rstrip()
 
 
 def architecture() -> str:
