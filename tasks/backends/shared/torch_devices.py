@@ -50,7 +50,7 @@ _NO_SMALL_PRODUCT = (
     r"|(?:needs?|[Ee]xpected?) .{0,60}(?:greater than|multiple of|divisible by) \d+"
 )
 #: What the torch catalog needs beside torch.
-_CATALOG = ("expecttest", "scipy")
+CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
 _ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 #: How plugins say that a kernel of the CPU did the work: torch's own words for MPS, XPU's, Ascend's.
@@ -63,7 +63,7 @@ DEVICES: dict[str, TorchDevice] = {
     "cuda": TorchDevice(
         option="tf32",
         coarse="tfloat32",
-        packages=(*torch_build("cu130"), *_CATALOG),
+        packages=(*torch_build("cu130"), *CATALOG),
         unsupported=f"{_NO_CUDA_KERNEL}|{_NO_SMALL_PRODUCT}",
         sticky=cuda_driver.STICKY.pattern + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
         out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
@@ -73,7 +73,7 @@ DEVICES: dict[str, TorchDevice] = {
         option="tf32",
         coarse="tfloat32",
         coarser=(("HIPBLASLT_ALLOW_TF32", "1"),),  # torch takes no TF32 on ROCm otherwise (ATen/Context.cpp)
-        packages=(*torch_build("rocm7.2"), *_CATALOG),
+        packages=(*torch_build("rocm7.2"), *CATALOG),
         unsupported=_NO_SMALL_PRODUCT
         + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
         sticky=cuda_driver.STICKY.pattern
@@ -84,7 +84,7 @@ DEVICES: dict[str, TorchDevice] = {
     "xpu": TorchDevice(
         option="tf32",
         coarse="tfloat32",
-        packages=(*torch_build("xpu"), *_CATALOG),
+        packages=(*torch_build("xpu"), *CATALOG),
         variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
         sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
         out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",
@@ -102,7 +102,7 @@ DEVICES: dict[str, TorchDevice] = {
         toolkit="huawei",
         option="hf32",
         coarse="tfloat32",
-        packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *_CATALOG),
+        packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *CATALOG),
         variables=(_ALONE, ("TORCH_NPU_FALLBACK_CPU_DISABLE", "1")),
         unsupported=r"not implemented for DT_|dtype support list|not (?:currently )?supported on the NPU",
         sticky=r"error code(?: is|:)? ?507\d{3}|aicore exception|vector core execution is abnormal|FORCE STOP",
@@ -115,7 +115,7 @@ DEVICES: dict[str, TorchDevice] = {
         packages=(
             index("https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple"),
             "habana-torch-plugin==1.23.*",
-            *_CATALOG,
+            *CATALOG,
         ),
         # Eager: an error is raised where it happens. Without the second, int64 is computed in int32.
         variables=(_ALONE, ("PT_HPU_LAZY_MODE", "0"), ("PT_ENABLE_INT64_SUPPORT", "1")),
@@ -129,7 +129,7 @@ DEVICES: dict[str, TorchDevice] = {
         platform="TPU",
         option="bf16_matmul",
         coarse="bfloat16",
-        packages=(*torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *_CATALOG),
+        packages=(*torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
         sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",
@@ -143,12 +143,7 @@ DEVICES: dict[str, TorchDevice] = {
         platform="NEURON",
         option="auto_cast",
         coarse="bfloat16",
-        packages=(
-            index("https://pip.repos.neuron.amazonaws.com"),
-            "torch-neuronx==2.9.*",
-            "neuronx-cc==2.*",
-            *_CATALOG,
-        ),
+        packages=(index("https://pip.repos.neuron.amazonaws.com"), "torch-neuronx==2.9.*", "neuronx-cc==2.*", *CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
         sticky=r"NRT_EXEC_\w*|NRT_(?:UNINITIALIZED|CLOSED|HW_ERROR|TIMEOUT)|nrt_execute|UNAVAILABLE",

@@ -67,6 +67,10 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
+#: What `libraries` names: what comes with torch, and is no requirement of its own.
+LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "ROCm", "MIOpen")
+
+
 def libraries() -> str:
     """Versions of what computes for torch on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen, cuBLAS."""
     import torch
