@@ -109,11 +109,13 @@ class TorchEager(Backend):
         if self.target == "cuda":
             driver = drivers.driver(self.device_vendor) or str(torch.version.hip or torch.version.cuda or "")
             where = f"{where}, {torch_switches.architecture()}"
-            if not torch.version.hip:
+            if torch.version.hip:
+                self.identity = torch_switches.identity(self.target)
+            else:
                 with contextlib.suppress(OSError, cuda_driver.CudaError):
                     self.identity = cuda_driver.identity(cuda_driver.load())
-        elif self.target == "xpu":  # of the compute runtime, which is no part of the kernel
-            driver = str(getattr(torch.xpu.get_device_properties(0), "driver_version", ""))
+        elif self.target in ("xpu", "npu"):
+            driver, self.identity = torch_switches.driver(self.target), torch_switches.identity(self.target)
         return RuntimeInfo(
             f"torch {torch.__version__}{torch_switches.plugin(self.known)}{torch_switches.libraries() if self.target == 'cuda' else ''}",
             where,
@@ -181,7 +183,7 @@ class TorchEager(Backend):
         said = [f"{self.known.option}={'on' if self.coarse else 'off'}"] if self.known.option else []
         if self.target == "cuda":
             said.append(f"{REDUCED}={'on' if self.reduced else 'off'}")
-            said += self.identity
+        said += self.identity
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
         said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []

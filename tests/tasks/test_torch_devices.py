@@ -453,6 +453,27 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     assert backend.flags.endswith("uuid=GPU-1 ecc=on")
 
 
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        (
+            {"uuid": "66613739-3331-3639-6465-303862636632"},
+            ["uuid=GPU-fa793169de08bcf2"],
+        ),  # HIP's: the letters themselves
+        ({"uuid": "8680bd0b-2f00-0000-4d00-000000000000"}, ["uuid=8680bd0b-2f00-0000-4d00-000000000000"]),
+        ({}, []),
+    ],
+)
+def test_a_row_says_which_of_the_cards_it_is_of(
+    properties: dict[str, str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: types.SimpleNamespace(**properties))
+    assert torch_switches.identity("xpu") == words
+    backend = eager("xpu")
+    backend.identity = words
+    assert backend.flags.split()[1:] == words
+
+
 def test_the_version_of_a_plug_in_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Habana's is a module of a namespace, which has none; Huawei's says less of itself than its package."""
     monkeypatch.setitem(sys.modules, "habana_frameworks", types.ModuleType("habana_frameworks"))

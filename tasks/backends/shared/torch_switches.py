@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import sys
 from importlib import metadata
 from typing import Any
@@ -92,6 +93,27 @@ def plugin(known: TorchDevice) -> str:
     with contextlib.suppress(metadata.PackageNotFoundError):  # of a build from source
         version = metadata.version(known.distribution)
     return f", {known.distribution} {version}".rstrip()
+
+
+def driver(target: str) -> str:
+    """Version of the driver where torch tells it: Intel's is of the compute runtime, which is no part of the kernel."""
+    import torch
+
+    return str(getattr(torch.xpu.get_device_properties(0), "driver_version", "")) if target == "xpu" else ""
+
+
+def identity(target: str) -> list[str]:
+    """Which device this process sees, in words of a row's flags, where torch has its UUID; ROCm's is text, as rocminfo writes it."""
+    import torch
+
+    module: Any = getattr(torch, target)
+    found = (
+        str(getattr(module.get_device_properties(0), "uuid", "")) if hasattr(module, "get_device_properties") else ""
+    )
+    with contextlib.suppress(ValueError):
+        text = bytes.fromhex(found.replace("-", "")).decode("ascii")
+        found = f"GPU-{text}" if re.fullmatch("[0-9a-f]{16}", text) else found
+    return [f"uuid={found}"] if found else []
 
 
 def architecture() -> str:
