@@ -125,7 +125,7 @@ PROVIDERS: dict[str, Provider] = {
         "huawei",
         "NPU",
         {"precision_mode": "must_keep_origin_dtype"},
-        packages=("onnxruntime-cann==1.24.4",),
+        packages=("onnxruntime-cann==1.24.4", "numpy==1.26.4"),  # built with NumPy 1: "import numpy failed" with 2
         toolkit="huawei",
     ),
     "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
