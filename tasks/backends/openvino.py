@@ -51,6 +51,9 @@ _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
 #: compute_precision of an INFERENCE_PRECISION_HINT: with f32, double is computed in it too. "dynamic" leaves every node in the model's own precision.
 _PRECISION = {"f32": "float32", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
 
+#: What a row says where a compiled model does not tell: as an NPU's, which computes in float16.
+_UNTOLD = "unknown"
+
 #: The value of inference_precision that asks for nothing.
 _DEFAULT = "default"
 
@@ -141,6 +144,8 @@ class OpenVino(Backend):
 
         smoke_test(f"OpenVINO's {self._target}", compute)
         hint, known = read["INFERENCE_PRECISION_HINT"], core.get_property(self._target, "SUPPORTED_PROPERTIES")
+        if hint == _UNTOLD:
+            hint = "f32" if "FP32" in self._able else "f16"
         return RuntimeInfo(
             runtime_version=openvino.__version__.partition("-")[0],
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
@@ -240,7 +245,7 @@ def _properties(compiled: Any) -> dict[str, str]:
         if name in supported:
             value = compiled.get_property(name)
             found[name] = value.to_string() if hasattr(value, "to_string") else str(value).rpartition(".")[2]
-    found.setdefault("INFERENCE_PRECISION_HINT", "unknown")
+    found.setdefault("INFERENCE_PRECISION_HINT", _UNTOLD)
     return found
 
 

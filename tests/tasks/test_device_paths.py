@@ -171,6 +171,31 @@ def test_openvino_asks_a_device_only_what_it_can_be_asked(
     assert openvino.OpenVino("openvino-npu", "npu", options)._possible(core) == asked
 
 
+@pytest.mark.parametrize(
+    ("able", "told", "precision", "unasked"),
+    [
+        (["FP16", "INT8"], [], "float16", True),  # a compiled model of an NPU that does not list the hint
+        (["FP32", "FP16"], [], "float32", False),
+        (["FP16", "INT8"], ["INFERENCE_PRECISION_HINT"], "bfloat16", True),
+    ],
+)
+def test_a_device_that_does_not_tell_its_precision_computes_in_what_it_can(
+    able: list[str], told: list[str], precision: str, unasked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: Any = FakeCore(able, [])
+    core.available_devices = ["CPU", "NPU"]
+    core.said |= {"FULL_DEVICE_NAME": "Intel(R) AI Boost"}
+    said = {"SUPPORTED_PROPERTIES": told, "INFERENCE_PRECISION_HINT": "Type.bf16"}
+    compiled = types.SimpleNamespace(get_property=said.__getitem__)
+    monkeypatch.setattr(openvino, "_core", lambda: core)
+    monkeypatch.setitem(sys.modules, "openvino", types.SimpleNamespace(__version__="2026.4.1-0"))
+    monkeypatch.setattr(openvino.OpenVino, "_compile", lambda self, model: compiled)
+    two = types.SimpleNamespace(run=lambda: [[2.0, 2.0]])
+    monkeypatch.setattr(openvino.OpenVino, "_program", lambda self, compiled, values: two)
+    info = openvino.OpenVino("openvino-npu", "npu", {}).probe()
+    assert (info.compute_precision, info.unasked) == (precision, unasked)
+
+
 @pytest.mark.parametrize(("number", "target"), [("", "GPU"), ("0", "GPU"), ("1", "GPU.1")])
 def test_openvino_computes_on_the_device_that_its_task_was_given(
     number: str, target: str, monkeypatch: pytest.MonkeyPatch
