@@ -369,7 +369,7 @@ def _line(error: BaseException) -> str:
 
 def _visible(vendor: str) -> str:
     """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
-    names = BY_LABEL[vendor].visible if vendor in BY_LABEL else ()
+    names = BY_LABEL[vendor].heeded(os.environ) if vendor in BY_LABEL else ()
     told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
     return f" ({told}: name what is there, or unset it)" if told else ""
 
