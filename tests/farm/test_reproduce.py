@@ -348,6 +348,18 @@ def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int
     assert said[0] is shown and f"exit code {code}" in said[1]
 
 
+def test_a_script_that_raises_something_else_says_what(tmp_path: Path) -> None:
+    script = tmp_path / "s.py"
+    script.write_text(
+        "print('raised  AssertionError: Torch not compiled with CUDA enabled')\nprint('verdict  error')\n"
+    )
+    row = {"status": "crash", "kind": "", "error_type": "RuntimeError", "error": "HIP error: an illegal memory access"}
+    assert trial.check(script, row, 30) == (
+        False,
+        "does NOT show the crash: it says error, raised AssertionError: Torch not compiled with CUDA enabled",
+    )
+
+
 def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_install(
     results: Path,
     rows: pd.DataFrame,
