@@ -126,7 +126,13 @@ def vendors() -> str:
         tools = [command.argv[0] for command in v.commands]
         pci = [f"PCI {vendor}, class {kind}" for vendor, kind in v.pci]
         found = [code(v.files)] * bool(v.files) + pci + [code(tools)] * bool(tools)
-        return [f"`{v.label}`", v.name, f"`{v.resource}`", code(v.visible), "; ".join(found)]
+        return [
+            f"`{v.label}`",
+            v.name,
+            f"`{v.resource}`",
+            code(v.visible) + f", else `{v.instead}`" * bool(v.instead),
+            "; ".join(found),
+        ]
 
     return table(["label", "vendor", "Ray resource", "visible devices", "detected by"], map(row, VENDORS))
 

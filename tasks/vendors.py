@@ -7,6 +7,7 @@ given?) share. Plain data: detection itself is `farm.node`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -25,7 +26,8 @@ class Vendor:
     """A maker of devices.
 
     label: value of the node label "vendor"; resource: the Ray resource that counts its devices; visible: the
-    variables by which a process is given some of them (the first is Ray's own).
+    variables by which a process is given some of them (the first is Ray's own); instead: another vendor's, which its runtime reads
+    where the first is not set.
 
     How a node detects them: files: globs of device nodes, each a device unless ``about`` counts them; pci: (vendor id,
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
@@ -48,6 +50,12 @@ class Vendor:
     numbered: bool = False
     exclusive: bool | Command = False
     hidden: str | None = None
+    instead: str = ""
+
+    def heeded(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        """Names of the variables that say which of its devices a process sees, the one that decides first."""
+        taken = self.instead and self.instead in env and self.visible[0] not in env
+        return (self.instead, *self.visible[1:]) if taken else self.visible
 
 
 #: A line that is a name and nothing else.
@@ -69,7 +77,7 @@ VENDORS: tuple[Vendor, ...] = (
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
-           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", hidden="-1"),
+           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", hidden="-1", instead="CUDA_VISIBLE_DEVICES"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
            (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),
     Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),), config="configs/xpu.yaml"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from farm import lake as lakes
 from farm.commandline import cache_option, key_argument, packages_option, refusing, results_option
 from farm.fleet.child_process import child_env
-from farm.reproduce import versions, writing
+from farm.reproduce import places, versions, writing
 from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
@@ -47,6 +47,8 @@ def _arguments() -> argparse.ArgumentParser:
     key_argument(parser, ", or seed:NUMBER")
     results_option(parser)
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
+    words = "run it on this one of the machine's devices, as a row's device_ids count them (default: the first)"
+    parser.add_argument("--device", type=int, metavar="NUMBER", help=words)
     packages_option(parser)
     parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")
     parser.add_argument(
@@ -69,6 +71,8 @@ def _environment(cache: Path) -> None:
 def _reproduce(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
     case = versions.within(load(parse(args.key, results), results, args.backend, args.cache), args.packages)
+    if args.device is not None:
+        places.choose(case, args.device)
     print_case(case)
     child = args.child or case.environment is not None
     if case.environment:
@@ -88,7 +92,8 @@ def _reproduce(args: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     outcome = run_child(case) if child else run_here(case)
-    print_outcome(case, outcome)
+    device = places.now(case, args.device)
+    print_outcome(case, outcome, device)
     shown, refused = True, None
     if args.script:
         try:
@@ -98,7 +103,7 @@ def _reproduce(args: argparse.Namespace) -> int:
             shown = write(case, outcome, Path(args.script))
         except NoScript as error:
             refused = error
-    same, said = conclusion(case, outcome.row)
+    same, said = conclusion(case, outcome.row, device)
     print(said)
     found = outcome.info.runtime_version if outcome.info else ""
     if other := "" if args.packages else versions.another(case, found):

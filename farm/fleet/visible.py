@@ -54,6 +54,8 @@ def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     sets, without HIP's, whose numbers count within its devices. Raises NonsenseVariable."""
     hip, rocr = BY_LABEL["amd"].visible
     named = devices(rocr, env[rocr]) if rocr in env and hip not in env else None
+    if named is not None and (cuda := BY_LABEL["amd"].instead) in env:  # of which Ray wants the same
+        return {hip: env[cuda]}
     return {} if named is None else {hip: ",".join(map(str, range(len(named)))) or "-1"}
 
 
@@ -62,7 +64,7 @@ def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] 
 
     Raises NonsenseVariable.
     """
-    said = [(name, devices(name, env[name])) for name in vendor.visible if name in env]
+    said = [(name, devices(name, env[name])) for name in vendor.heeded(env) if name in env]
     known = [(len(named), name) for name, named in said if named is not None]
     return min(known, default=None)
 
@@ -70,7 +72,7 @@ def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] 
 def check(vendor: Vendor, count: int, env: Mapping[str, str] = os.environ) -> None:
     """Raises NonsenseVariable where a variable of visible devices names a number first that none of ``count`` devices has: CUDA
     then shows none at all."""
-    for name in vendor.visible if vendor.numbered else ():
+    for name in vendor.heeded(env) if vendor.numbered else ():
         first = next(iter(devices(name, env.get(name, "")) or ()), "")
         if first.isdigit() and int(first) >= count:
             there = "device 0" if count == 1 else f"devices 0 to {count - 1}"
@@ -85,13 +87,15 @@ def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.env
     numbers: as Ray counts them from 0; on a node of several vendors Ray sets the variable of one. A variable that the node
     was started with names the devices behind the numbers.
     """
-    visible = BY_LABEL[label].visible if label in BY_LABEL else ()
-    if not numbers or not visible:
+    vendor = BY_LABEL.get(label)
+    if vendor is None or not numbers or not vendor.visible:
         return {}
-    name, joined = visible[0], ",".join(numbers)
-    named = devices(name, env[name]) if name in env else None
+    name, told, joined = vendor.visible[0], vendor.heeded(env)[0], ",".join(numbers)
+    named = devices(told, env[told]) if told in env else None
     if named == tuple(numbers):
         return {}
+    if named == () and told != name:  # as Ray sets it for a task without the other vendor's devices
+        named = None
     if named is not None:
         if not all(n.isdigit() and int(n) < len(named) for n in numbers):
             return {}

@@ -71,7 +71,7 @@ def _failing(record: Mapping[str, Any]) -> str:
             outcome["kind"], "wrong result"
         ),
         "imprecise": "imprecise result",
-        "crash": f"crash ({outcome['kind']})",
+        "crash": f"crash ({outcome['kind'] or _telling(_raised(outcome) or 'the process ends')})",
         "timeout": "does not end",
         "oom": "takes all memory",
     }
@@ -180,6 +180,14 @@ def _search(record: Mapping[str, Any]) -> str:
     words = [*record["finding"]["ops"], *(x.partition(".")[2] for x in record["finding"]["attributes"])]
     outcome = record["outcome"]
     said = [w for w in record["finding"]["words"].split() if len(w) > 4][:6]
-    kind = {"wrong": "wrong result", "imprecise": "precision", "crash": "segfault", "timeout": "hang"}
+    kind = {"wrong": "wrong result", "imprecise": "precision", "crash": _crash(outcome), "timeout": "hang"}
     words += said or [kind.get(outcome["status"], outcome["status"])]
     return f"Search for duplicates with: `{' '.join(dict.fromkeys(words))}`"
+
+
+def _crash(outcome: Mapping[str, Any]) -> str:
+    """What a crash is searched for with: its signal, or of a device that is spoilt the words and numbers of its error."""
+    if outcome["kind"]:
+        return {"SIGSEGV": "segfault"}.get(outcome["kind"], outcome["kind"])
+    said = re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _telling(_raised(outcome)))
+    return " ".join(list(dict.fromkeys(said))[:6]) or "crash"

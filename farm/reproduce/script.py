@@ -9,7 +9,6 @@ import ast
 import functools
 import json
 import pprint
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,7 +25,7 @@ from farm.reproduce.in_torch import in_torch
 from farm.reproduce.source import Data, Runtime, Source, templates, whole
 from tasks.backends.needs import vulkan_lines
 from tasks.backends.shared.few_lines import NoScript, Setting
-from tasks.backends.shared.packages import torch_build
+from tasks.backends.shared.packages import pinned
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
@@ -167,18 +166,10 @@ def _install(source: Source, runtime: Runtime) -> str:
 
 
 def installed(modules: Iterable[str]) -> tuple[str, ...]:
-    """Requirements that bring modules as they are installed here: torch for a kind of device from its own index, all else without
-    a build's own suffix (PyPI has no "+cpu")."""
+    """Requirements that bring modules as they are installed here."""
     brings = _brings()
     found = sorted({x for module in modules for x in brings.get(module, ())} - {*OWN_PACKAGES, "validation-farm"})
-    return tuple(x for name in found for x in _requirement(name, metadata.version(name)))
-
-
-def _requirement(name: str, version: str) -> tuple[str, ...]:
-    release, _, build = version.partition("+")
-    if name == "torch" and re.fullmatch(r"cu\d+|rocm[\d.]+|xpu", build):
-        return torch_build(build, release)
-    return (f"{name}=={release}",)
+    return tuple(x for name in found for x in pinned(name, metadata.version(name)))
 
 
 @functools.cache

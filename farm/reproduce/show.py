@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from farm.plan.known import WHOSE, met
+from farm.reproduce import places
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import ReproduceError, StoredCase
 from tasks.arrays.pack import dtype_name
@@ -84,8 +85,9 @@ def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
     return text + (f" {spec.layout}" if spec.layout != "strided" else "")
 
 
-def print_outcome(case: StoredCase, outcome: Outcome) -> None:
-    """The runtime, the outputs and the worst element, and the metrics beside the stored ones."""
+def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
+    """The runtime, the outputs and the worst element, and the metrics beside the stored ones. device: the number of the one it ran
+    on, "" of the CPU's."""
     row = outcome.row
     line(
         "backend",
@@ -96,6 +98,9 @@ def print_outcome(case: StoredCase, outcome: Outcome) -> None:
     if outcome.info:
         line("runtime", _changed(case.stored and case.stored["runtime_version"], outcome.info.runtime_version))
         line("device", _changed(case.stored and case.stored["device"], outcome.info.device))
+        if device:
+            on = places.told(case.stored["node"], case.stored["device_ids"]) if case.stored else ""
+            line("ran on", _changed(on, places.here(device)))
         if outcome.info.driver_version:
             line("driver", _changed(case.stored and case.stored["driver_version"], outcome.info.driver_version))
     for name, then in case.record.get("versions", {}).items():
@@ -204,8 +209,8 @@ def different_columns(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [name for name in names if not equal(then.get(name), now.get(name))]
 
 
-def conclusion(case: StoredCase, now: dict[str, Any]) -> tuple[bool, str]:
-    """(whether the status is the stored one, the sentence that says so)."""
+def conclusion(case: StoredCase, now: dict[str, Any], device: str = "") -> tuple[bool, str]:
+    """(whether the status is the stored one, the sentence that says so). device: the number of the one it ran on now."""
     there = case.stored
     if case.spec.name != case.key.backend:
         same = now["status"] == case.row["status"]
@@ -220,7 +225,8 @@ def conclusion(case: StoredCase, now: dict[str, Any]) -> tuple[bool, str]:
             if now["status"] == Status.UNAVAILABLE and now.get("error")
             else ""
         )
-        return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}"
+        where = f"; {said}" if (said := places.elsewhere(case, device)) else ""
+        return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}{where}"
     if different := different_columns(there, now):
         words = ", ".join(f"{n} {_value(there.get(n))} -> {_value(now.get(n))}" for n in different)
         return True, f"reproduced the status, metrics differ: {words}"

@@ -156,7 +156,8 @@ def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> 
             after = ", after which the device computes no more" * (status is Status.CRASH)
             return True, f"shows the {status}: it raises the same{after}"
     if verdict != status or done.returncode != int(status.failed):
-        return False, f"does NOT show the {status}: it says {verdict}"
+        raised = f", raised {said['raised'][:200]}" if said.get("raised") else ""
+        return False, f"does NOT show the {status}: it says {verdict}{raised}"
     other = [
         f"{name} {said.get(label, '–')}, not {row[name]!r}"
         for name, label in LABELS.items()

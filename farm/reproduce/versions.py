@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 
+from packaging.utils import canonicalize_name
+
 from farm.fleet import envs
 from farm.reproduce.find import StoredCase
+from tasks.backends.shared import drivers, torch_switches
+from tasks.backends.shared.packages import INDEX, TORCH_BUILDS, pinned
+from tasks.backends.shared.torch_devices import CATALOG
 
 #: The package of a runtime that is called otherwise.
-MODULES = {"ort": "onnxruntime", "inductor": "torch"}
+MODULES = {"ort": "onnxruntime", "inductor": "torch", "paddle": "paddlepaddle"}
+#: What a row's version names that no index has as such.
+_NO_PACKAGES = {*torch_switches.LIBRARIES, *(x.name for x in drivers.TOOLKITS.values())}
+#: The name of a requirement and its extras; nothing of an index.
+_NAMED = re.compile(r"(\w[\w.-]*)(\[[^]]*\])?")
 
 
 def within(case: StoredCase, packages: Sequence[str]) -> StoredCase:
@@ -24,17 +34,34 @@ def within(case: StoredCase, packages: Sequence[str]) -> StoredCase:
 
 def offered(case: StoredCase, stored: str) -> str:
     """How to have the runtime in the version of a row: a bare one, or "name version, name version"."""
-    pairs = [part.split(" ") for part in stored.split(", ")]
     own = list(case.environment.packages) if case.environment else []
-    if all(len(pair) == 2 for pair in pairs):
-        versions = {name: version.partition("+")[0] for name, version in pairs}
-    else:
-        first = own[0].partition("==")[0] if own else MODULES.get(case.spec.runtime, case.spec.runtime)
-        versions = {first: stored}
-    names = [x.partition("==")[0] for x in own]
-    wanted = [f"{name}=={versions[name]}" if name in versions else x for name, x in zip(names, own)]
-    wanted += [f"{name}=={version}" for name, version in versions.items() if name not in names]
+    first = next((x[1] for x in map(_NAMED.match, own) if x), case.spec.runtime)
+    pins = {name: pinned(name, version) for name, version in _packages(stored, first).items()}
+    if not pins:
+        return "no package says that version"
+    if "torch" in pins and not own:
+        own = ["torch", *CATALOG]
+    elif len(pins.get("torch", ())) > 1:  # an index of its own, in place of another build's
+        own = [x for x in own if not x.startswith(INDEX + TORCH_BUILDS)]
+    wanted: list[str] = []
+    for asked in own:
+        named = _NAMED.match(asked)
+        pin = pins.pop(canonicalize_name(named[1]), None) if named else None
+        wanted += [x.replace("==", f"{named[2] or ''}==") for x in pin] if named and pin else [asked]
+    wanted += [x for pin in pins.values() for x in pin]
     return f"--packages {' '.join(map(shlex.quote, wanted))} runs that version in an environment of its own"
+
+
+def _packages(stored: str, first: str) -> dict[str, str]:
+    """Versions by package of what a row says; a bare one is of ``first``. What computes and is no package of its own (a build's
+    libraries, the vendor's toolkit), or says no version, is left out."""
+    found: dict[str, str] = {}
+    for name, _, version in (part.rpartition(" ") for part in stored.split(", ")):
+        if name in _NO_PACKAGES or not version[:1].isdigit() or " " in name:
+            continue
+        name = name or first
+        found[canonicalize_name(MODULES.get(name, name))] = version
+    return found
 
 
 def _installed(name: str) -> bool:

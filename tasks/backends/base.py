@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.backends.needs import Need, secure
-from tasks.backends.shared import cuda_driver, torch_switches
+from tasks.backends.shared import cuda_driver, drivers
 from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.backends.shared.packages import computing, of_the_system
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
@@ -67,8 +67,9 @@ class Backend:
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
+    toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
-    ordinals: which of the devices that the process sees are its own; identity: which GPUs of NVIDIA's those are, once it is started.
+    ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -88,6 +89,7 @@ class Backend:
     python: str = ""
     emulated: bool = False
     needs: tuple[Need, ...] = ()
+    toolkit: str = ""
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
@@ -140,7 +142,13 @@ class Backend:
             raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
-        return self._of_nvidia(info) if self.device_vendor == "nvidia" and self.resource != "CPU" else info
+        if self.device_vendor == "nvidia" and self.resource != "CPU":
+            info = self._of_nvidia(info)
+        return replace(
+            info,
+            runtime_version=", ".join(filter(None, (info.runtime_version, drivers.toolkit(self.toolkit)))),
+            driver_version=info.driver_version or drivers.driver(self.device_vendor),
+        )
 
     def _of_nvidia(self, info: RuntimeInfo) -> RuntimeInfo:
         """With what the driver says of the GPU, for few runtimes do: which one a row is of, and of which model, since what one model gets
@@ -151,7 +159,7 @@ class Backend:
             said = info.device.removesuffix(f", {architecture}")
             if name not in said:
                 said = name if said in ("", self.device, "cuda", "gpu", "gpu:0") else f"{name}, {said}"
-            driver = torch_switches.driver() or info.driver_version
+            driver = drivers.driver("nvidia") or info.driver_version
             brought = ("" if "cuBLAS" in info.runtime_version else computing()) + of_the_system()
             info = replace(
                 info,

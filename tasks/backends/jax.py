@@ -61,6 +61,7 @@ class Jax(Backend):
         super().__init__(name, device, options)
         self.device_vendor, self.packages = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
+        self.toolkit = "amd" * (device == "rocm")  # its wheels are for a ROCm that is installed
         self.jit = bool(options.get("jit", True))
         self.compiler_options: dict[str, Any] | None = None
         # There "bfloat16" is JAX's word for as fast as the device can, which is TF32.

@@ -110,7 +110,7 @@ class OnnxRuntime(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
-        self._known, self.takes_threads = known, device == "cpu"
+        self._known, self.takes_threads, self.toolkit = known, device == "cpu", known.toolkit
         self._options = dict(known.options)
         if options.get("tf32") and "use_tf32" not in known.options:
             raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")

@@ -51,6 +51,9 @@ _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
 #: compute_precision of an INFERENCE_PRECISION_HINT: with f32, double is computed in it too. "dynamic" leaves every node in the model's own precision.
 _PRECISION = {"f32": "float32", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
 
+#: What a row says where a compiled model does not tell: as an NPU's, which computes in float16.
+_UNTOLD = "unknown"
+
 #: The value of inference_precision that asks for nothing.
 _DEFAULT = "default"
 
@@ -62,6 +65,9 @@ _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|out of memory|OUT_OF_(HOST_|DEVICE_)?(MEMORY|RESOURCES)|Failed to allocate", re.IGNORECASE
 )
 _STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_COMMAND_QUEUE", re.IGNORECASE)
+
+#: The property of an NPU that says it (openvino/runtime/intel_npu/properties.hpp); a GPU has none.
+_NPU_DRIVER = "NPU_DRIVER_VERSION"
 
 #: Properties as read back, in the order of `OpenVino._flags`.
 _READ_BACK = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
@@ -137,10 +143,13 @@ class OpenVino(Backend):
             return self._program(compiled, {"x": np.ones(2, np.float32)}).run()[0]
 
         smoke_test(f"OpenVINO's {self._target}", compute)
-        hint = read["INFERENCE_PRECISION_HINT"]
+        hint, known = read["INFERENCE_PRECISION_HINT"], core.get_property(self._target, "SUPPORTED_PROPERTIES")
+        if hint == _UNTOLD:
+            hint = "f32" if "FP32" in self._able else "f16"
         return RuntimeInfo(
             runtime_version=openvino.__version__.partition("-")[0],
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
+            driver_version=str(core.get_property(self._target, _NPU_DRIVER)) if _NPU_DRIVER in known else "",
             compute_precision=_PRECISION.get(hint, hint),
             unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
@@ -236,7 +245,7 @@ def _properties(compiled: Any) -> dict[str, str]:
         if name in supported:
             value = compiled.get_property(name)
             found[name] = value.to_string() if hasattr(value, "to_string") else str(value).rpartition(".")[2]
-    found.setdefault("INFERENCE_PRECISION_HINT", "unknown")
+    found.setdefault("INFERENCE_PRECISION_HINT", _UNTOLD)
     return found
 
 

@@ -18,7 +18,7 @@ from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
-from tasks.backends.shared import flushing, torch_graphs, torch_switches
+from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
@@ -66,6 +66,7 @@ class TorchEager(Backend):
         )
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
+        self.toolkit = self.known.toolkit
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
         self.captures = type(self) is TorchEager and self.target == "cuda"
@@ -105,10 +106,14 @@ class TorchEager(Backend):
         if type(self) is TorchEager:  # whatever compiles is asked when a verdict hangs on it
             self.flushes = tuple(x for name in flushing.DTYPES for x in flushing.measured(self, name).results)
         if self.target == "cuda":
-            driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
+            driver = drivers.driver(self.device_vendor)  # what torch was built with is no driver
             where = f"{where}, {torch_switches.architecture()}"
+            if torch.version.hip:
+                self.identity = tuple(torch_switches.identity(self.target))
+        elif self.target in ("xpu", "npu"):
+            driver, self.identity = torch_switches.driver(self.target), tuple(torch_switches.identity(self.target))
         return RuntimeInfo(
-            f"torch {torch.__version__}{self._plugin_version()}{torch_switches.libraries() if self.target == 'cuda' else ''}",
+            f"torch {torch.__version__}{torch_switches.plugin(self.known)}{torch_switches.libraries() if self.target == 'cuda' else ''}",
             where,
             driver,
             precision,
@@ -163,12 +168,6 @@ class TorchEager(Backend):
             return (ones + ones).cpu()
 
         smoke_test(self.target, compute, "1 + 1", words=_advised)
-
-    def _plugin_version(self) -> str:
-        if not self.known.plugin:
-            return ""
-        module = sys.modules.get(self.known.plugin.partition(".")[0])
-        return f", {self.known.plugin} {getattr(module, '__version__', '')}".rstrip()
 
     @property
     def tf32(self) -> bool:
@@ -365,7 +364,7 @@ def _line(error: BaseException) -> str:
 
 def _visible(vendor: str) -> str:
     """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
-    names = BY_LABEL[vendor].visible if vendor in BY_LABEL else ()
+    names = BY_LABEL[vendor].heeded(os.environ) if vendor in BY_LABEL else ()
     told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
     return f" ({told}: name what is there, or unset it)" if told else ""
 

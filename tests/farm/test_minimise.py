@@ -290,6 +290,26 @@ def test_an_error_of_a_word_is_told_with_its_type() -> None:
     assert issue.title(record).endswith("Attention: the axis 3 is out of range")
 
 
+@pytest.mark.parametrize(
+    ("kind", "error", "failing", "searched"),
+    [
+        ("", "aicore exception, error code is 507015 in aten::relu",
+         "crash (aicore exception, error code is 507015 in aten::relu)", "aicore exception error 507015"),
+        ("SIGSEGV", "the process died of SIGSEGV", "crash (SIGSEGV)", "segfault"),
+        ("SIGABRT", "", "crash (SIGABRT)", "SIGABRT"),
+        ("exit code 3", "", "crash (exit code 3)", "exit code 3"),
+        ("", "", "crash (the process ends)", "crash"),
+    ],
+)  # fmt: skip
+def test_a_crash_is_told_and_searched_for_by_what_was_seen(kind: str, error: str, failing: str, searched: str) -> None:
+    """A device that computes no more after an error gives no signal."""
+    outcome = {"status": "crash", "kind": kind, "error": error, "error_type": "RuntimeError"}
+    finding = {"ops": ["relu"], "attributes": {}, "modes": [], "status": "crash", "words": ""}
+    record = {"backend": "torch-npu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
+    assert issue.title(record) == f"[torch-npu] relu: {failing}"
+    assert issue._search(record).startswith(f"Search for duplicates with: `relu {searched}")
+
+
 def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     here, rows = made
     row = rows.loc[("small:softmax", "small-numbers")]

@@ -122,6 +122,30 @@ def test_no_more_is_offered_than_the_process_was_given(
     assert made.resources.get("GPU", 0) == count
 
 
+@pytest.mark.parametrize(
+    ("env", "count"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0,1"}, 2),  # HIP's own counts
+        ({"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0,1"}, 1),
+        ({}, 2),
+    ],
+)
+def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], env: dict[str, str], count: int
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", *BY_LABEL["amd"].visible):
+        monkeypatch.delenv(name, raising=False)
+    command(root, "rocm-smi", "for i in 0 1; do echo card$i,AMD Instinct MI300X,0x1; done")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert node.ray_node(node.devices_here([], detect.detect(root))).resources.get("GPU", 0) == count
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "zero")
+    assert node_command.main(["detect"]) == 2 and "$CUDA_VISIBLE_DEVICES is 'zero'" in capsys.readouterr().err
+
+
 def test_nonsense_in_a_variable_is_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +169,7 @@ def test_nonsense_in_a_variable_is_named(
         ({"ROCR_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "0,1"}),  # as Slurm gives two of a node's
         ({"ROCR_VISIBLE_DEVICES": ""}, {"HIP_VISIBLE_DEVICES": "-1"}),
         ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, {}),
+        ({"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, {"HIP_VISIBLE_DEVICES": "1"}),
         ({}, {}),
     ],
 )
@@ -181,6 +206,21 @@ def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest
         ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "1"}, {}),  # Ray has set it
         ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "3"}),  # the node was given two of four
         ("amd", ["1"], {"ROCR_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "1"}),  # numbers among those
+        (
+            "amd",
+            ["0"],
+            {"CUDA_VISIBLE_DEVICES": "1"},
+            {"HIP_VISIBLE_DEVICES": "1"},
+        ),  # which ROCm reads where HIP's is not set
+        ("amd", ["0"], {"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "3"}, {"HIP_VISIBLE_DEVICES": "3"}),
+        ("amd", ["1"], {"CUDA_VISIBLE_DEVICES": "1"}, {}),  # Ray has set that one
+        (
+            "amd",
+            ["1"],
+            {"CUDA_VISIBLE_DEVICES": ""},
+            {"HIP_VISIBLE_DEVICES": "1"},
+        ),  # beside NVIDIA's, of which it has none
+        ("nvidia", ["0"], {"HIP_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "0"}),
         ("intel", ["0", "1"], {}, {"ONEAPI_DEVICE_SELECTOR": "level_zero:0,1"}),
         ("intel", ["0"], {"ONEAPI_DEVICE_SELECTOR": "level_zero:3"}, {"ONEAPI_DEVICE_SELECTOR": "level_zero:3"}),
         ("intel", ["0"], {"ONEAPI_DEVICE_SELECTOR": "level_zero:gpu"}, {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"}),
@@ -220,7 +260,13 @@ def test_preparing_and_listing_children_are_started_without_devices(
 
     def asked(python: str, limits: Limits, env: dict[str, str], command: object, deadline_s: float) -> tuple[Any, Any]:
         given.append(env)
-        return types.SimpleNamespace(close=lambda: None, alive=lambda: True, cpu_s=lambda: 0.0), wire.Ready()
+        told = {
+            "alive": lambda: True,
+            "cpu_s": lambda: 0.0,
+            "resident": lambda: 0,
+            "process": types.SimpleNamespace(pid=1),
+        }
+        return types.SimpleNamespace(close=lambda: None, **told), wire.Ready()
 
     monkeypatch.setattr(child_pool.ChildProcess, "asked", asked)
     child_pool.ChildPool().get(Job(name="p", cache=str(tmp_path), limits=Limits()))

@@ -6,11 +6,15 @@ The backend is `torch-npu` as it stands; `tests/ascend` has the plug-in that it 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -95,3 +99,52 @@ def test_gradients_are_computed_on_it(machine: dict[str, str], tmp_path: Path, r
     done = launch(file, "--no-ray", "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert done.returncode == 0 and len(rows) >= 6 and set(rows["status"]) == {"pass"}, done.stdout
+
+
+def test_what_another_toolkit_did_not_have_is_asked_anew(
+    machine: dict[str, str], tmp_path: Path, results: Path
+) -> None:
+    """CANN is no Python package: a new one changes nothing in the environment of the backend."""
+    file, told = config(tmp_path / "c.yaml", 1, "add", "relu"), []
+    toolkit = tmp_path / "latest" / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"
+    toolkit.parent.mkdir(parents=True)
+    own = machine | {"ASCEND_TOOLKIT_HOME": str(tmp_path / "latest"), "FARM_CACHE": str(tmp_path / "cache")}
+    for version in ("8.0.RC1", "8.0.RC1", "9.0.0"):
+        toolkit.write_text(f"package_name=Ascend-cann-toolkit\nversion={version}\n")
+        launch(file, "--no-ray", "--results", results, **own)
+        row = lake.read(results, lake.run_ids(results)[-1]).set_index("op").loc["critical:relu"]
+        assert row["runtime_version"].endswith(f"torch_npu 2.13.0, CANN {version}"), row["runtime_version"]
+        told.append((row["status"], "as answered in run" in row["flags"]))
+    assert told == [("unsupported", False), ("unsupported", True), ("pass", False)]
+
+
+def test_a_row_of_one_device_is_not_run_on_another_unsaid(
+    machine: dict[str, str], tmp_path: Path, results: Path
+) -> None:
+    """The second device is spoilt by an op, the first is not."""
+    case, spoilt = "last:forward/critical:relu/float32/0:torch-npu", {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
+    own = machine | {"FARM_CACHE": str(tmp_path / "cache")}
+    file = config(tmp_path / "c.yaml", 1, "add", "relu")
+    launch(file, "--no-ray", "--results", results, **own, **spoilt)
+    run = lake.run_ids(results)[-1]
+    part = next((results / f"run={run}").rglob("*.parquet"))
+    table = pq.read_table(part, partitioning=None)
+    place = table.schema.get_field_index("device_ids")  # as a cluster says it of the second of two
+    said = pa.array(["1"] * len(table), table.schema.field(place).type)
+    pq.write_table(table.set_column(place, table.schema.field(place), said), part)
+
+    def reproduced(*more: object, **env: str) -> str:
+        done = farm(own | env, "reproduce", case, "--results", results, "--child", *more)
+        assert "Traceback" not in done.stderr
+        return " ".join((done.stdout + done.stderr).split())
+
+    host = socket.gethostname()
+    told = reproduced()
+    assert f"ran on device 0 of {host} (stored: device 1 of {host})" in told
+    assert f"NOT reproduced: stored crash, now pass; the row is of device 1 of {host}, this ran on device 0" in told
+    assert "--device 1 asks that number here" in told
+    told = reproduced("--device", "1", **spoilt)
+    assert "reproduced: same status" in told and f"ran on device 1 of {host}" in told and "stored: device" not in told
+    assert "error: --device 2: this process has devices 0 to 1 of Huawei" in reproduced("--device", "2")
+    bound = reproduced("--device", "1", ASCEND_RT_VISIBLE_DEVICES="1")
+    assert "--device 1: this process has device 0 of Huawei ($ASCEND_RT_VISIBLE_DEVICES is '1')" in bound

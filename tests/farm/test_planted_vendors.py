@@ -61,6 +61,8 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     statuses = {"critical:add": "pass", "critical:relu": "crash", "critical:matmul": "pass"}
     assert rows["status"].to_dict() == statuses, done.stdout
     assert set(rows["device"]) == {name}
+    if device == "xpu":
+        assert set(rows["driver_version"]) == {"1.6.33578+15"}
 
     told = farm(spoilt, "report", "last", "--results", results)
     assert "critical:relu" in told.stdout and "farm reproduce" in told.stdout

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +26,7 @@ from farm.commands import run as launch
 from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
-from farm.reproduce import find, trial, writing
+from farm.reproduce import find, trial, versions, writing
 from farm.reproduce import script as scripts
 from farm.reproduce.again import run_here
 from farm.reproduce.bundled import bundled
@@ -345,6 +348,18 @@ def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int
     assert said[0] is shown and f"exit code {code}" in said[1]
 
 
+def test_a_script_that_raises_something_else_says_what(tmp_path: Path) -> None:
+    script = tmp_path / "s.py"
+    script.write_text(
+        "print('raised  AssertionError: Torch not compiled with CUDA enabled')\nprint('verdict  error')\n"
+    )
+    row = {"status": "crash", "kind": "", "error_type": "RuntimeError", "error": "HIP error: an illegal memory access"}
+    assert trial.check(script, row, 30) == (
+        False,
+        "does NOT show the crash: it says error, raised AssertionError: Torch not compiled with CUDA enabled",
+    )
+
+
 def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_install(
     results: Path,
     rows: pd.DataFrame,
@@ -420,3 +435,37 @@ def test_a_runtime_without_a_form_of_its_own_is_called_by_its_backends_file_in_t
         case = find.load(find.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
         assert writing.write_script(case, run_here(case), tmp_path / f"{backend}.py")
         assert "with the same numbers" in capsys.readouterr().out
+
+
+_ROCM = ("--extra-index-url=https://download.pytorch.org/whl/rocm7.2", "torch==2.13.0+rocm7.2", "expecttest", "scipy")
+_GAUDI = ("--extra-index-url=https://vault.example/simple", "habana-torch-plugin==1.23.*", "scipy")
+
+
+@pytest.mark.parametrize(
+    ("backend", "own", "stored", "wanted"),
+    [
+        ("torch-rocm", _ROCM, "torch 2.12.0+rocm7.1, ROCm 7.1.25424, MIOpen 3005001",
+         "--extra-index-url=https://download.pytorch.org/whl/rocm7.1 torch==2.12.0+rocm7.1 expecttest scipy"),
+        ("torch-cuda", (), "torch 2.12.0+cu130, CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0",
+         "--extra-index-url=https://download.pytorch.org/whl/cu130 torch==2.12.0+cu130 expecttest scipy"),
+        ("torch-cpu", (), "torch 2.12.0+cpu", "torch==2.12.0 expecttest scipy"),
+        ("torch-hpu", _GAUDI, "torch 2.12.0, habana_torch_plugin 1.22.0.740, SynapseAI 1.22.0-740",
+         "--extra-index-url=https://vault.example/simple habana-torch-plugin==1.22.0.740 scipy torch==2.12.0"),
+        ("torch-hpu", _GAUDI, "torch 2.12.0, habana_frameworks.torch.core",  # as rows of old said it
+         "--extra-index-url=https://vault.example/simple 'habana-torch-plugin==1.23.*' scipy torch==2.12.0"),
+        ("torch-npu", ("torch==2.13.0", "torch-npu==2.13.0", "pyyaml"), "torch 2.12.0+cpu, torch_npu 2.12.0, CANN 8.0.RC1",
+         "torch==2.12.0 torch-npu==2.12.0 pyyaml"),
+        ("torch-xla", ("torch==2.9.0", "torch_xla[tpu]==2.9.0"), "torch 2.8.0+cpu, torch_xla 2.8.1", "torch==2.8.0 'torch-xla[tpu]==2.8.1'"),
+        ("ort-cann", ("onnxruntime-cann==1.24.4", "numpy<2"), "1.23.0, CANN 8.0.RC1", "onnxruntime-cann==1.23.0 'numpy<2'"),
+        ("ort-cpu", (), "1.20.1", "onnxruntime==1.20.1"),
+    ],
+)  # fmt: skip
+def test_another_version_is_offered_as_its_packages_are_had(
+    backend: str, own: tuple[str, ...], stored: str, wanted: str
+) -> None:
+    environment = envs.Environment(own) if own else None
+    case: Any = types.SimpleNamespace(spec=BackendSpec.parse(backend), environment=environment)
+    said = versions.offered(case, stored)
+    assert said == f"--packages {wanted} runs that version in an environment of its own"
+    if own:  # and it is a list that an environment can be made of
+        assert envs.Environment(tuple(shlex.split(said.partition(" runs ")[0])[1:])).requirements

@@ -70,6 +70,8 @@ def xpu() -> None:
     torch, bus = _registered("xpu", "ONEAPI_DEVICE_SELECTOR")
     hidden = os.environ.get("ONEAPI_DEVICE_SELECTOR") == "*:cpu"
     _answers(torch.xpu, "Intel(R) Data Center GPU Max 1550", bus, 0 if hidden else 1, "No XPU devices are available.")
+    properties = types.SimpleNamespace(driver_version="1.6.33578+15")
+    torch.xpu.get_device_properties = lambda index=0: properties
     torch.backends.mkldnn.__class__.allow_tf32 = True  # a build for CPUs keeps no such switch
     torch.__version__ = "2.13.0+xpu"
 

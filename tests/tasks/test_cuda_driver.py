@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION, Backend
-from tasks.backends.shared import cuda_driver, torch_switches
+from tasks.backends.shared import cuda_driver, drivers
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -91,7 +91,7 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     monkeypatch.setattr("tasks.backends.shared.packages.metadata", installed)
     monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: ", libcudnn.so.9 of /apps")
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
-        monkeypatch.setattr(torch_switches, "driver", lambda driver=driver: driver)
+        monkeypatch.setattr(drivers, "driver", lambda label, driver=driver: driver)
         backend = OnGpu(device, told)
         info = backend.start()
         assert (info.device, info.driver_version) == (said, version)

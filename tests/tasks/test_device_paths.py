@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import sys
 import types
@@ -20,11 +21,12 @@ from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec, iree, openvino
 from tasks.backends.base import FRACTION
 from tasks.backends.jax import Jax
-from tasks.backends.shared import architectures, packages
+from tasks.backends.onnxruntime import OnnxRuntime
+from tasks.backends.shared import architectures, drivers, packages
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.tinygrad import Tinygrad
 from tasks.backends.torch import TorchEager
-from tasks.model import Fallback, Form, Unavailable
+from tasks.model import Fallback, Form, RuntimeInfo, Unavailable
 
 
 def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +42,56 @@ def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monk
     assert architectures.amd(tmp_path) == "gfx90a"
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
     assert architectures.amd(tmp_path) == "gfx1151"
+
+
+@pytest.mark.parametrize(
+    ("label", "file", "text", "version"),
+    [
+        ("nvidia", "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue", "580.95.05"),
+        ("amd", "sys/module/amdgpu/version", "6.14.14\n", "6.14.14"),
+        ("gaudi", "sys/module/habanalabs/version", "1.23.0-695\n", "1.23.0-695"),
+        ("huawei", "usr/local/Ascend/driver/version.info", "Version=25.0.rc1.1\nascendhal_version=7.35.23\n", "25.0.rc1.1"),
+        ("amd", "sys/module/amdgpu/parameters/vm_size", "", f"Linux {platform.release()}"),  # it comes with the kernel
+        ("amd", "sys/module/xe/version", "", ""),
+        ("", "sys/module/amdgpu/version", "6.14.14\n", ""),
+    ],
+)  # fmt: skip
+def test_a_drivers_version_is_read_where_it_says_it(
+    label: str, file: str, text: str, version: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert drivers.driver(label, tmp_path) == version
+
+
+def test_a_toolkits_version_is_read_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tmp_path / "latest" / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"
+    told.parent.mkdir(parents=True)
+    told.write_text("package_name=Ascend-cann-toolkit\nversion=8.0.RC1\ninnerversion=V100R001C17\n")
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path / "latest"))
+    assert drivers.toolkit("huawei") == "CANN 8.0.RC1"
+    told.unlink()
+    assert drivers.toolkit("huawei") == drivers.toolkit("") == drivers.toolkit("nvidia") == ""
+    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path / "cann-8.5.0"))  # its own folder, which says it as well
+    assert drivers.toolkit("huawei") == "CANN 8.5.0"
+    packages = (
+        "Package: habanalabs-dkms\nVersion: 1.22.0-1\n\nPackage: habanalabs-graph\nStatus: install ok installed\n"
+    )
+    (tmp_path / "status").write_text(f"{packages}Architecture: amd64\nVersion: 1.23.0-695\n\nPackage: z\nVersion: 9\n")
+    monkeypatch.setitem(drivers.TOOLKITS, "gaudi", replace(drivers.TOOLKITS["gaudi"], folders=(str(tmp_path),)))
+    assert drivers.toolkit("gaudi") == "SynapseAI 1.23.0-695"
+    assert [OnnxRuntime(f"ort-{x}", x, {}).toolkit for x in ("cann", "rocm", "cuda")] == ["huawei", "amd", ""]
+
+
+def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "driver", lambda label: {"huawei": "25.0.rc1"}[label])
+    monkeypatch.setattr(drivers, "toolkit", lambda label: {"huawei": "CANN 8.0.RC1"}[label])
+    made = OnnxRuntime("ort-cann", "cann", {})
+    for said, version in (("", "25.0.rc1"), ("24.1", "24.1")):
+        monkeypatch.setattr(made, "probe", lambda said=said: RuntimeInfo("1.24.4", "cann", said))
+        info = made.start()
+        assert (info.runtime_version, info.driver_version) == ("1.24.4, CANN 8.0.RC1", version)
 
 
 def test_nvidias_architecture_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +172,31 @@ def test_openvino_asks_a_device_only_what_it_can_be_asked(
     options: dict[str, object], core: Any, asked: dict[str, str]
 ) -> None:
     assert openvino.OpenVino("openvino-npu", "npu", options)._possible(core) == asked
+
+
+@pytest.mark.parametrize(
+    ("able", "told", "precision", "unasked"),
+    [
+        (["FP16", "INT8"], [], "float16", True),  # a compiled model of an NPU that does not list the hint
+        (["FP32", "FP16"], [], "float32", False),
+        (["FP16", "INT8"], ["INFERENCE_PRECISION_HINT"], "bfloat16", True),
+    ],
+)
+def test_a_device_that_does_not_tell_its_precision_computes_in_what_it_can(
+    able: list[str], told: list[str], precision: str, unasked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: Any = FakeCore(able, [])
+    core.available_devices = ["CPU", "NPU"]
+    core.said |= {"FULL_DEVICE_NAME": "Intel(R) AI Boost"}
+    said = {"SUPPORTED_PROPERTIES": told, "INFERENCE_PRECISION_HINT": "Type.bf16"}
+    compiled = types.SimpleNamespace(get_property=said.__getitem__)
+    monkeypatch.setattr(openvino, "_core", lambda: core)
+    monkeypatch.setitem(sys.modules, "openvino", types.SimpleNamespace(__version__="2026.4.1-0"))
+    monkeypatch.setattr(openvino.OpenVino, "_compile", lambda self, model: compiled)
+    two = types.SimpleNamespace(run=lambda: [[2.0, 2.0]])
+    monkeypatch.setattr(openvino.OpenVino, "_program", lambda self, compiled, values: two)
+    info = openvino.OpenVino("openvino-npu", "npu", {}).probe()
+    assert (info.compute_precision, info.unasked) == (precision, unasked)
 
 
 @pytest.mark.parametrize(("number", "target"), [("", "GPU"), ("0", "GPU"), ("1", "GPU.1")])

@@ -33,6 +33,12 @@ def test_every_provider_names_pinned_packages_and_a_vendor_that_is_known(device:
     assert made.device_vendor == "" or made.device_vendor in BY_LABEL or device == "vsinpu"
 
 
+def test_canns_build_is_given_the_numpy_that_it_was_made_with() -> None:
+    """It has no requirement of NumPy, and with 2 says "import numpy failed"."""
+    (numpy,) = (x for x in map(Requirement, Environment(backend("cann").packages).requirements) if x.name == "numpy")
+    assert numpy.specifier.contains("1.26.4") and not numpy.specifier.contains("2.0.0")
+
+
 def test_the_cpu_provider_is_that_of_the_farms_own_environment() -> None:
     assert backend("cpu").packages == ()
 

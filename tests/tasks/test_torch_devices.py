@@ -15,7 +15,7 @@ import pytest
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared import packages, torch_switches
+from tasks.backends.shared import drivers, packages, torch_switches
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.torch import TorchEager
 from tasks.model import Flushes, Form, Program, Unavailable
@@ -182,7 +182,10 @@ def test_products_on_an_intel_gpu_are_as_coarse_as_its_option_says(
     for name, answer in (("_accelerator", "GPU"), ("_try", None)):
         monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
     monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
-    assert eager("xpu", tf32=tf32).probe().compute_precision == declared
+    properties = types.SimpleNamespace(driver_version="1.6.33578+15")
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: properties)
+    info = eager("xpu", tf32=tf32).probe()
+    assert (info.compute_precision, info.driver_version) == (declared, "1.6.33578+15")
     assert switches.allow_tf32 is tf32
 
 
@@ -451,7 +454,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     for name in ("_accelerator", "_try"):
         monkeypatch.setattr(backend, name, lambda: "NVIDIA H200")
     monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
-    monkeypatch.setattr(torch_switches, "driver", lambda: "580.95")
+    monkeypatch.setattr(drivers, "driver", lambda label: {"nvidia": "580.95"}[label])
     monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
     monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
@@ -465,6 +468,41 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
     assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
     assert backend.identity == ("uuid=GPU-1", "ecc=on")
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        (
+            {"uuid": "66613739-3331-3639-6465-303862636632"},
+            ["uuid=GPU-fa793169de08bcf2"],
+        ),  # HIP's: the letters themselves
+        ({"uuid": "8680bd0b-2f00-0000-4d00-000000000000"}, ["uuid=8680bd0b-2f00-0000-4d00-000000000000"]),
+        ({}, []),
+    ],
+)
+def test_a_row_says_which_of_the_cards_it_is_of(
+    properties: dict[str, str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: types.SimpleNamespace(**properties))
+    assert torch_switches.identity("xpu") == words
+
+
+def test_the_version_of_a_plug_in_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Habana's is a module of a namespace, which has none; Huawei's says less of itself than its package."""
+    monkeypatch.setitem(sys.modules, "habana_frameworks", types.ModuleType("habana_frameworks"))
+    monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(__version__="2.13.0"))
+    assert [torch_switches.plugin(eager(x).known) for x in ("hpu", "npu", "cpu")] == [
+        ", habana_torch_plugin",
+        ", torch_npu 2.13.0",
+        "",
+    ]
+    versions = {"habana_torch_plugin": "1.23.0.695", "torch_npu": "2.13.0.post1"}
+    monkeypatch.setattr("tasks.backends.torch.metadata.version", versions.__getitem__)
+    assert [torch_switches.plugin(eager(x).known) for x in ("hpu", "npu")] == [
+        ", habana_torch_plugin 1.23.0.695",
+        ", torch_npu 2.13.0.post1",
+    ]
 
 
 def test_a_row_says_that_triton_interpreted_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tasks.backends.shared import cuda_driver
+from tasks.vendors import BY_LABEL
 
 
 def nvidia() -> str:
@@ -31,6 +32,6 @@ def amd(root: Path = Path("/")) -> str:
         if match and int(match[1]):  # 0: a processor
             version = int(match[1])
             found.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
-    visible = os.environ.get("HIP_VISIBLE_DEVICES") or os.environ.get("ROCR_VISIBLE_DEVICES") or "0"
+    visible = next(filter(None, map(os.environ.get, BY_LABEL["amd"].heeded(os.environ))), "0")
     first = visible.partition(",")[0]
     return found[int(first)] if first.isdigit() and int(first) < len(found) else (found or [""])[0]

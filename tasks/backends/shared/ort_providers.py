@@ -17,7 +17,8 @@ class Provider:
     compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
     the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
     where the provider is a plugin library of its own, the package that holds it. libraries: (package, globs) of what it is
-    linked to. source: how it is to be had where no package index has it.
+    linked to. source: how it is to be had where no package index has it. toolkit: the vendor whose toolkit its libraries are of
+    (`drivers.TOOLKITS`).
     """
 
     provider: str
@@ -30,6 +31,7 @@ class Provider:
     python_package: str = ""
     libraries: tuple[str, tuple[str, ...]] | None = None
     source: str = ""
+    toolkit: str = ""
 
 
 #: The extras name CUDA 13's runtime, cuFFT, cuRAND, NVRTC and cuDNN 9, which brings cuBLAS.
@@ -68,7 +70,9 @@ PROVIDERS: dict[str, Provider] = {
         python_package="onnxruntime_ep_nv_tensorrt_rtx",
     ),
     # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
-    "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",)),
+    "rocm": Provider(
+        "ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",), toolkit="amd"
+    ),
     "migraphx": Provider(
         "MIGraphXExecutionProvider",
         "AMD",
@@ -76,6 +80,7 @@ PROVIDERS: dict[str, Provider] = {
         "GPU",
         {"migraphx_fp16_enable": "0"},
         packages=("onnxruntime-migraphx==1.27.1",),
+        toolkit="amd",
     ),
     "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
@@ -120,7 +125,8 @@ PROVIDERS: dict[str, Provider] = {
         "huawei",
         "NPU",
         {"precision_mode": "must_keep_origin_dtype"},
-        packages=("onnxruntime-cann==1.24.4",),
+        packages=("onnxruntime-cann==1.24.4", "numpy==1.26.4"),  # built with NumPy 1: "import numpy failed" with 2
+        toolkit="huawei",
     ),
     "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
     "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),

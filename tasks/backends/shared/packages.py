@@ -25,9 +25,22 @@ ONNX = "onnx==1.23.2"
 NVIDIA = index("https://pypi.nvidia.com")
 
 
+#: Below it, builds of torch for kinds of devices have an index each (https://pytorch.org/get-started/locally/).
+TORCH_BUILDS = "https://download.pytorch.org/whl/"
+
+
 def torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
-    """torch for one kind of device (https://pytorch.org/get-started/locally/): its index and the requirement."""
-    return index(f"https://download.pytorch.org/whl/{build}"), f"torch=={release}+{build}"
+    """torch for one kind of device: its index and the requirement."""
+    return index(TORCH_BUILDS + build), f"torch=={release}+{build}"
+
+
+def pinned(name: str, version: str) -> tuple[str, ...]:
+    """What brings a package in a version that is installed somewhere: torch for a kind of device from its own index, all else
+    without a build's own suffix (PyPI has no "+cpu")."""
+    release, _, build = version.partition("+")
+    if name == "torch" and re.fullmatch(r"cu\d+|rocm[\d.]+|xpu", build):
+        return torch_build(build, release)
+    return (f"{name}=={release}",)
 
 
 def cuda_13(*parts: str) -> tuple[str, ...]:

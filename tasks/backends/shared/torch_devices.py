@@ -15,7 +15,8 @@ from tasks.backends.shared.packages import index, torch_build
 class TorchDevice:
     """One device type as a backend names it.
 
-    target: what torch calls it ("" = the same); plugin: the module whose import registers it; variables: of the
+    target: what torch calls it ("" = the same); plugin: the module whose import registers it; distribution: the package that
+    has that; toolkit: the vendor whose toolkit that needs (`drivers.TOOLKITS`); variables: of the
     environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
     option: the switch that lets it compute float32 coarser, and the precision it then declares; coarser: variables without
     which it does not.
@@ -25,6 +26,8 @@ class TorchDevice:
 
     target: str = ""
     plugin: str = ""
+    distribution: str = ""
+    toolkit: str = ""
     variables: tuple[tuple[str, str], ...] = ()
     platform: str = ""
     option: str = ""
@@ -52,7 +55,7 @@ _NO_CUDA_MEMORY = (
     r"|CUBLAS_STATUS_NOT_INITIALIZED,? when calling `?cublas(?:Lt)?Create|CUSOLVER_STATUS_\w+,? when calling `?cusolverDnCreate"
 )
 #: What the torch catalog needs beside torch.
-_CATALOG = ("expecttest", "scipy")
+CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
 _ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 #: How plugins say that a kernel of the CPU did the work: torch's own words for MPS, XPU's, Ascend's.
@@ -65,7 +68,7 @@ DEVICES: dict[str, TorchDevice] = {
     "cuda": TorchDevice(
         option="tf32",
         coarse="tfloat32",
-        packages=(*torch_build("cu130"), *_CATALOG),
+        packages=(*torch_build("cu130"), *CATALOG),
         unsupported=f"{_NO_CUDA_KERNEL}|{_NO_SMALL_PRODUCT}",
         sticky=cuda_driver.STICKY.pattern + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
         out_of_memory=f"{cuda_driver.OUT_OF_MEMORY.pattern}|{_NO_CUDA_MEMORY}",
@@ -75,7 +78,7 @@ DEVICES: dict[str, TorchDevice] = {
         option="tf32",
         coarse="tfloat32",
         coarser=(("HIPBLASLT_ALLOW_TF32", "1"),),  # torch takes no TF32 on ROCm otherwise (ATen/Context.cpp)
-        packages=(*torch_build("rocm7.2"), *_CATALOG),
+        packages=(*torch_build("rocm7.2"), *CATALOG),
         unsupported=_NO_SMALL_PRODUCT
         + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
         sticky=cuda_driver.STICKY.pattern
@@ -88,7 +91,7 @@ DEVICES: dict[str, TorchDevice] = {
     "xpu": TorchDevice(
         option="tf32",
         coarse="tfloat32",
-        packages=(*torch_build("xpu"), *_CATALOG),
+        packages=(*torch_build("xpu"), *CATALOG),
         variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
         sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
         out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",
@@ -102,9 +105,11 @@ DEVICES: dict[str, TorchDevice] = {
     # 507xxx are CANN's errors of the device itself (aicore exception, timeout, lost); 161002 a parameter it does not take.
     "npu": TorchDevice(
         plugin="torch_npu",
+        distribution="torch_npu",
+        toolkit="huawei",
         option="hf32",
         coarse="tfloat32",
-        packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *_CATALOG),
+        packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *CATALOG),
         variables=(_ALONE, ("TORCH_NPU_FALLBACK_CPU_DISABLE", "1")),
         unsupported=r"not implemented for DT_|dtype support list|not (?:currently )?supported on the NPU",
         sticky=r"error code(?: is|:)? ?507\d{3}|aicore exception|vector core execution is abnormal|FORCE STOP",
@@ -112,10 +117,12 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     "hpu": TorchDevice(
         plugin="habana_frameworks.torch.core",
+        distribution="habana_torch_plugin",
+        toolkit="gaudi",
         packages=(
             index("https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple"),
             "habana-torch-plugin==1.23.*",
-            *_CATALOG,
+            *CATALOG,
         ),
         # Eager: an error is raised where it happens. Without the second, int64 is computed in int32.
         variables=(_ALONE, ("PT_HPU_LAZY_MODE", "0"), ("PT_ENABLE_INT64_SUPPORT", "1")),
@@ -125,10 +132,11 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     "xla": TorchDevice(
         plugin="torch_xla",
+        distribution="torch_xla",
         platform="TPU",
         option="bf16_matmul",
         coarse="bfloat16",
-        packages=(*torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *_CATALOG),
+        packages=(*torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
         sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",
@@ -138,15 +146,11 @@ DEVICES: dict[str, TorchDevice] = {
     "neuron": TorchDevice(
         target="xla",
         plugin="torch_neuronx",
+        distribution="torch_neuronx",
         platform="NEURON",
         option="auto_cast",
         coarse="bfloat16",
-        packages=(
-            index("https://pip.repos.neuron.amazonaws.com"),
-            "torch-neuronx==2.9.*",
-            "neuronx-cc==2.*",
-            *_CATALOG,
-        ),
+        packages=(index("https://pip.repos.neuron.amazonaws.com"), "torch-neuronx==2.9.*", "neuronx-cc==2.*", *CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
         sticky=r"NRT_EXEC_\w*|NRT_(?:UNINITIALIZED|CLOSED|HW_ERROR|TIMEOUT)|nrt_execute|UNAVAILABLE",

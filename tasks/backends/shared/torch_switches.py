@@ -6,10 +6,12 @@ import contextlib
 import functools
 import importlib
 import re
-from pathlib import Path
+import sys
+from importlib import metadata
 from typing import Any
 
 from tasks.backends.shared.packages import computing
+from tasks.backends.shared.torch_devices import TorchDevice
 from tasks.model import Unavailable
 
 
@@ -67,6 +69,10 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
+#: What `libraries` names: what comes with torch, and is no requirement of its own.
+LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "ROCm", "MIOpen")
+
+
 def libraries() -> str:
     """Versions of what computes for torch on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen, cuBLAS."""
     import torch
@@ -77,16 +83,35 @@ def libraries() -> str:
     return "".join(f", {name} {version}" for name, version in found.items() if version) + computing("cuBLAS")
 
 
-def driver() -> str:
-    """Version of the kernel's driver (Linux), "" where it does not say."""
-    for path, pattern in (
-        ("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
-        ("/sys/module/amdgpu/version", r"(\S+)"),
-    ):
-        with contextlib.suppress(OSError):
-            if match := re.search(pattern, Path(path).read_text()):
-                return match[1]
-    return ""
+def plugin(known: TorchDevice) -> str:
+    """Version of the plug-in that registered the device; its package knows more of it than its module."""
+    if not known.plugin:
+        return ""
+    version = getattr(sys.modules.get(known.plugin.partition(".")[0]), "__version__", "")
+    with contextlib.suppress(metadata.PackageNotFoundError):  # of a build from source
+        version = metadata.version(known.distribution)
+    return f", {known.distribution} {version}".rstrip()
+
+
+def driver(target: str) -> str:
+    """Version of the driver where torch tells it: Intel's is of the compute runtime, which is no part of the kernel."""
+    import torch
+
+    return str(getattr(torch.xpu.get_device_properties(0), "driver_version", "")) if target == "xpu" else ""
+
+
+def identity(target: str) -> list[str]:
+    """Which device this process sees, in words of a row's flags, where torch has its UUID; ROCm's is text, as rocminfo writes it."""
+    import torch
+
+    module: Any = getattr(torch, target)
+    found = (
+        str(getattr(module.get_device_properties(0), "uuid", "")) if hasattr(module, "get_device_properties") else ""
+    )
+    with contextlib.suppress(ValueError):
+        text = bytes.fromhex(found.replace("-", "")).decode("ascii")
+        found = f"GPU-{text}" if re.fullmatch("[0-9a-f]{16}", text) else found
+    return [f"uuid={found}"] if found else []
 
 
 def architecture() -> str:

@@ -1,0 +1,63 @@
+"""Which device of which node a row is of, and which one of this machine's its case is run on now."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from farm.fleet import detect, node, visible
+from farm.reproduce.find import ReproduceError, StoredCase
+from tasks.plugins import PluginError
+from tasks.vendors import BY_LABEL
+
+
+def choose(case: StoredCase, number: int) -> None:
+    """Give this process, and its children, one of this machine's devices, as a row's ``device_ids`` count them. Raises
+    ReproduceError where there is no such device."""
+    label = _vendor(case)
+    vendor = BY_LABEL.get(label)
+    if vendor is None:
+        raise ReproduceError(f"--device {number}: {case.spec.name} computes on the CPU")
+    try:
+        here = node.devices_here([], detect.here()).get(label)
+    except ValueError as error:  # also of a variable or a vendor that cannot be read
+        raise ReproduceError(f"--device {number}: {error}") from None
+    count = here.count if here else 0
+    if not 0 <= number < count:
+        there = "none" if not count else "device 0" if count == 1 else f"devices 0 to {count - 1}"
+        limit = visible.cap(vendor)
+        by = f" (${limit[1]} is {os.environ[limit[1]]!r})" if limit else ""
+        raise ReproduceError(f"--device {number}: this process has {there} of {vendor.name}{by}")
+    assert here is not None
+    os.environ.update(visible.given(label, [here.ids[number] if here.ids else str(number)]))
+
+
+def now(case: StoredCase, number: int | None = None) -> str:
+    """The number of the device that a case is run on here, the chosen or the first one; "" of the CPU's."""
+    return str(number or 0) if _vendor(case) in BY_LABEL else ""
+
+
+def told(host: str | None, device: str | None) -> str:
+    """ "device 1 of node-a"."""
+    return f"device {device} of {host or 'a node'}" if device else str(host or "")
+
+
+def here(device: str) -> str:
+    return told(socket.gethostname(), device)
+
+
+def elsewhere(case: StoredCase, device: str) -> str:
+    """What is to be said, after a result that is not the stored one, where the row is of another device than ``device``."""
+    stored = case.stored or {}
+    then, on = stored.get("device_ids"), stored.get("node")
+    if not then or not device or (then, on) == (device, socket.gethostname()):
+        return ""
+    again = f"; --device {then} asks that number here" if then.isdigit() and then != device else ""
+    return f"the row is of {told(on, then)}, this ran on {here(device)}{again}"
+
+
+def _vendor(case: StoredCase) -> str:
+    try:
+        return case.spec.create().device_vendor
+    except (PluginError, ValueError):
+        return ""
