@@ -77,7 +77,7 @@ VENDORS: tuple[Vendor, ...] = (
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
-           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", hidden="-1", instead="CUDA_VISIBLE_DEVICES"),
+           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", numbered=True, hidden="-1", instead="CUDA_VISIBLE_DEVICES"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
            (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),
     Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),), config="configs/xpu.yaml"),

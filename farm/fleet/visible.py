@@ -71,7 +71,7 @@ def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] 
 
 def check(vendor: Vendor, count: int, env: Mapping[str, str] = os.environ) -> None:
     """Raises NonsenseVariable where a variable of visible devices names a number first that none of ``count`` devices has: CUDA
-    then shows none at all."""
+    and HIP then show none at all."""
     for name in vendor.heeded(env) if vendor.numbered else ():
         first = next(iter(devices(name, env.get(name, "")) or ()), "")
         if first.isdigit() and int(first) >= count:

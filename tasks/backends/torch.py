@@ -373,9 +373,9 @@ def _advised(error: BaseException) -> str:
     """The first line of an error, and what to do where the wheel is not for this driver or this device."""
     said = _line(error)
     for words, what in (
-        (r"too old", "; or name a torch for this driver among its packages"),
+        (r"too old|driver version is insufficient", "; or name a torch for this driver among its packages"),
         (
-            r"no kernel image|NoBinaryForGpu",
+            r"no kernel image|NoBinaryForGpu|invalid device function|was built for \d+ devices?",
             "; this torch has no code for this device: name one that has among its packages",
         ),
     ):

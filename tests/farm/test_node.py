@@ -144,6 +144,9 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "zero")
     assert node_command.main(["detect"]) == 2 and "$CUDA_VISIBLE_DEVICES is 'zero'" in capsys.readouterr().err
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "9")
+    assert node_command.main(["detect"]) == 2
+    assert "$HIP_VISIBLE_DEVICES is '9', and this machine has devices 0 to 1 of AMD" in capsys.readouterr().err
 
 
 def test_nonsense_in_a_variable_is_named(

@@ -17,7 +17,7 @@ from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
 from tasks.backends.shared import drivers, packages, torch_switches
 from tasks.backends.shared.torch_devices import DEVICES
-from tasks.backends.torch import TorchEager
+from tasks.backends.torch import TorchEager, _advised
 from tasks.model import Flushes, Form, Program, Unavailable
 from tasks.vendors import TORCH_DEVICES
 
@@ -92,6 +92,20 @@ def test_a_missing_device_says_why(device: str, reason: str, monkeypatch: pytest
 def test_a_device_that_is_called_by_its_vendor_or_product_is_named_as_torch_names_it(name: str, meant: str) -> None:
     with pytest.raises(Unavailable, match=rf"knows no device type '{name}' .*; did you mean torch-{meant}\?"):
         eager(name).start()
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("hipErrorInsufficientDriver: driver version is insufficient for runtime version", "for this driver"),
+        ("HIP error: invalid device function", "has no code for this device"),
+        ("The program was built for 1 devices\nBuild program log: unsupported target", "has no code for this device"),
+        ("HIP error: unspecified launch failure", ""),
+    ],
+)
+def test_what_a_device_says_that_this_torch_is_not_for_comes_with_what_to_do(words: str, advice: str) -> None:
+    said = _advised(RuntimeError(words))
+    assert said.startswith(words.splitlines()[0]) and (advice in said if advice else said == words)
 
 
 def test_a_driver_that_is_too_old_for_the_wheel_is_said_in_torchs_words(monkeypatch: pytest.MonkeyPatch) -> None:
