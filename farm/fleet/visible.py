@@ -93,7 +93,7 @@ def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.env
     name, told, joined = vendor.visible[0], vendor.heeded(env)[0], ",".join(numbers)
     named = devices(told, env[told]) if told in env else None
     if named == tuple(numbers):
-        return {}
+        return {} if told == name else {name: joined}
     if named == () and told != name:  # as Ray sets it for a task without the other vendor's devices
         named = None
     if named is not None:

@@ -184,7 +184,11 @@ def _own_kernel(form: Form, group: Group) -> str:
         given = [name for name, _ in form.kwargs["v"]]
         arguments = ", ".join(f"x[{k!r}]" if k in given else repr(v) for k, v in taken.items())
         made = f"OP = lambda **x: module.{name}.apply({arguments})"
-    interpreted = ["os.environ.setdefault('TRITON_INTERPRET', str(int(not torch.accelerator.is_available())))"]
+    asked = one.outside()
+    beside = ["    sys.modules['farm'] = unittest.mock.MagicMock()"] * ("farm" in asked)
+    beside += ["os.environ.setdefault('TRITON_INTERPRET', str(int(not torch.accelerator.is_available())))"] * (
+        "triton" in asked
+    )
     return "\n".join(
         [
             "# The kernel is loaded from its own file: it must still be there. Of the farm, that file needs the decorator alone.",
@@ -192,8 +196,7 @@ def _own_kernel(form: Form, group: Group) -> str:
             "",
             "if importlib.util.find_spec('tasks') is None:",
             "    sys.modules['tasks'] = types.SimpleNamespace(op=lambda **_: lambda function: function)",
-            "    sys.modules['farm'] = unittest.mock.MagicMock()",
-            *(interpreted if "triton" in one.outside() else []),
+            *beside,
             *load_lines(file, one.root),
             made,
         ]

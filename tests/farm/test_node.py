@@ -216,7 +216,12 @@ def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest
             {"HIP_VISIBLE_DEVICES": "1"},
         ),  # which ROCm reads where HIP's is not set
         ("amd", ["0"], {"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "3"}, {"HIP_VISIBLE_DEVICES": "3"}),
-        ("amd", ["1"], {"CUDA_VISIBLE_DEVICES": "1"}, {}),  # Ray has set that one
+        (
+            "amd",
+            ["1"],
+            {"CUDA_VISIBLE_DEVICES": "1"},
+            {"HIP_VISIBLE_DEVICES": "1"},
+        ),  # Ray has set that one: the same card
         (
             "amd",
             ["1"],
