@@ -167,7 +167,7 @@ class TorchEager(Backend):
             ones = torch.ones(2, device=self.target)
             return (ones + ones).cpu()
 
-        smoke_test(self.target, compute, "1 + 1", words=_advised)
+        smoke_test(self.device, compute, "1 + 1", words=_advised)
 
     @property
     def tf32(self) -> bool:

@@ -108,6 +108,33 @@ def test_what_a_device_says_that_this_torch_is_not_for_comes_with_what_to_do(wor
     assert said.startswith(words.splitlines()[0]) and (advice in said if advice else said == words)
 
 
+def test_a_device_that_computes_nothing_is_called_as_its_backend_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ones(*size: int, device: str) -> Any:
+        raise RuntimeError("HIP error: invalid device function\nHIP kernel errors might be reported later")
+
+    monkeypatch.setattr(torch, "ones", ones)
+    with pytest.raises(
+        Unavailable, match=r"^rocm: smoke test failed \(1 \+ 1\): HIP error: invalid device function; this torch"
+    ):
+        eager("rocm")._try()  # torch calls it cuda
+
+
+def test_what_rocm_torch_was_built_with_is_no_version_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = eager("rocm")
+    for name in ("_accelerator", "_try"):
+        monkeypatch.setattr(backend, name, lambda: "AMD Instinct MI300X")
+    monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
+    monkeypatch.setattr(torch_switches, "architecture", lambda: "gfx942")
+    monkeypatch.setattr(torch_switches, "identity", lambda target: [])
+    monkeypatch.setattr(drivers, "driver", lambda label: "")
+    monkeypatch.setattr(torch.version, "hip", "7.2.26015")
+    monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
+    before = torch.is_warn_always_enabled()
+    info = backend.start()
+    torch.set_warn_always(before)
+    assert info.driver_version == "" and "ROCm 7.2.26015" in info.runtime_version
+
+
 def test_a_driver_that_is_too_old_for_the_wheel_is_said_in_torchs_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver"
 
