@@ -84,7 +84,7 @@ VENDORS: tuple[Vendor, ...] = (
     Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/accel/accel*", "/dev/hl[0-9]*"), (("1da3", "12"),), (),
            (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),), config="configs/gaudi.yaml", exclusive=True),
     Vendor("huawei", "Huawei", "NPU", ("ASCEND_RT_VISIBLE_DEVICES",), ("/dev/davinci[0-9]*",), (("19e5", "12"),), (),
-           (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),)),
+           (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),), numbered=True),
     Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"), (("1ae0", "12"),), exclusive=True),
     # Ray counts cores of a chip; without the tool a chip counts as one.
     Vendor("aws", "AWS Neuron", "neuron_cores", ("NEURON_RT_VISIBLE_CORES",), ("/dev/neuron[0-9]*",), (("1d0f", "12"),), (),

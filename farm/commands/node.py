@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from farm.commandline import refusing
-from farm.fleet import node
+from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
 from farm.work import monitoring
 from tasks.cache import default_cache
@@ -103,7 +103,9 @@ def _set(variables: Mapping[str, str]) -> list[str]:
 def _print(findings: Mapping[str, Finding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     for label, found in findings.items():
-        print(f"{label:11} {found.words}")
+        limit = visible.cap(found.vendor) if found.count else None
+        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: {limit[0] or 'none'} offered" if limit else ""
+        print(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}")
     offered = node.ray_node(node.devices_here([], findings))
     print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))

@@ -149,6 +149,30 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     assert "$HIP_VISIBLE_DEVICES is '9', and this machine has devices 0 to 1 of AMD" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("env", "code", "says"),
+    [
+        ({"ASCEND_RT_VISIBLE_DEVICES": "7"}, 2, "$ASCEND_RT_VISIBLE_DEVICES is '7', and this machine has devices 0 to 1 of Huawei"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1"}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '1': 1 offered"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '': none offered"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, 0, "npu-smi info -m lists 2\n"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_leaves_devices_out_is_told_where_they_are_found(
+    env: dict[str, str],
+    code: int,
+    says: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command(root, "npu-smi", "for i in 0 1; do echo $i 0 $i Ascend 910B3; done")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert node_command.main(["detect"]) == code
+    assert says in "".join(capsys.readouterr())
+
+
 def test_nonsense_in_a_variable_is_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
