@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import os
@@ -42,7 +43,7 @@ class Finding:
 
     models: one name a device, "" where it cannot be told; count: devices in Ray's count; because: what was found
     where; without: what was looked for and is not there; ids: by which a process is given the devices, where numbers do
-    not do.
+    not do; denied: device nodes that this user may not open, each with the group that may.
     """
 
     vendor: Vendor
@@ -51,10 +52,21 @@ class Finding:
     because: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
+    denied: tuple[tuple[str, str], ...] = ()
 
     @property
     def words(self) -> str:
-        """What was found, for people."""
+        """What was found, for people, and what keeps this user from it."""
+        return "; ".join([self._found, *([self._denied] if self.denied else [])])
+
+    @property
+    def _denied(self) -> str:
+        groups = ",".join(dict.fromkeys(group for _, group in self.denied if group))
+        how = f": sudo usermod -aG {groups} $USER, and log in again" if groups else ""
+        return f"this user may not open {', '.join(path for path, _ in self.denied)}{how}"
+
+    @property
+    def _found(self) -> str:
         if self.count:
             models = ", ".join(sorted({m for m in self.models if m}))
             return f"{self.count} × {models or self.vendor.name}: {'; '.join(self.because)}"
@@ -79,6 +91,7 @@ class _Search:
     lists: list[list[str]] = field(default_factory=list)  # models by each source that counts devices
     counted: int = 0  # devices as a command counts them in Ray's units
     ids: list[str] = field(default_factory=list)
+    denied: list[tuple[str, str]] = field(default_factory=list)
 
     def files(self) -> int:
         """Number of its device nodes."""
@@ -86,6 +99,7 @@ class _Search:
         for pattern in self.vendor.files:
             mine = [p for p in _glob(self.root, pattern) if self._is_mine(p)]
             found += len(mine)
+            self.denied += [(p, _group(self.root, p)) for p in mine if not _opens(self.root, p)]
             if mine:
                 self.because += mine
             else:
@@ -166,6 +180,7 @@ def _search(vendor: Vendor, root: Path) -> Finding:
         tuple(dict.fromkeys(search.because)),
         tuple(search.without),
         tuple(search.ids),
+        tuple(search.denied),
     )
 
 
@@ -234,6 +249,21 @@ def _read(root: Path, path: str) -> str:
         return (root / path.lstrip("/")).read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _opens(root: Path, path: str) -> bool:
+    """Whether this process may read and write a device node; a folder of sysfs is none."""
+    return path.startswith("/sys/") or os.access(root / path.lstrip("/"), os.R_OK | os.W_OK)
+
+
+def _group(root: Path, path: str) -> str:
+    """The group whose members may open a device node, "" where that is root's or none may."""
+    with contextlib.suppress(ImportError, OSError, KeyError):
+        import grp  # Windows has none
+
+        found = os.stat(root / path.lstrip("/"))
+        return grp.getgrgid(found.st_gid).gr_name if found.st_gid and found.st_mode & 0o060 == 0o060 else ""
+    return ""
 
 
 def _short(pattern: str) -> str:

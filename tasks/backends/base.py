@@ -137,6 +137,9 @@ class Backend:
         ) as error:  # a plugin may bring any device, so an unknown one is no mistake before it is asked for
             meant = self.called.get(self.device)
             if self.device in self.devices or not (like := [meant] if meant else near(self.device, self.devices)):
+                how = drivers.brings(str(error)) if type(error) is Unavailable else ""
+                if how:
+                    raise Unavailable(f"{error}; {how}") from None
                 raise
             runtime = self.name.partition("-")[0]
             raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None

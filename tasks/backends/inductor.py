@@ -100,7 +100,9 @@ class Inductor(TorchEager):
             import importlib.util
 
             if importlib.util.find_spec("triton") is None:
-                raise Unavailable("inductor needs triton on this device: it is not installed")
+                own = " ".join(self.known.packages)
+                how = f"; a torch for this device brings it: name {own} among its packages" if own else ""
+                raise Unavailable(f"inductor needs triton on this device: it is not installed{how}")
         if self.target != "mps":
             self._try_compiled()
         return info

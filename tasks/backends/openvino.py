@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import glob
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Arm, Backend, importing, smoke_test
+from tasks.backends.needs import Missing, Need
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 from tasks.variables import threads
-from tasks.vendors import device_number
+from tasks.vendors import BY_LABEL, device_number
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {
@@ -65,6 +67,16 @@ _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|out of memory|OUT_OF_(HOST_|DEVICE_)?(MEMORY|RESOURCES)|Failed to allocate", re.IGNORECASE
 )
 _STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_COMMAND_QUEUE", re.IGNORECASE)
+
+#: What OpenVINO finds devices of each kind by (its page "Additional Configurations for Hardware"); of an NPU's no system has a package.
+_DRIVERS = {
+    "GPU": Need(
+        "Intel's OpenCL driver",
+        lambda: "",
+        {"apt-get": "intel-opencl-icd", "dnf": "intel-compute-runtime", "pacman": "intel-compute-runtime"},
+    ),
+    "NPU": Need("Intel's driver of it (https://github.com/intel/linux-npu-driver)", lambda: ""),
+}
 
 #: The property of an NPU that says it (openvino/runtime/intel_npu/properties.hpp); a GPU has none.
 _NPU_DRIVER = "NPU_DRIVER_VERSION"
@@ -130,10 +142,9 @@ class OpenVino(Backend):
         found = list(core.available_devices)
         if number := device_number() if self._target in ("GPU", "NPU") else 0:
             self._target = f"{self._target}.{number}"
-            if self._target not in found:
-                raise Unavailable(f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}")
-        if self._target not in found and self._target not in {x.partition(".")[0] for x in found}:
-            raise Unavailable(f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}")
+        # A number is asked for by it, a kind alone is the first of it.
+        if self._target not in (found if number else (*found, *(x.partition(".")[0] for x in found))):
+            raise self._not_found(found)
         self._asked = self._possible(core)
         read: dict[str, str] = {}
 
@@ -153,6 +164,17 @@ class OpenVino(Backend):
             compute_precision=_PRECISION.get(hint, hint),
             unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
+
+    def _not_found(self, found: Sequence[str]) -> Unavailable:
+        """That the device is not there, and what brings its kind where there is none of that."""
+        said = f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}"
+        kind = self._target.partition(".")[0]
+        if kind not in _DRIVERS or any(x.startswith(kind) for x in found):
+            return Unavailable(said)
+        nodes = BY_LABEL[self.device_vendor].files
+        if not any(map(glob.glob, nodes)):  # a driver brings nothing where there is no device
+            return Unavailable(f"{said}; there is no {' and no '.join(nodes)} here")
+        return Missing([_DRIVERS[kind]], f"{said}; {_DRIVERS[kind].what} is not there, or its device may not be opened")
 
     def _possible(self, core: Any) -> dict[str, Any]:
         """What is asked of the device, without what it cannot be asked: a precision that it has not (an NPU has no float32),

@@ -385,6 +385,23 @@ def test_amds_one_device_node_is_not_one_gpu(root: Path) -> None:
     assert found(root)["amd"] == (2, ("AMD Instinct MI300X",) * 2)
 
 
+def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_may(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /dev/kfd is of the groups render and video. A test's user may be root, who may open anything."""
+    plant(root, "/dev/kfd")
+    plant(root, "/sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 440\n")
+    assert detect.detect(root)["amd"].words == f"1 × AMD: /dev/kfd; {'/sys/class/kfd/kfd/topology/nodes/1/properties'}"
+    group = types.SimpleNamespace(st_gid=109, st_mode=0o20660)
+    monkeypatch.setattr(detect.os, "access", lambda path, mode: not str(path).endswith("/dev/kfd"))
+    monkeypatch.setattr(detect.os, "stat", lambda path: group)
+    monkeypatch.setattr("grp.getgrgid", lambda number: types.SimpleNamespace(gr_name={109: "render"}[number]))
+    words = detect.detect(root)["amd"].words
+    assert words.endswith("; this user may not open /dev/kfd: sudo usermod -aG render $USER, and log in again")
+    group.st_mode = 0o20000
+    assert detect.detect(root)["amd"].words.endswith("; this user may not open /dev/kfd")
+
+
 def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:
     pci(root, "10de", "0302")
     finding = detect.detect(root)["nvidia"]

@@ -21,6 +21,7 @@ from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec, iree, openvino
 from tasks.backends.base import FRACTION
 from tasks.backends.jax import Jax
+from tasks.backends.needs import Missing
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.shared import architectures, drivers, packages
 from tasks.backends.shared.torch_devices import DEVICES
@@ -197,6 +198,53 @@ def test_a_device_that_does_not_tell_its_precision_computes_in_what_it_can(
     monkeypatch.setattr(openvino.OpenVino, "_program", lambda self, compiled, values: two)
     info = openvino.OpenVino("openvino-npu", "npu", {}).probe()
     assert (info.compute_precision, info.unasked) == (precision, unasked)
+
+
+@pytest.mark.parametrize(
+    ("device", "installs", "says"),
+    [
+        ("gpu", ["intel-opencl-icd"], "finds no device GPU; it finds CPU; Intel's OpenCL driver is not there, or "),
+        (
+            "npu",
+            [],
+            "finds no device NPU; it finds CPU; Intel's driver of it (https://github.com/intel/linux-npu-driver) ",
+        ),
+    ],
+)
+def test_openvino_says_what_brings_a_device_that_it_does_not_find(
+    device: str, installs: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino, "_core", lambda: types.SimpleNamespace(available_devices=["CPU"]))
+    monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
+    monkeypatch.setattr("tasks.backends.needs.shutil.which", lambda name: name if name == "apt-get" else None)
+    monkeypatch.setattr(openvino.glob, "glob", lambda pattern: [])
+    with pytest.raises(Unavailable, match=r"it finds CPU; there is no /dev/\w+/\w+\* here$"):
+        openvino.OpenVino(f"openvino-{device}", device, {}).start()
+    monkeypatch.setattr(openvino.glob, "glob", lambda pattern: [pattern])
+    with pytest.raises(Missing) as caught:
+        openvino.OpenVino(f"openvino-{device}", device, {}).start()
+    assert says in str(caught.value) and [package for _, package in caught.value.installs] == installs
+
+
+@pytest.mark.parametrize(
+    ("said", "how"),
+    [
+        ("libhipblas.so.3: cannot open shared object file", "ROCm brings it: install that, and name its folder"),
+        ("Failed to load libamdhip64.so", "ROCm brings it"),
+        ("libascendcl.so: cannot open shared object file", "CANN brings it: source its set_env.sh first"),
+        ("libgomp.so.1: cannot open shared object file", ""),
+    ],
+)
+def test_what_brings_a_library_that_is_missing_is_said(said: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = OnnxRuntime("ort-rocm", "rocm", {})
+
+    def probe() -> RuntimeInfo:
+        raise Unavailable(said)
+
+    monkeypatch.setattr(made, "probe", probe)
+    with pytest.raises(Unavailable) as caught:
+        made.start()
+    assert str(caught.value).startswith(f"{said}; {how}" if how else said) and (how or str(caught.value) == said)
 
 
 @pytest.mark.parametrize(("number", "target"), [("", "GPU"), ("0", "GPU"), ("1", "GPU.1")])

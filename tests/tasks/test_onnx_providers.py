@@ -135,6 +135,14 @@ def test_a_convolution_of_cudas_provider_is_not_chosen_by_a_stopwatch() -> None:
     assert backend("cuda")._options["cudnn_conv_algo_search"] == "HEURISTIC"
 
 
+@pytest.mark.parametrize(
+    ("device", "where"), [("vsinpu", "with --use_vsinpu and name that wheel"), ("vitisai", "Ryzen AI software has it")]
+)
+def test_a_provider_that_no_index_has_says_where_it_is_had(device: str, where: str) -> None:
+    with pytest.raises(Unavailable, match=where):
+        backend(device)._find_provider(FakeOrt())
+
+
 def test_a_plugin_that_is_not_installed_is_named() -> None:
     with pytest.raises(Unavailable, match="has no QNNExecutionProvider.*onnxruntime_qnn cannot be imported"):
         backend("qnn")._find_provider(FakeOrt())

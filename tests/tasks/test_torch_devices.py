@@ -459,6 +459,13 @@ def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.M
         Inductor("inductor-hpu", "hpu", {}).probe()
 
 
+def test_inductor_without_triton_says_which_torch_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchEager, "probe", lambda self: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Unavailable, match=r"name .*whl/rocm7\.2 torch==2\.13\.0\+rocm7\.2 .*among its packages"):
+        Inductor("inductor-rocm", "rocm", {}).probe()
+
+
 def test_a_compiler_that_does_not_work_is_one_line_and_no_thousand_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(function: Any, **how: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -500,6 +507,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
+    monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: "")  # a test before this one loads a library
     monkeypatch.setattr("tasks.backends.base.cuda_driver.load", lambda: None)
     monkeypatch.setattr("tasks.backends.base.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
     monkeypatch.setattr("tasks.backends.base.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])

@@ -56,6 +56,17 @@ TOOLKITS = {
     ),
 }
 
+#: Libraries that no Python package brings, in the words of a loader that does not find them, and what does.
+_BROUGHT = (
+    (
+        r"lib(?:amdhip64|hip\w+|roc\w+|hsa-runtime64|MIOpen|migraphx\w*)\.so",
+        "ROCm brings it: install that, and name its folder (/opt/rocm/lib) in $LD_LIBRARY_PATH",
+    ),
+    (r"lib(?:ascend\w*|hccl|ge_\w+|opapi|acl_\w+)\.so", "CANN brings it: source its set_env.sh first"),
+    (r"libze_\w+\.so", "Intel's compute runtime (Level Zero) brings it"),
+    (r"lib(?:Synapse|hl-thunk|hcl)\.so", "SynapseAI brings it: install habanalabs-graph of the plug-in's release"),
+)
+
 
 def driver(label: str, root: Path = Path("/")) -> str:
     """Version of a vendor's driver in the kernel (Linux), "" where there is none or it does not say. ``root``: of the files."""
@@ -80,6 +91,11 @@ def toolkit(label: str) -> str:
         if version := _said(Path(folder) / known.file, known.pattern) or (named[0] if named else ""):
             return f"{known.name} {version}"
     return ""
+
+
+def brings(text: str) -> str:
+    """What brings a library that a runtime's error names, "" for none that is known."""
+    return next((what for words, what in _BROUGHT if re.search(words, text)), "")
 
 
 def _folder(place: str) -> str:

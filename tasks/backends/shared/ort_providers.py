@@ -34,6 +34,10 @@ class Provider:
     toolkit: str = ""
 
 
+def _built(flag: str) -> str:
+    return f"no wheel on PyPI has it: build onnxruntime with {flag} and name that wheel in the backend's packages"
+
+
 #: The extras name CUDA 13's runtime, cuFFT, cuRAND, NVRTC and cuDNN 9, which brings cuBLAS.
 _CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1", *cuda_13("cublas", "cudart", "cufft", "curand", "nvrtc"))
 
@@ -82,7 +86,13 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-migraphx==1.27.1",),
         toolkit="amd",
     ),
-    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
+    "vitisai": Provider(
+        "VitisAIExecutionProvider",
+        "AMD",
+        "amd-npu",
+        "NPU",
+        source="the wheel of AMD's Ryzen AI software has it (https://ryzenai.docs.amd.com): name that in the backend's packages",
+    ),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
     "openvino": Provider(
         "OpenVINOExecutionProvider",
@@ -92,13 +102,7 @@ PROVIDERS: dict[str, Provider] = {
         {"device_type": "CPU", "precision": "FP32"},
         packages=("onnxruntime-openvino==1.24.1",),
     ),
-    "dnnl": Provider(
-        "DnnlExecutionProvider",
-        "Intel",
-        "",
-        "CPU",
-        source="no wheel on PyPI has it: build onnxruntime with --use_dnnl and name that wheel in the backend's packages",
-    ),
+    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU", source=_built("--use_dnnl")),
     # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
     "qnn": Provider(
         "QNNExecutionProvider",
@@ -128,11 +132,11 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-cann==1.24.4", "numpy==1.26.4"),  # built with NumPy 1: "import numpy failed" with 2
         toolkit="huawei",
     ),
-    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
+    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU", source=_built("--use_xnnpack")),
     "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
-    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
-    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
-    "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
+    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU", source=_built("--use_acl")),
+    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_built("--use_rknpu")),
+    "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU", source=_built("--use_vsinpu")),
     "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
 }
 
