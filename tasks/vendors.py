@@ -135,6 +135,17 @@ CALLED: dict[str, str] = {label: device for device, (_, label) in TORCH_DEVICES.
 }
 
 
+def chosen_by(device: str) -> str:
+    """How one of several devices is chosen, of those that torch names so or people do: by a variable, as the end of a sentence."""
+    label = TORCH_DEVICES.get(CALLED.get(device, device), ("", device))[1]
+    names = BY_LABEL[label].visible[:1] if label in BY_LABEL else ()
+    said = (
+        ", ".join(f"${name}" for name in names)
+        or "its vendor's variable ($CUDA_VISIBLE_DEVICES, $HIP_VISIBLE_DEVICES, …)"
+    )
+    return f"which of several devices it is, {said} says when the farm is started"
+
+
 def device_number() -> int:
     """This process's device among the vendor's; 0 where it was given none by number."""
     given = os.environ.get(DEVICE_NUMBER, "")

@@ -17,6 +17,7 @@ from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.backends.shared.packages import computing, of_the_system
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
+from tasks.vendors import chosen_by
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,6 +43,8 @@ TF32_OPS = (
 )
 
 
+#: Options by which other programs are told the number of a device.
+_ONE_OF_SEVERAL = ("device", "device_id", "device_index", "gpu", "index", "ordinal")
 #: Variable of a child that shares its device with others: how much of it is its own.
 FRACTION = "FARM_DEVICE_FRACTION"
 
@@ -69,6 +72,7 @@ class Backend:
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
     toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
+    numbered: whether its devices are called with a number ("gpu.1").
     ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
     A subclass may set any of these per object, by device or options.
     """
@@ -93,6 +97,7 @@ class Backend:
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
+    numbered: bool = False
     ordinals: tuple[int, ...] = (0,)
     identity: tuple[str, ...] = ()
     #: What it was made of; None of one that no config names.
@@ -101,8 +106,9 @@ class Backend:
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
         if unknown := sorted(set(options) - set(options if self.takes is None else self.takes)):
+            how = f"; {chosen_by(device)}" if unknown[0] in _ONE_OF_SEVERAL else ""
             raise ValueError(
-                f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}"
+                f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}{how}"
             )
         others = [x for x in self.devices if x not in ("cpu", "aot")]
         if device == "gpu" and others and "gpu" not in others:
@@ -132,17 +138,8 @@ class Backend:
         try:
             self.found = secure(self.needs)
             info: Any = self.probe()
-        except (
-            Unavailable
-        ) as error:  # a plugin may bring any device, so an unknown one is no mistake before it is asked for
-            meant = self.called.get(self.device)
-            if self.device in self.devices or not (like := [meant] if meant else near(self.device, self.devices)):
-                how = drivers.brings(str(error)) if type(error) is Unavailable else ""
-                if how:
-                    raise Unavailable(f"{error}; {how}") from None
-                raise
-            runtime = self.name.partition("-")[0]
-            raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None
+        except Unavailable as error:
+            raise self._explained(error) from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
         if self.device_vendor == "nvidia" and self.resource != "CPU":
@@ -152,6 +149,19 @@ class Backend:
             runtime_version=", ".join(filter(None, (info.runtime_version, drivers.toolkit(self.toolkit)))),
             driver_version=info.driver_version or drivers.driver(self.device_vendor),
         )
+
+    def _explained(self, error: Unavailable) -> Unavailable:
+        """Why it cannot run, and what to do: another name of the device, or what brings a library that is missing. A plugin may
+        bring any device, so an unknown one is no mistake before it is asked for."""
+        kind = None if self.numbered else re.fullmatch(r"(.+)[.:]\d+", self.device)
+        name = kind[1] if kind else self.device
+        meant = self.called.get(name) or (name if kind and name in self.devices else "")
+        like = [] if self.device in self.devices else [meant] if meant else near(self.device, self.devices)
+        if like:
+            others = " or ".join(f"{self.name.partition('-')[0]}-{x}" for x in like)
+            return Unavailable(f"{error}; did you mean {others}?" + (f" ({chosen_by(like[0])})" if kind else ""))
+        how = drivers.brings(str(error)) if type(error) is Unavailable else ""
+        return Unavailable(f"{error}; {how}") if how else error
 
     def _of_nvidia(self, info: RuntimeInfo) -> RuntimeInfo:
         """With what the driver says of the GPU, for few runtimes do: which one a row is of, and of which model, since what one model gets

@@ -24,7 +24,7 @@ from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_lines import LEVELS
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
-from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
+from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.backends.shared.packages import ONNX, load_libraries
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
@@ -105,6 +105,7 @@ class OnnxRuntime(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices = tuple(PROVIDERS)
+    called = CALLED
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

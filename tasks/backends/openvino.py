@@ -110,6 +110,7 @@ class OpenVino(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices = ("cpu", "gpu", "npu")
+    numbered = True
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

@@ -99,6 +99,7 @@ class Tinygrad(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices = tuple(_DEVICE_VENDORS)
+    numbered = True
     packages: tuple[str, ...] = ("tinygrad==0.14.0", ONNX)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 

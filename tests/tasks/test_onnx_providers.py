@@ -143,6 +143,14 @@ def test_a_provider_that_no_index_has_says_where_it_is_had(device: str, where: s
         backend(device)._find_provider(FakeOrt())
 
 
+@pytest.mark.parametrize(("name", "meant"), module.CALLED.items())
+def test_a_provider_that_is_called_by_its_vendor_is_named(name: str, meant: str) -> None:
+    assert meant in PROVIDERS and name not in PROVIDERS
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(Unavailable, match=rf"has no {name}ExecutionProvider; .*; did you mean ort-{meant}\?$"):
+        backend(name).start()
+
+
 def test_a_plugin_that_is_not_installed_is_named() -> None:
     with pytest.raises(Unavailable, match="has no QNNExecutionProvider.*onnxruntime_qnn cannot be imported"):
         backend("qnn")._find_provider(FakeOrt())

@@ -95,6 +95,25 @@ def test_a_device_that_is_called_by_its_vendor_or_product_is_named_as_torch_name
 
 
 @pytest.mark.parametrize(
+    ("name", "meant", "variable"),
+    [
+        ("rocm.1", "rocm", r"\$HIP_VISIBLE_DEVICES"),
+        ("amd:1", "rocm", r"\$HIP_VISIBLE_DEVICES"),
+        ("npu.0", "npu", r"\$ASCEND_RT_VISIBLE_DEVICES"),
+    ],
+)
+def test_who_chooses_one_of_several_devices_is_told_the_variable(name: str, meant: str, variable: str) -> None:
+    how = rf"which of several devices it is, {variable} says when the farm is started"
+    with pytest.raises(Unavailable, match=rf"did you mean torch-{meant}\? \({how}\)$"):
+        eager(name).start()
+    for option in ("device", "index"):
+        with pytest.raises(ValueError, match=f"unknown option '{option}'; it takes .*; {how}$"):
+            TorchEager(f"torch-{meant}", meant, {option: 3})
+    with pytest.raises(ValueError, match="unknown option 'tf3'; it takes [^;]*$"):
+        eager("rocm", tf3=True)
+
+
+@pytest.mark.parametrize(
     ("words", "advice"),
     [
         ("hipErrorInsufficientDriver: driver version is insufficient for runtime version", "for this driver"),

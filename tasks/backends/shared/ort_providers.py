@@ -140,6 +140,18 @@ PROVIDERS: dict[str, Provider] = {
     "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
 }
 
+#: What people call providers by their vendor → the device of the one that is meant.
+CALLED = {
+    "amd": "migraphx",
+    "hip": "migraphx",
+    "nvidia": "cuda",
+    "intel": "openvino",
+    "huawei": "cann",
+    "ascend": "cann",
+    "qualcomm": "qnn",
+    "apple": "coreml",
+}
+
 #: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
 #: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
 EMULATED_SOC = "57"
