@@ -10,8 +10,9 @@ from typing import Any
 from tasks.arrays.torch_tree import AS_INTEGER, COMPLEX32
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, tensor_specs
+from tasks.backends.shared import onnx_graph
 from tasks.model import FORWARD, Form, Refusal
-from tasks.model.dtypes import dtype_name
+from tasks.model.dtypes import NATIVE, dtype_name
 
 
 class NoScript(Refusal):
@@ -73,6 +74,24 @@ def in_onnx(form: Form) -> None:
     """Raises NoScript for a form without an ONNX model."""
     if form.model is None:
         raise NoScript(f"no short script: a form {form.kind!r} without a model")
+
+
+#: Source of the memory of an array x of a dtype that numpy lacks, as ONNX has it: several numbers of less than a byte are in one.
+RAW = "np.frombuffer(numpy_helper.from_array(x).raw_data, f'u{x.itemsize}')"
+
+#: Source of the array of such memory: its sizes, its number of `tasks.model.dtypes.ELEMENT_TYPE`, its bytes.
+FROM_RAW = (
+    "read = lambda shape, kind, raw: numpy_helper.to_array(onnx.TensorProto(dims=shape, data_type=kind, raw_data=raw))"
+)
+
+
+def lacked(form: Form) -> tuple[dict[str, str], dict[str, str]]:
+    """The inputs, and the outputs, of a form's model that are no array of numpy's, by name: their dtypes."""
+    graph = onnx_graph.read(form.model or b"")
+    given, made = (
+        {x.name: x.dtype for x in values if x.dtype not in (*NATIVE, "str")} for values in (graph.inputs, graph.outputs)
+    )
+    return given, made
 
 
 def called(form: Form, name: str) -> tuple[str, ...]:
