@@ -154,6 +154,15 @@ def test_a_graph_of_many_nodes_and_outputs_has_a_script_of_as_few_lines(backend:
     assert [node.op_type for node in nodes["nodes"]] == ["Relu", "Neg", "Abs", "Exp", "Neg", "Abs", "Add"]
 
 
+def test_the_script_of_iree_gives_bytes_of_several_numbers() -> None:
+    x = np.ones(5, np_dtype("int4"))
+    inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [5])] for k, t in zip("xy", (22, 1)))
+    made = onnx.helper.make_graph([onnx.helper.make_node("Cast", ["x"], ["y"], to=1)], "one", inputs, outputs)
+    text = scripted(onnx.helper.make_model(made), {"x": x}, [x.astype(np.float32)], "iree-cpu")
+    compile(text, "iree", "exec")
+    assert "types = {'x': kinds.SINT_4}" in text and len(text.splitlines()) <= 40
+
+
 def test_the_script_of_ncnn_asks_pnnx_which_axis_is_the_batchs() -> None:
     x = np.zeros((4, 6), np.float32)
     text = scripted(graph("y = Relu(x)"), {"x": x}, [x], "ncnn-cpu")
