@@ -140,6 +140,27 @@ def test_a_case_is_made_small_and_fails_as_before(strategy: str, rows: int, plai
         farm.assert_correct(tail_lost, small.inputs, exact, "normalisation")
 
 
+def _in_16_bits(a: Any, b: Any) -> Any:
+    return (a.to(torch.int16) * b.to(torch.int16)).to(a.dtype)
+
+
+def _past_a_block(x: Any, index: Any) -> Any:
+    return torch.where(index > 20, x[index] + 1, x[index])
+
+
+def test_whole_numbers_are_made_small_to_where_the_fault_begins() -> None:
+    whole = {"shape": ["n"], "dtype": "int32", "low": -30000, "high": 30000}
+    index = {"shape": ["n"], "dtype": "int64", "low": 0, "high": "m"}
+    given = {"op_class": "exact", "cases": 4, "seed": 1}
+    bad = farm.fuzz(_in_16_bits, lambda a, b: a * b, {"a": whole, "b": whole}, {"n": (1, 40)}, ["int32"], **given)
+    a, b = (abs(int(x[0])) for x in farm.minimize(bad.findings[0].key).inputs.values())
+    assert 1 <= a <= 9 and a * (b - 1) <= 2**15 <= a * b + 1
+    dims = {"n": (1, 40), "m": (400, 600)}
+    bad = farm.fuzz(_past_a_block, lambda x, index: x[index], {"x": ["m"], "index": index}, dims, **given)
+    small = farm.minimize(bad.findings[0].key)
+    assert small.inputs["index"].tolist() == [21] and small.status == "wrong"
+
+
 def test_what_cannot_be_made_smaller_is_told() -> None:
     found = fuzz(tail_lost)
     for more, says in (({"strategy": "shrink-al"}, "did you mean shrink-all"), ({"budget": 3}, "3 runs are too few")):
