@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone; results: the
-    lake that its row is in, "" if it was not kept."""
+    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone, None where its
+    inputs were given; results: the lake that its row is in, "" if it was not kept."""
 
     key: str
-    seed: int
+    seed: int | None
     case_id: str
     dtype: str
     shapes: str
@@ -55,7 +55,8 @@ class Finding:
 
     def __str__(self) -> str:
         more = f", {self.count} such cases" if self.count > 1 else ""
-        return f"{self.case_id} [{self.shapes}] {self.message}{more}; seed {self.seed}"
+        drawn = f"; seed {self.seed}" if self.seed is not None else ""
+        return f"{self.case_id} [{self.shapes}] {self.message}{more}{drawn}"
 
 
 @dataclass(frozen=True)

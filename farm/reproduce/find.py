@@ -93,14 +93,14 @@ def parse(text: str, results: lakes.Lake) -> Key:
     return key
 
 
-def seed_of(row: Mapping[str, Any]) -> int:
-    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; else that of its run."""
+def seed_of(row: Mapping[str, Any]) -> int | None:
+    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; of no other does a seed alone make the inputs."""
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return drawn.seed_of(seed, place)
     if _generated(row):
         return fuzz.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
-    return seed
+    return None
 
 
 def _generated(row: Mapping[str, Any]) -> bool:
@@ -122,8 +122,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     right: Key | None = None
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
-        made = [r for r in rows if r["distribution"] == FUZZ or _generated(r)]
-        found = [r for r in made if seed_of(r) == seed and (not dtype or r["dtype"] == dtype)]
+        found = [r for r in rows if seed_of(r) == seed and (not dtype or r["dtype"] == dtype)]
         found.sort(key=lambda r: not Status(r["status"]).failed)
         if found and Status(found[0]["status"]).failed:
             return Key.of(found[0])
