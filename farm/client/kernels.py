@@ -47,13 +47,10 @@ class Kernel:
         made = KernelConfig(**{k: _plain(v) for k, v in plain.items()})
         return {"name": "user", "root": self.root, "kernels": [made.model_dump(by_alias=True)]}
 
-    @property
-    def importable(self) -> str:
-        """Why another process cannot have the functions; "" if it can."""
-        for what in ("kernel", "reference"):
-            if why := name_of(getattr(self.op, what))[1]:
-                return f"{what}: {why}"
-        return ""
+    def hindrance(self, script: bool = False) -> str:
+        """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
+        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in ("kernel", "reference"))
+        return next((f"{what}: {why}" for what, why in whys if why), "")
 
 
 def _plain(value: Any) -> Any:
@@ -220,8 +217,10 @@ def _complete(op: UserOp) -> None:
         raise ClientError(f"{op.name}: {error}") from None
 
 
-def name_of(function: Callable[..., Any] | str) -> tuple[str, str, str]:
-    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up in)."""
+def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
+    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up in).
+
+    script: one of the script that runs can be imported of its file."""
     if isinstance(function, str):
         return function, "", str(Path.cwd())
     module = getattr(function, "__module__", None) or ""
@@ -235,7 +234,7 @@ def name_of(function: Callable[..., Any] | str) -> tuple[str, str, str]:
         return named, f"{called} is made inside another function: move it to the top of a file", cwd
     if file is None or not file.is_file():
         return named, f"{called} is of no file: put it into one", cwd
-    if module == "__main__":
+    if module == "__main__" and not script:
         return named, f"{called} is of the script that runs: put it into a module that the script imports", cwd
     found: Any = place
     for word in called.split("."):

@@ -401,6 +401,17 @@ def test_what_is_no_tensor_is_told_and_a_row_that_was_not_kept_names_no_command(
     assert "the reference called sys.exit(3)" in gone
 
 
+def test_a_kernel_that_this_process_alone_has_is_shown_again_by_a_call() -> None:
+    bad = fuzz(tail_lost, reference=lambda x, weight: exact(x, weight))
+    (found,) = bad.findings
+    call, _, why = found.command.partition("  # ")
+    assert "<lambda> is made inside another function" in why
+    with pytest.raises(AssertionError, match=re.escape(call)):
+        bad.check()
+    assert eval(call, {"farm": farm}).same
+    assert fuzz(tail_lost).findings[0].command.startswith("farm reproduce '")
+
+
 def test_names_that_name_nothing_are_lines() -> None:
     for call, says in (
         (lambda: farm.fuzz("no.where:kernel"), "no module 'no.where'"),
