@@ -75,7 +75,7 @@ def kernel_of(
     declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     if isinstance(dims, Mapping) or dims is None:
-        changes["dims"] = {k: _sizes(v) for k, v in (dims or {}).items()}
+        changes["dims"] = {k: _sizes(k, v) for k, v in (dims or {}).items()}
     else:
         raise ClientError(f"dims: {dims!r} is no mapping: give the ends of every dimension, e.g. {{'n': (1, 2048)}}")
     if isinstance(changes.get("kwargs"), Mapping):
@@ -110,8 +110,13 @@ def kernel_of(
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
 
 
-def _sizes(given: Any) -> Any:
-    return [given] if type(given) is int else list(given) if isinstance(given, (tuple, list, range)) else given
+def _sizes(name: str, given: Any) -> Any:
+    made = [given] if type(given) is int else list(given) if isinstance(given, (tuple, list, range)) else given
+    if isinstance(made, list) and [type(n) for n in made] == [int, int] and made[0] > made[1]:
+        raise ClientError(
+            f"dims.{name}: {given!r} ends before it begins; give (smallest, largest): {tuple(made[::-1])}"
+        )
+    return made
 
 
 def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
