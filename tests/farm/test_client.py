@@ -16,8 +16,9 @@ import tasks
 from farm import lake
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
+from farm.lake.key import Key
 from tasks.catalogs import told
-from tasks.catalogs.user import load
+from tasks.catalogs.user import drawn, load
 
 INPUTS = {"x": ["b", "n"], "weight": ["n"]}
 DIMS = {"b": (1, 4), "n": (1, 600)}
@@ -119,6 +120,24 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         assert command([named]) == 0 and "reproduced" in capsys.readouterr().out
     assert command(["seed:x"]) == 2 and "'seed:x' is no seed: seed:NUMBER" in capsys.readouterr().err
     assert report([]) in (0, 1) and "user:tail_lost" in capsys.readouterr().out
+
+
+def adds_one(x: Any, weight: Any) -> Any:
+    return rms_norm(x, weight) + 1
+
+
+def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None:
+    found = fuzz(tail_lost).findings[0]
+    fuzz(rms_norm)  # its case of this seed passes: it is not meant
+    assert farm.reproduce(seed=found.seed).key == found.key
+    other = fuzz(adds_one)
+    key = next(str(Key.of(r)) for r in other.rows.to_dict("records") if drawn.seed_of(7, r["sample"]) == found.seed)
+    for call in (farm.reproduce, farm.minimize):
+        with pytest.raises(farm.ClientError, match="2 kernels have a case of the seed") as raised:
+            call(seed=found.seed)
+        assert f"'{found.key}'" in str(raised.value) and f"'{key}'" in str(raised.value)
+        assert call(seed=found.seed, run=other.run_id).key == call(key).key == key
+    assert command([f"seed:{found.seed}"]) == 2 and found.key in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
