@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor
+from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor, device_number
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
@@ -108,6 +108,18 @@ def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.env
     if not joined or (name in env and devices(name, env[name]) == tuple(numbers)):
         return {}
     return {name: f"level_zero:{joined}" if name == _SELECTOR else joined}
+
+
+def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
+    """What the devices are called that a backend computes on where nobody gave it others: the first that are visible; "" for the CPU's."""
+    try:
+        made = spec.create() if spec else None
+    except PluginError:
+        made = None
+    if made is None or made.device_vendor not in BY_LABEL or made.emulated:
+        return ""
+    at = [device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
+    return ",".join(called(made.device_vendor, [str(n) for n in at], env))
 
 
 def given(label: str, numbers: Sequence[str]) -> dict[str, str]:

@@ -268,6 +268,24 @@ def test_a_task_sees_the_devices_that_ray_gave_it(
 
 
 @pytest.mark.parametrize(
+    ("backend", "env", "called"),
+    [
+        ("torch-cuda", {}, "0"),
+        ("torch-cuda", {"CUDA_VISIBLE_DEVICES": "3,5"}, "3"),  # as Slurm gives two of a node's
+        ("torch-cuda", {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, "MIG-1"),
+        ("nccl-cuda", {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, "4,5,6,7"),
+        ("torch-rocm", {"HIP_VISIBLE_DEVICES": "2,3"}, "2"),
+        ("torch-cpu", {"CUDA_VISIBLE_DEVICES": "3"}, ""),
+        (None, {}, ""),
+    ],
+)
+def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
+    backend: str | None, env: dict[str, str], called: str
+) -> None:
+    assert visible.first(BackendSpec.parse(backend) if backend else None, env) == called
+
+
+@pytest.mark.parametrize(
     ("backend", "hidden"),
     [
         (None, {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
