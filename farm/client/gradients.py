@@ -17,7 +17,6 @@ from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass
 
-
 #: Said of a function that no differences can be taken of, nor a gradient be checked by them.
 RANDOM = (
     "the function is random: two runs of it on the same inputs differ; seed it in every call (def seeded(x): torch.manual_seed(0); "
