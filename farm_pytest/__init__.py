@@ -60,7 +60,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         function = named if named is not None else _called_like(metafunc)
         cases = Cases.of(function, **given)
     except (ClientError, TypeError) as error:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: @pytest.mark.farm: {error}") from None
+        # As pytest tells of a wrong `parametrize`: of any other exception it shows its own frames.
+        text = f"{metafunc.definition.nodeid}: @pytest.mark.farm: {error}"
+        raise pytest.fail.Exception(text, pytrace=False) from None
     many = list(cases)
     metafunc.parametrize("farm_case", many, ids=[case.name for case in many], indirect=True)
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 class Command:
     """A vendor's command that lists devices. pattern: matches once a device (multi-line), its group "model" the name,
     its group "count" how many Ray counts in it (cores of a chip) where that is not one. Group "part": it is a part of a
-    device, and a process is given it, and the others beside it, by group "id" and not by number."""
+    device, and a process is given it, and the others beside it, by group "id" and not by number. opens: it lists only
+    what this user may open."""
 
     argv: tuple[str, ...]
     pattern: str
+    opens: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,10 @@ VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
            (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
            (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, exclusive=_EXCLUSIVE, hidden=""),
-    # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
+    # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs. rocm-smi reads sysfs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
-           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", numbered=True, hidden="-1", instead="CUDA_VISIBLE_DEVICES"),
+           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)", opens=False),), config="configs/rocm.yaml", numbered=True, hidden="-1", instead="CUDA_VISIBLE_DEVICES"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
            (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),
     Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),), config="configs/xpu.yaml"),

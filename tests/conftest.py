@@ -56,6 +56,25 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
+@pytest.fixture
+def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
+    from farm.fleet import envs
+
+    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[None]:
+    """The children of one test serve the next of its file."""
+    from farm.work.child_pool import POOL
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(POOL, "close", lambda: None)
+        yield
+    POOL.close()
+
+
 def launch(
     *args: object, timeout: float = 300, dashboard: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,12 @@ from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass
 
+#: Said of a function that no differences can be taken of, nor a gradient be checked by them.
+RANDOM = (
+    "the function is random: two runs of it on the same inputs differ; seed it in every call (def seeded(x): torch.manual_seed(0); "
+    "return dropout(x)), or make what it draws an input"
+)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -156,9 +162,7 @@ def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt:
     """Of outputs that autograd knows no way to from the inputs: whether they depend on them all the same."""
     import torch
 
-    with torch.no_grad():
-        outputs = torch_tree.leaves(call(*(x.clone() if isinstance(x, torch.Tensor) else x for x in args)))
-    floating = [y if autograd.is_differentiable(y) else None for y in outputs]
+    floating = [y if autograd.is_differentiable(y) else None for y in _outputs(call, args)]
     if all(y is None for y in floating):
         return Check(check, True, None, "no output is a floating tensor", judged=False)
     ones = [None if y is None else torch.ones_like(y) for y in floating]
@@ -167,7 +171,7 @@ def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt:
         [np.zeros(x.shape) for place, x in enumerate(autograd.tensors(args, {})) if place in wrt],
     )
     if oracle is None:
-        return Check(check, True, None, why, judged=False)
+        return Check(check, True, None, _random(call, args) or why, judged=False)
     if any(np.any(y) for y in oracle.references):
         words = (
             "the outputs depend on the inputs, and autograd knows no way from one to the other: something detaches them"
@@ -196,7 +200,7 @@ def _compared(
     more = {} if eps is None else {"step": eps}
     oracle, why = autograd.second_oracle(problem, found, **more)
     if oracle is None:
-        return Check(check, True, None, why, judged=False)
+        return Check(check, True, None, _random(call, wide) or why, judged=False)
     leaves = [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in zip(found, oracle.references)]
     compared = compare_oracles(found, leaves, OpClass.COMPOSITE)
     forgiven = bool(atol or rtol) and all(
@@ -204,7 +208,26 @@ def _compared(
     )
     units = float(compared["units"])
     passed = units <= USUAL_UNITS or forgiven
-    return Check(check, passed, units, f"{units:.3g} error units from differences in float64, {compared['detail']}")
+    said = [f"{units:.3g} error units from differences in float64, {compared['detail']}"]
+    if not passed and (random := _random(call, wide)):
+        said.append(random)
+    return Check(check, passed, units, "; ".join(said))
+
+
+def _outputs(call: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
+    """What the function computes, without a graph; it may write to its arguments."""
+    import torch
+
+    with torch.no_grad():
+        return torch_tree.leaves(call(*(x.clone() if isinstance(x, torch.Tensor) else x for x in args)))
+
+
+def _random(call: Callable[..., Any], args: Sequence[Any]) -> str:
+    """What is to be said of a function whose runs on the same inputs differ, "" if they do not. Some runs of those that drop few of
+    few elements are alike."""
+    first = _outputs(call, args)
+    pairs = (pair for _ in range(8) for pair in zip(first, _outputs(call, args)))
+    return "" if all(torch_tree.same(x, y) for x, y in pairs if autograd.is_differentiable(x)) else RANDOM
 
 
 def validate_autograd_function(

@@ -47,13 +47,10 @@ class Kernel:
         made = KernelConfig(**{k: _plain(v) for k, v in plain.items()})
         return {"name": "user", "root": self.root, "kernels": [made.model_dump(by_alias=True)]}
 
-    @property
-    def importable(self) -> str:
-        """Why another process cannot have the functions; "" if it can."""
-        for what in ("kernel", "reference"):
-            if why := name_of(getattr(self.op, what))[1]:
-                return f"{what}: {why}"
-        return ""
+    def hindrance(self, script: bool = False) -> str:
+        """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
+        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in ("kernel", "reference"))
+        return next((f"{what}: {why}" for what, why in whys if why), "")
 
 
 def _plain(value: Any) -> Any:
@@ -78,7 +75,7 @@ def kernel_of(
     declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     if isinstance(dims, Mapping) or dims is None:
-        changes["dims"] = {k: _sizes(v) for k, v in (dims or {}).items()}
+        changes["dims"] = {k: _sizes(k, v) for k, v in (dims or {}).items()}
     else:
         raise ClientError(f"dims: {dims!r} is no mapping: give the ends of every dimension, e.g. {{'n': (1, 2048)}}")
     if isinstance(changes.get("kwargs"), Mapping):
@@ -113,8 +110,13 @@ def kernel_of(
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
 
 
-def _sizes(given: Any) -> Any:
-    return [given] if type(given) is int else list(given) if isinstance(given, (tuple, list, range)) else given
+def _sizes(name: str, given: Any) -> Any:
+    made = [given] if type(given) is int else list(given) if isinstance(given, (tuple, list, range)) else given
+    if isinstance(made, list) and [type(n) for n in made] == [int, int] and made[0] > made[1]:
+        raise ClientError(
+            f"dims.{name}: {given!r} ends before it begins; give (smallest, largest): {tuple(made[::-1])}"
+        )
+    return made
 
 
 def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
@@ -220,8 +222,10 @@ def _complete(op: UserOp) -> None:
         raise ClientError(f"{op.name}: {error}") from None
 
 
-def name_of(function: Callable[..., Any] | str) -> tuple[str, str, str]:
-    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up in)."""
+def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
+    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up in).
+
+    script: one of the script that runs can be imported of its file."""
     if isinstance(function, str):
         return function, "", str(Path.cwd())
     module = getattr(function, "__module__", None) or ""
@@ -235,7 +239,7 @@ def name_of(function: Callable[..., Any] | str) -> tuple[str, str, str]:
         return named, f"{called} is made inside another function: move it to the top of a file", cwd
     if file is None or not file.is_file():
         return named, f"{called} is of no file: put it into one", cwd
-    if module == "__main__":
+    if module == "__main__" and not script:
         return named, f"{called} is of the script that runs: put it into a module that the script imports", cwd
     found: Any = place
     for word in called.split("."):

@@ -45,7 +45,7 @@ class Reproduction:
     there were none; same: whether the status is the stored one."""
 
     key: str
-    seed: int
+    seed: int | None
     inputs: dict[str, np.ndarray] = field(repr=False)
     expected: list[np.ndarray | None] = field(repr=False)
     actual: list[np.ndarray] | None = field(repr=False)
@@ -76,7 +76,7 @@ def reproduce(
     row = found.row
     return Reproduction(
         str(Key.of(case.row)),
-        seed if seed is not None else seed_of(case.row),
+        seed_of(case.row),
         dict(zip(case.names, case.sample.arrays)),
         [leaf.reference for leaf in found.expected],
         found.actual,

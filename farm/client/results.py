@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone; results: the
-    lake that its row is in, "" if it was not kept."""
+    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone, None where its
+    inputs were given; results: the lake that its row is in, "" if it was not kept; only_here: why no other process can run it
+    again, "" if one can."""
 
     key: str
-    seed: int
+    seed: int | None
     case_id: str
     dtype: str
     shapes: str
@@ -37,6 +38,7 @@ class Finding:
     error_units: float | None
     count: int
     results: str
+    only_here: str
     row: dict[str, Any] = field(repr=False, compare=False)
 
     @functools.cached_property
@@ -48,14 +50,17 @@ class Finding:
 
     @property
     def command(self) -> str:
-        """The command that shows it again; "" if its row was not kept."""
+        """The command that shows it again, or the call where this process alone has the functions; "" if its row was not kept."""
         if not self.results:
             return ""
+        if self.only_here:
+            return f"farm.reproduce({self.key!r}, results={self.results!r})  # in this process alone: {self.only_here}"
         return f"farm reproduce '{self.key}'" + (f" --results {self.results}" if self.results != "results" else "")
 
     def __str__(self) -> str:
         more = f", {self.count} such cases" if self.count > 1 else ""
-        return f"{self.case_id} [{self.shapes}] {self.message}{more}; seed {self.seed}"
+        drawn = f"; seed {self.seed}" if self.seed is not None else ""
+        return f"{self.case_id} [{self.shapes}] {self.message}{more}{drawn}"
 
 
 @dataclass(frozen=True)
@@ -88,23 +93,23 @@ class Result:
         return unjudged(zip(self.rows["status"], self.rows["error"]))
 
 
-def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config) -> Result:
+def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config, only_here: str) -> Result:
     """The result of a run's rows."""
     failing = rows[rows["status"].isin([s.value for s in Status if s.failed])]
     new = not_known(failing, config)
     counts = {str(k): int(v) for k, v in rows["status"].value_counts().items()}
     good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
-    found = tuple(_findings(new, results))
+    found = tuple(_findings(new, results, only_here))
     return Result(str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found)
 
 
-def _findings(failing: pd.DataFrame, results: str) -> Iterator[Finding]:
+def _findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:
     """The failures, those of one check, dtype, status and kind together."""
     keys = ["check", "op", "dtype", "backend", "status", "kind"]
     for _, group in failing.groupby(keys, sort=False, dropna=False):
         elements = group["shapes"].map(_elements)
         row = {str(k): v for k, v in group.iloc[int(elements.argmin())].to_dict().items()}
-        yield finding(row, results, len(group))
+        yield _finding(row, results, only_here, len(group))
 
 
 def _elements(shapes: Any) -> int:
@@ -117,7 +122,7 @@ def _elements(shapes: Any) -> int:
     return total
 
 
-def finding(row: Mapping[str, Any], results: str, count: int) -> Finding:
+def _finding(row: Mapping[str, Any], results: str, only_here: str, count: int) -> Finding:
     units = row.get("error_units")
     return Finding(
         str(Key.of(row)),
@@ -131,5 +136,6 @@ def finding(row: Mapping[str, Any], results: str, count: int) -> Finding:
         None if units is None or units != units else float(units),
         count,
         results,
+        only_here,
         dict(row),
     )

@@ -46,8 +46,8 @@ def config_of(kernel: Kernel, **settings: Any) -> Config:
 def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: bool) -> Result:
     """Judge a kernel as `farm run` would. results: the lake (None: one that is thrown away); isolate: in child processes,
     where a crash or a hang is a row. Raises ClientError."""
-    if isolate and kernel.importable:
-        raise ClientError(f"isolate: a child process cannot import the functions: {kernel.importable}")
+    if isolate and (why := kernel.hindrance()):
+        raise ClientError(f"isolate: a child process cannot import the functions: {why}")
     with contextlib.ExitStack() as end:
         end.enter_context(undisturbed())
         place = (
@@ -73,4 +73,4 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
     if missing:
         raise ClientError(f"the run {record['run_id']} is incomplete: {missing}")
     LIVE[record["run_id"]] = kernel
-    return told_of(rows, record, "" if results is None else place, config)
+    return told_of(rows, record, "" if results is None else place, config, kernel.hindrance(script=True))

@@ -34,7 +34,7 @@ class Smaller:
     did not fail any more; flaky: whether it fails only at times; told: what else is to be said."""
 
     key: str
-    seed: int
+    seed: int | None
     inputs: dict[str, np.ndarray]
     shapes: dict[str, tuple[int, ...]]
     original_shapes: dict[str, tuple[int, ...]]
@@ -87,7 +87,7 @@ def minimize(
         before, after = (dict(zip(case.names, x.arrays.values())) for x in (first, last))
     return Smaller(
         name,
-        seed if seed is not None else seed_of(case.row),
+        seed_of(case.row),
         after,
         {k: tuple(x.shape) for k, x in after.items()},
         {k: tuple(x.shape) for k, x in before.items()},

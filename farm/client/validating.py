@@ -140,7 +140,7 @@ def _judged(
 
 def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:
     """The reference of a group's one sample, from a child process if that can import it. Raises ClientError."""
-    if kernel.importable:
+    if kernel.hindrance():
         return prepare(group, cache)[1]
     atexit.register(POOL.close)
     job = Job(name="validate", cache=str(cache), limits=Limits(deadline_s), prepare=(wire.ToPrepare(group),))

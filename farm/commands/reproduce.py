@@ -92,7 +92,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     outcome = run_child(case) if child else run_here(case)
-    device = places.now(case, args.device)
+    device = places.now(case)
     print_outcome(case, outcome, device)
     shown, refused = True, None
     if args.script:

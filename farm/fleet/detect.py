@@ -41,8 +41,8 @@ class UnknownVendor(Refusal):
 class Finding:
     """What was found of one vendor.
 
-    models: one name a device, "" where it cannot be told; count: devices in Ray's count; because: what was found
-    where; without: what was looked for and is not there; ids: by which a process is given the devices, where numbers do
+    models: one name a device, "" where it cannot be told; count: devices in Ray's count that this user may open; because:
+    what was found where; without: what was looked for and is not there; ids: by which a process is given the devices, where numbers do
     not do; denied: device nodes that this user may not open, each with the group that may.
     """
 
@@ -55,6 +55,11 @@ class Finding:
     denied: tuple[tuple[str, str], ...] = ()
 
     @property
+    def shut(self) -> bool:
+        """Whether devices are here, with a driver, and this user may open none."""
+        return bool(self.denied) and not self.count
+
+    @property
     def words(self) -> str:
         """What was found, for people, and what keeps this user from it."""
         return "; ".join([self._found, *([self._denied] if self.denied else [])])
@@ -63,13 +68,14 @@ class Finding:
     def _denied(self) -> str:
         groups = ",".join(dict.fromkeys(group for _, group in self.denied if group))
         how = f": sudo usermod -aG {groups} $USER, and log in again" if groups else ""
-        return f"this user may not open {', '.join(path for path, _ in self.denied)}{how}"
+        none = "" if self.count else ", so none is offered"
+        return f"this user may not open {', '.join(path for path, _ in self.denied)}{none}{how}"
 
     @property
     def _found(self) -> str:
-        if self.count:
+        if self.count or self.denied:
             models = ", ".join(sorted({m for m in self.models if m}))
-            return f"{self.count} × {models or self.vendor.name}: {'; '.join(self.because)}"
+            return f"{self.count or len(self.models)} × {models or self.vendor.name}: {'; '.join(self.because)}"
         if self.because:
             return f"no driver: {'; '.join(self.because)}, but {', '.join(self.without)}"
         return f"none: {', '.join(self.without)}"
@@ -77,6 +83,8 @@ class Finding:
     @property
     def reason(self) -> str:
         """Why a backend of this vendor's device cannot run here."""
+        if self.shut:
+            return f"{self._denied} (${OVERRIDE}={self.vendor.label} tries it all the same)"
         return f"no {self.vendor.name} device on this node ({', '.join(self.without) or 'its label or ' + OVERRIDE + ' says so'})"
 
 
@@ -90,6 +98,7 @@ class _Search:
     without: list[str] = field(default_factory=list)
     lists: list[list[str]] = field(default_factory=list)  # models by each source that counts devices
     counted: int = 0  # devices as a command counts them in Ray's units
+    opened: bool = False  # by a command, which so has told what this user may open
     ids: list[str] = field(default_factory=list)
     denied: list[tuple[str, str]] = field(default_factory=list)
 
@@ -150,6 +159,7 @@ class _Search:
                 continue
             self.because.append(f"{' '.join(command.argv)} lists {len(matches)}")
             self.lists.append([(m.groupdict().get("model") or "").strip() for m in matches])
+            self.opened |= command.opens
             self.counted = max(self.counted, sum(int(m.groupdict().get("count") or 1) for m in matches))
             if any(m.groupdict().get("part") for m in matches):
                 self.ids = [m["id"] for m in matches]
@@ -173,10 +183,13 @@ def _search(vendor: Vendor, root: Path) -> Finding:
     listed = max(search.lists, key=len, default=[])
     # Files are counted where nothing better is there: AMD has one for all, and one may be a part of a device.
     models = listed or [""] * nodes
+    count = search.counted or len(models)
+    if search.denied and not search.opened:
+        count = min(count, nodes - len(search.denied))
     return Finding(
         vendor,
         tuple(models),
-        search.counted or len(models),
+        count,
         tuple(dict.fromkeys(search.because)),
         tuple(search.without),
         tuple(search.ids),
@@ -188,13 +201,13 @@ def detected(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
     """Vendor label → one model name a device ("" unknown) of what this node has; vendors it has none of are left out.
 
     $FARM_VENDORS or the node's Ray ``labels`` override what the machine shows. A device on the bus without a driver
-    is listed as well: whether it can be used, only its runtime can say. Raises UnknownVendor for a label of
-    $FARM_VENDORS that nobody knows.
+    is listed as well: whether it can be used, only its runtime can say; one that this user may not open is not. Raises
+    UnknownVendor for a label of $FARM_VENDORS that nobody knows.
     """
     told = _told(labels or {})
     if told is not None:
         return {label: [""] for label in told}
-    return {label: list(f.models) or [""] for label, f in here().items() if f.because}
+    return {label: list(f.models) or [""] for label, f in here().items() if f.because and not f.shut}
 
 
 def missing(label: str, labels: Mapping[str, str] | None = None) -> str:

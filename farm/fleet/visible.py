@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor
+from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor, device_number
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
@@ -81,26 +81,45 @@ def check(vendor: Vendor, count: int, env: Mapping[str, str] = os.environ) -> No
             )
 
 
+def called(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What the vendor's variable calls those of this process's devices that Ray gave a task; () where it names no such device.
+
+    numbers: as Ray counts them from 0, or as it has written them into that variable. One that the node was started with names
+    the devices behind the numbers.
+    """
+    vendor = BY_LABEL.get(label)
+    told = vendor.heeded(env)[0] if vendor and vendor.visible else ""
+    named = devices(told, env[told]) if told in env else None
+    # Another vendor's variable names none where Ray has set it for a task without that one's devices.
+    if vendor is None or named is None or named == tuple(numbers) or (not named and told != vendor.visible[0]):
+        return tuple(numbers)
+    return tuple(named[int(n)] for n in numbers) if all(n.isdigit() and int(n) < len(named) for n in numbers) else ()
+
+
 def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The vendor's own variable for those of this process's devices that Ray gave a task; {} if it stands so already.
 
-    numbers: as Ray counts them from 0; on a node of several vendors Ray sets the variable of one. A variable that the node
-    was started with names the devices behind the numbers.
+    numbers: as `called` takes them; on a node of several vendors Ray sets the variable of one.
     """
     vendor = BY_LABEL.get(label)
-    if vendor is None or not numbers or not vendor.visible:
+    if vendor is None or not vendor.visible:
         return {}
-    name, told, joined = vendor.visible[0], vendor.heeded(env)[0], ",".join(numbers)
-    named = devices(told, env[told]) if told in env else None
-    if named == tuple(numbers):
-        return {} if told == name else {name: joined}
-    if named == () and told != name:  # as Ray sets it for a task without the other vendor's devices
-        named = None
-    if named is not None:
-        if not all(n.isdigit() and int(n) < len(named) for n in numbers):
-            return {}
-        joined = ",".join(named[int(n)] for n in numbers)
+    name, joined = vendor.visible[0], ",".join(called(label, numbers, env))
+    if not joined or (name in env and devices(name, env[name]) == tuple(numbers)):
+        return {}
     return {name: f"level_zero:{joined}" if name == _SELECTOR else joined}
+
+
+def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
+    """What the devices are called that a backend computes on where nobody gave it others: the first that are visible; "" for the CPU's."""
+    try:
+        made = spec.create() if spec else None
+    except PluginError:
+        made = None
+    if made is None or made.device_vendor not in BY_LABEL or made.emulated:
+        return ""
+    at = [device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
+    return ",".join(called(made.device_vendor, [str(n) for n in at], env))
 
 
 def given(label: str, numbers: Sequence[str]) -> dict[str, str]:

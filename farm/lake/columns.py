@@ -30,7 +30,9 @@ class Origin:
     vendor: str = column("string", "origin", "who ships the runtime", default="")
     device: str = column("string", "origin", "the device as the runtime names it", default="")
     device_ids: str | None = column(
-        "string", "origin", "numbers of the devices that Ray gave the case, of those of its node; empty for the CPU"
+        "string",
+        "origin",
+        "devices of its node that the case ran on, as the variable of visible devices calls them; empty for the CPU",
     )
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
     runtime_version: str = column("string", "origin", "version of the runtime", default="")

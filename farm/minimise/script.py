@@ -23,7 +23,7 @@ from tasks.counterparts.table import FRAMEWORKS
 from tasks.judge.plain import allowed, tolerance_of
 from tasks.judge.policy import OWN_TOLERANCE, only_stored
 from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, is_complex, is_inexact
-from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name
+from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_dtype
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
@@ -48,6 +48,7 @@ def short(
     """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
+    form = replace(form, results=tuple(leaf.dtype for leaf in expected))
     try:
         call = backend.few_lines(form)
         imports, given, form = _begun(form, group, row, writer)
@@ -158,10 +159,9 @@ class _Writer:
         self.packed = self.exotic = False
 
     def dtype(self, name: str) -> str:
-        if name == "str":
-            return "object"
-        if name == "bool":
-            return "bool"
+        name = np_dtype(name).name  # complex32 is told as what it travels in
+        if name in ("object", "bool"):
+            return name
         if name in NATIVE:
             return f"np.{name}"
         self.exotic = True
@@ -328,8 +328,8 @@ def _described(expected: Sequence[Leaf], op_class: str) -> list[str]:
     ]
     odd = f" or not all(np.isfinite(got[k].astype(complex)).all() for k in {finite})" * bool(finite)
     return [
-        f"expected = {[(leaf.dtype, tuple(leaf.shape)) for leaf in expected]}",
-        'found = [(str(a.dtype).replace("object", "str"), a.shape) for a in map(np.asarray, got)]',
+        f"expected = {[(np_dtype(leaf.dtype).name, tuple(leaf.shape)) for leaf in expected]}",
+        "found = [(str(a.dtype), a.shape) for a in map(np.asarray, got)]",
         'print("expected", expected, "got", found)',
         f'raise SystemExit("wrong" if found != expected{odd} else 0)',
     ]

@@ -93,14 +93,14 @@ def parse(text: str, results: lakes.Lake) -> Key:
     return key
 
 
-def seed_of(row: Mapping[str, Any]) -> int:
-    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; else that of its run."""
+def seed_of(row: Mapping[str, Any]) -> int | None:
+    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; of no other does a seed alone make the inputs."""
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return drawn.seed_of(seed, place)
     if _generated(row):
         return fuzz.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
-    return seed
+    return None
 
 
 def _generated(row: Mapping[str, Any]) -> bool:
@@ -112,24 +112,27 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     """The key of the case that a seed made: the first that failed of the newest run in which one failed, else the first of the
     newest run that has one. Every kernel has a case of each seed: it is the one that fails that is meant.
 
-    dtype, run: narrow that. Raises ReproduceError."""
+    dtype, run: narrow that. Raises ReproduceError, also where it is several kernels' that do, or that do not."""
     if seed is None:
         raise ReproduceError("name a case: a seed, or the key run_id:case_id:backend as a report prints it")
     known = lakes.known_runs(results)
     if run not in ("last", "all"):
         lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
-    right: Key | None = None
+    found: dict[bool, dict[str, Key]] = {True: {}, False: {}}
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
-        made = [r for r in rows if r["distribution"] == FUZZ or _generated(r)]
-        found = [r for r in made if seed_of(r) == seed and (not dtype or r["dtype"] == dtype)]
-        found.sort(key=lambda r: not Status(r["status"]).failed)
-        if found and Status(found[0]["status"]).failed:
-            return Key.of(found[0])
-        right = right or (Key.of(found[0]) if found else None)
-    if right is not None:
-        return right
+        for row in rows:
+            if seed_of(row) == seed and (not dtype or row["dtype"] == dtype):
+                found[Status(row["status"]).failed].setdefault(row["op"], Key.of(row))
+    if several := found[True] or found[False]:
+        if len(several) > 1:
+            keys = " or ".join(f"'{key}'" for key in several.values())
+            raise ReproduceError(
+                f"{len(several)} kernels have a case of the seed {seed}: say which is meant by its key, {keys}; farm.reproduce and "
+                "farm.minimize also take its run= beside the seed"
+            )
+        return next(iter(several.values()))
     where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
     other = f" in {dtype}" if dtype else ""
     raise ReproduceError(

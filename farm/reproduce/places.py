@@ -22,19 +22,21 @@ def choose(case: StoredCase, number: int) -> None:
         here = node.devices_here([], detect.here()).get(label)
     except ValueError as error:  # also of a variable or a vendor that cannot be read
         raise ReproduceError(f"--device {number}: {error}") from None
-    count = here.count if here else 0
-    if not 0 <= number < count:
-        there = "none" if not count else "device 0" if count == 1 else f"devices 0 to {count - 1}"
+    ids = here.ids if here and not any(name in os.environ for name in vendor.visible) else ()
+    names = ids or [visible.called(label, [str(n)])[0] for n in range(here.count if here else 0)]
+    counted = [name if name.isdigit() else str(n) for n, name in enumerate(names)]
+    if str(number) not in counted:
+        there = f"device{'s' * (len(counted) > 1)} {', '.join(counted)}" if counted else "none"
         limit = visible.cap(vendor)
         by = f" (${limit[1]} is {os.environ[limit[1]]!r})" if limit else ""
         raise ReproduceError(f"--device {number}: this process has {there} of {vendor.name}{by}")
-    assert here is not None
-    os.environ.update(visible.given(label, [here.ids[number] if here.ids else str(number)]))
+    at = counted.index(str(number))
+    os.environ.update(visible.given(label, [ids[at] if ids else str(at)]))
 
 
-def now(case: StoredCase, number: int | None = None) -> str:
-    """The number of the device that a case is run on here, the chosen or the first one; "" of the CPU's."""
-    return str(number or 0) if _vendor(case) in BY_LABEL else ""
+def now(case: StoredCase) -> str:
+    """What the devices are called that a case is run on here; "" of the CPU's."""
+    return visible.first(case.spec)
 
 
 def told(host: str | None, device: str | None) -> str:

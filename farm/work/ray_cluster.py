@@ -344,7 +344,9 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
     names: the nodes' own names by id; vendor: whose device the job was given, "" for none.
     """
     node, devices = _here()
-    job = replace(job, host=names.get(node, ""), device=",".join(devices) if vendor else "")
+    job = replace(
+        job, host=names.get(node, ""), device=",".join(visible.called(vendor, devices) or devices) if vendor else ""
+    )
     place = Place(node, job.device)
     if place in job.avoid:
         # As long as this task holds the device, nobody is given it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import socket
 import tempfile
 import time
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs, scratch
+from farm.fleet import envs, scratch, visible
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
@@ -283,6 +284,8 @@ class _Batch:
         self._spoils = collections.Counter[int]()  # right after a case alone, by that case
         self._since = time.monotonic()
         self._node = job.host or socket.gethostname()
+        # Ray numbers no devices of a node's second vendor, and a run without Ray gives none by number.
+        self._device = job.device or visible.first(job.backend, os.environ | job.env)
 
     @property
     def left(self) -> list[int]:
@@ -432,7 +435,7 @@ class _Batch:
         rows = [d.row for d in done]
         name = self.job.backend.name if self.job.backend else ""
         return wire.Rows(
-            to_stream(rows, Origin.of(self.job.run_id, name, self.info, self._node, self.job.device)),
+            to_stream(rows, Origin.of(self.job.run_id, name, self.info, self._node, self._device)),
             tuple(d.number for d in done),
             dict(collections.Counter(r.status for r in rows)),
             (sum(r.build_ms or 0.0 for r in rows), sum(r.run_ms or 0.0 for r in rows)),

@@ -16,7 +16,7 @@ from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, vulkan_lines
 from tasks.backends.shared import architectures, artefacts, onnx_graph
-from tasks.backends.shared.few_lines import ALL, FewLines, in_onnx
+from tasks.backends.shared.few_lines import ALL, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -207,6 +207,19 @@ class Iree(Backend):
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
         flags = [x for x in (*FLAGS, *self._flags) if "input-type" not in x]
+        taken = {
+            k: x for k, x in lacked(form)[0].items() if x in PACKED_BITS
+        }  # as results its arrays have none of these
+        given, own = "iree.runtime.asdevicearray(config.device, x)", list[str]()
+        if taken:
+            own = [
+                "kinds, rt, where = iree.runtime.HalElementType, iree.runtime, iree.runtime.MemoryType.DEVICE_LOCAL",
+                f"types = {{{', '.join(f'{k!r}: kinds.{_ELEMENT.get(x, x)}' for k, x in taken.items())}}}",
+                "more = {'memory_type': where, 'allowed_usage': rt.BufferUsage.DEFAULT, 'device': config.device}",
+                "put = lambda raw: config.device.allocator.allocate_buffer_copy(buffer=raw, **more)",
+            ]
+            view = f"rt.HalBufferView(put({RAW}), x.shape, types[k])"
+            given = f"rt.DeviceArray(config.device, {view}) if k in types else {given}"
         once = (
             'onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), "minimal.onnx")',
             'command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", "minimal.onnx", "-o", "minimal.mlir"]',
@@ -215,7 +228,8 @@ class Iree(Backend):
             f'config = iree.runtime.Config("{self._target.driver}")',
             "module = iree.runtime.VmModule.copy_buffer(config.vm_instance, code)",
             "call = iree.runtime.load_vm_module(module, config)[model.graph.name]",
-            "given = [iree.runtime.asdevicearray(config.device, x) for x in feeds.values()]",
+            *own,
+            f"given = [{given} for k, x in feeds.items()]",
         )
         lines = ("found = call(*given)", f"got = [np.array(x) for x in ({ALL})]")
         imports = ["import subprocess, sys", "import iree.compiler, iree.runtime"]

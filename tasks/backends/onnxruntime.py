@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
-from tasks.backends.shared import cuda_driver, ort_lines, ort_shapes
+from tasks.backends.shared import cuda_driver, ort_lines, ort_shapes, ort_timings
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.native_output import captured
@@ -315,6 +315,16 @@ class OnnxRuntime(Backend):
             return {"gpu_mem_limit": str(bound)} | self._options
         return self._options
 
+    @property
+    def _timed(self) -> bool:
+        """Whether kernels are chosen by timings that are kept: TensorRT's, where the backend's options do not say otherwise."""
+        return self.device == "tensorrt" and not any("timing_cache" in name for name in self._options)
+
+    def _timings(self) -> contextlib.AbstractContextManager[dict[str, str]]:
+        """Options of the provider while a session is made, beside its own."""
+        libraries = self._known.libraries
+        return ort_timings.kept(libraries[1][0]) if self._timed and libraries else contextlib.nullcontext({})
+
     def _session(self, ort: Any, model: bytes, alone: bool = True) -> Any:
         """alone: nothing may be left to the CPU, not what is there by design either."""
         options = ort.SessionOptions()
@@ -333,8 +343,11 @@ class OnnxRuntime(Backend):
             options.add_provider_for_devices(self._devices, self._options)
             providers = None
         try:
-            # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.
-            return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+            with self._timings() as timed:
+                if timed:
+                    providers = [(self._provider, given | timed)]
+                # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.
+                return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
         except Exception as error:
             text = str(error)
             if _CPU_FORBIDDEN in text:
@@ -377,6 +390,8 @@ class OnnxRuntime(Backend):
         flags = [f"{k}={v}" for k, v in sorted(self._options.items())]
         if self._level:
             flags.append(f"graph_optimization={self._level}")
+        if self._timed:
+            flags.append("timings=kept")
         return " ".join(flags)
 
 

@@ -15,10 +15,10 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Arm, Backend, importing, smoke_test
 from tasks.backends.needs import Missing, Need
 from tasks.backends.shared.eager import eager_torch
-from tasks.backends.shared.few_lines import FewLines, in_onnx
+from tasks.backends.shared.few_lines import FROM_RAW, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.model.dtypes import NATIVE, PACKED_BITS
+from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS
 from tasks.variables import threads
 from tasks.vendors import BY_LABEL, device_number
 
@@ -205,11 +205,24 @@ class OpenVino(Backend):
 
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
+        given, made = lacked(form)
+        taken = "{k: x for k, x in feeds.items() if k in names}"
+        got, own = "np.array(found[port])", list[str]()
+        if elements := {k: _ELEMENT[dtype] for k, dtype in given.items() if dtype in _ELEMENT}:
+            own += [f"types = {elements}", f"held = {{k: {RAW}.copy() for k, x in feeds.items() if k in types}}"]
+            tensor = "ov.Tensor(held[k], list(x.shape), getattr(ov.Type, types[k]))"  # which holds no memory itself
+            taken = taken.replace("k: x", f"k: {tensor} if k in types else x")
+        if kinds := {_ELEMENT[dtype]: ELEMENT_TYPE[dtype] for dtype in made.values() if dtype in _ELEMENT}:
+            own += [FROM_RAW, f"kinds = {kinds}"]
+            tensor = "read((t := request.get_tensor(port)).shape, kinds[kind], np.array(t.data).tobytes())"
+            got = f"{tensor} if (kind := port.element_type.to_string()) in kinds else {got}"
         lines = (
             f"compiled = ov.Core().compile_model(ov.Core().read_model(model.SerializeToString()), {self._target!r}, {self._asked!r})",
             "names = {x for port in compiled.inputs for x in port.names}  # an input that nothing takes is not among them",
-            "found = compiled({k: x for k, x in feeds.items() if k in names})",
-            "got = [np.array(found[port]) for port in compiled.outputs]",
+            *own,
+            "request = compiled.create_infer_request()",
+            f"found = request.infer({taken})",
+            f"got = [{got} for port in compiled.outputs]",
         )
         return FewLines(("import openvino as ov",), lines)
 

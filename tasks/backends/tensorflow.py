@@ -38,6 +38,12 @@ UNSUPPORTED = re.compile(
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted")
 #: An op that has kernels for other devices alone, where TensorFlow may not take one of those (2.21).
 _ELSEWHERE = re.compile(r"Could not satisfy (?:explicit )?device specification")
+#: Ops of a graph that hand values on, or ask of them but their shape.
+_MOVES = frozenset(
+    "_Arg _Retval _Send _Recv _HostSend _HostRecv Assert Const Identity NoOp Placeholder Rank ReadVariableOp Shape ShapeN Size".split()
+)
+#: Numbers of types (types.proto) of what is no tensor of a model's, or may be a shape: none, int32, string, int64, bool, resource, variant.
+_SHAPES = {0, 3, 7, 9, 10, 20, 21}
 
 
 def quiet(onednn: bool) -> None:
@@ -118,17 +124,21 @@ class TensorFlow(Backend):
             )
 
         strict = self._kind == "GPU" and not (saved or self.compiled)
+        graph = saved and self._kind == "GPU"
         function: Any = tf.function(call, jit_compile=True, autograph=False) if self.compiled else call
-        program = Program(lambda: [], asked, flags=self._flags(form))
+        program, elsewhere = Program(lambda: [], asked, flags=self._flags(form)), list[str]()
 
         def run() -> list[np.ndarray]:
-            with tf.device(asked), _nowhere_else(tf) if strict else contextlib.nullcontext():
+            first = program.placement == asked  # what is in a graph is told once
+            seen = placed(asked, elsewhere) if graph and first else contextlib.nullcontext()
+            with tf.device(asked), _nowhere_else(tf) if strict else seen:
                 out = function(*given)
-            # A SavedModel's ops without a kernel for the device are put on the CPU, and what is loaded has some that must be there.
             where = sorted({x.device.rpartition("/device:")[2] for x in out})
             program.placement = ",".join(where)
             if any(not x.startswith(self._kind) for x in where):
                 program.fallback = f"the result lives on {program.placement}, not on {self._kind}"
+            elif elsewhere:
+                program.fallback = f"computed elsewhere than on {asked[1:]}: {', '.join(elsewhere)}"
             return [np.array(x.numpy()) for x in out]
 
         if self.compiled:
@@ -169,6 +179,33 @@ def _nowhere_else(tf: Any) -> Iterator[None]:
         raise
     finally:
         tf.config.set_soft_device_placement(before)
+
+
+@contextlib.contextmanager
+def placed(asked: str, elsewhere: list[str]) -> Iterator[None]:
+    """Around the first call of a SavedModel: the ops that TensorFlow puts on another device than the one that is asked for, in a graph
+    where it may: what is loaded has some that must be on the CPU."""
+    from tensorflow.python.eager import context
+
+    told = context.context()
+    told.enable_run_metadata()
+    try:
+        yield
+        graphs = [g for one in told.export_run_metadata().function_graphs for g in one.partition_graphs]
+    finally:
+        told.disable_run_metadata()
+    nodes = [n for graph in graphs for n in graph.node]
+    found = {
+        f"{n.op} on {at}" for n in nodes if (at := n.device.rpartition("/device:")[2]) != asked[1:] and _computes(n)
+    }
+    elsewhere += sorted(found)
+
+
+def _computes(node: Any) -> bool:
+    """Whether a node of a graph computes with numbers of the model's: integers alone are shapes, which TensorFlow has on the CPU by
+    design."""
+    types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}
+    return node.op not in _MOVES and bool(types - _SHAPES)
 
 
 def _signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., list[Any]]:

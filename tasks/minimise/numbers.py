@@ -27,6 +27,30 @@ def plainer_values(hunt: Hunt) -> Search[None]:
             for plainer in _WAYS:
                 if (yield from _tried(hunt, [name], _at(place, plainer))):
                     break
+    for name, x in hunt.best.arrays.items():
+        if x.dtype.kind in "iu" and x.size:
+            yield from _nearer_to_zero(hunt, name)
+
+
+def _nearer_to_zero(hunt: Hunt, name: str) -> Search[None]:
+    """Make whole numbers that no plain ones can stand for the least that fail, if all larger ones do too: a threshold is one."""
+    first = hunt.best.arrays[name]
+    places: list[int | None] = [*range(first.size)] if first.size <= EACH else [None]
+    for place in places:
+        largest = max(abs(int(x)) for x in (first.min(), first.max()))
+        for step in (1 << k for k in reversed(range(largest.bit_length()))):
+            less = _less(step) if place is None else _at(place, _less(step))
+            x = hunt.best.arrays[name]
+            if not np.array_equal(made := less(x), x):
+                yield from hunt.take(hunt.best.with_arrays({name: made}))
+
+
+def _less(step: int) -> Plainer:
+    def plainer(x: np.ndarray) -> np.ndarray:
+        wide = x.astype(object)  # no dtype's ends are in the way
+        return np.asarray(np.where(abs(wide) >= step, wide - np.sign(wide) * step, wide)).astype(x.dtype)
+
+    return plainer
 
 
 def _tried(hunt: Hunt, names: list[str], plainer: Plainer) -> Search[bool]:

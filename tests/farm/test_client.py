@@ -16,8 +16,9 @@ import tasks
 from farm import lake
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
+from farm.lake.key import Key
 from tasks.catalogs import told
-from tasks.catalogs.user import load
+from tasks.catalogs.user import drawn, load
 
 INPUTS = {"x": ["b", "n"], "weight": ["n"]}
 DIMS = {"b": (1, 4), "n": (1, 600)}
@@ -121,6 +122,24 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
     assert report([]) in (0, 1) and "user:tail_lost" in capsys.readouterr().out
 
 
+def adds_one(x: Any, weight: Any) -> Any:
+    return rms_norm(x, weight) + 1
+
+
+def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None:
+    found = fuzz(tail_lost).findings[0]
+    fuzz(rms_norm)  # its case of this seed passes: it is not meant
+    assert farm.reproduce(seed=found.seed).key == found.key
+    other = fuzz(adds_one)
+    key = next(str(Key.of(r)) for r in other.rows.to_dict("records") if drawn.seed_of(7, r["sample"]) == found.seed)
+    for call in (farm.reproduce, farm.minimize):
+        with pytest.raises(farm.ClientError, match="2 kernels have a case of the seed") as raised:
+            call(seed=found.seed)
+        assert f"'{found.key}'" in str(raised.value) and f"'{key}'" in str(raised.value)
+        assert call(seed=found.seed, run=other.run_id).key == call(key).key == key
+    assert command([f"seed:{found.seed}"]) == 2 and found.key in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("strategy", "rows", "plain"),
     [("binary-search-dims", 1, False), ("shrink-values", 4, True), ("shrink-all", 1, True)],
@@ -138,6 +157,27 @@ def test_a_case_is_made_small_and_fails_as_before(strategy: str, rows: int, plai
     # It fails as it is shown.
     with pytest.raises(AssertionError, match="wrong numbers"):
         farm.assert_correct(tail_lost, small.inputs, exact, "normalisation")
+
+
+def _in_16_bits(a: Any, b: Any) -> Any:
+    return (a.to(torch.int16) * b.to(torch.int16)).to(a.dtype)
+
+
+def _past_a_block(x: Any, index: Any) -> Any:
+    return torch.where(index > 20, x[index] + 1, x[index])
+
+
+def test_whole_numbers_are_made_small_to_where_the_fault_begins() -> None:
+    whole = {"shape": ["n"], "dtype": "int32", "low": -30000, "high": 30000}
+    index = {"shape": ["n"], "dtype": "int64", "low": 0, "high": "m"}
+    given = {"op_class": "exact", "cases": 4, "seed": 1}
+    bad = farm.fuzz(_in_16_bits, lambda a, b: a * b, {"a": whole, "b": whole}, {"n": (1, 40)}, ["int32"], **given)
+    a, b = (abs(int(x[0])) for x in farm.minimize(bad.findings[0].key).inputs.values())
+    assert 1 <= a <= 9 and a * (b - 1) <= 2**15 <= a * b + 1
+    dims = {"n": (1, 40), "m": (400, 600)}
+    bad = farm.fuzz(_past_a_block, lambda x, index: x[index], {"x": ["m"], "index": index}, dims, **given)
+    small = farm.minimize(bad.findings[0].key)
+    assert small.inputs["index"].tolist() == [21] and small.status == "wrong"
 
 
 def test_what_cannot_be_made_smaller_is_told() -> None:
@@ -193,8 +233,9 @@ def test_given_inputs_are_judged_in_every_dtype() -> None:
     x, weight = torch.randn(2, 200), torch.randn(200)
     dtypes = ["float32", "bfloat16"]
     assert farm.assert_correct(rms_norm, (x, weight), dtypes=dtypes).passed == 2
-    with pytest.raises(AssertionError, match="2 of 2 cases failed"):
+    with pytest.raises(AssertionError, match="2 of 2 cases failed") as raised:
         farm.assert_correct(tail_lost, {"x": x, "weight": weight}, exact, "normalisation", dtypes)
+    assert "seed" not in str(raised.value)  # none makes these inputs
     large = torch.randn(64, 200)  # its values are in a file of the cache
     done = farm.assert_correct(rms_norm, (large, weight), results="kept")
     row = lake.read("kept").iloc[0]
@@ -321,6 +362,7 @@ def test_differences_need_float64() -> None:
         ({"policy": "strict"}, "policy 'strict': no such file"),
         ({"inputs": ["x", "weight"]}, "inputs: ['x', 'weight'] is no mapping of names"),
         ({"dims": [4]}, "dims: [4] is no mapping"),
+        ({"dims": DIMS | {"n": (64, 1)}}, "dims.n: (64, 1) ends before it begins; give (smallest, largest): (1, 64)"),
         ({"dims": DIMS | {"nn": (1, 3)}}, "dims: no shape has the dimension 'nn'; did you mean n?"),
         ({"kwargs": {"eps": object()}}, "kwargs.eps: a object is no number, text, list or mapping"),
         ({"tolerances": 1e-3}, "tolerances: 0.001 is no mapping of names"),
@@ -377,6 +419,17 @@ def test_what_is_no_tensor_is_told_and_a_row_that_was_not_kept_names_no_command(
         assert found.minimal
     (gone,) = fuzz(rms_norm, reference=lambda x, weight: exit(3), cases=1, results=None).rows.error
     assert "the reference called sys.exit(3)" in gone
+
+
+def test_a_kernel_that_this_process_alone_has_is_shown_again_by_a_call() -> None:
+    bad = fuzz(tail_lost, reference=lambda x, weight: exact(x, weight))
+    (found,) = bad.findings
+    call, _, why = found.command.partition("  # ")
+    assert "<lambda> is made inside another function" in why
+    with pytest.raises(AssertionError, match=re.escape(call)):
+        bad.check()
+    assert eval(call, {"farm": farm}).same
+    assert fuzz(tail_lost).findings[0].command.startswith("farm reproduce '")
 
 
 def test_names_that_name_nothing_are_lines() -> None:

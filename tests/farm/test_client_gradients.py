@@ -55,6 +55,21 @@ def test_a_lost_graph_fails_and_what_nothing_was_said_of_has_not_passed() -> Non
             silent.check()
 
 
+def test_a_function_that_draws_random_numbers_is_called_random_and_judged_where_it_is_seeded() -> None:
+    x = torch.linspace(-2, 2, 7)
+
+    def seeded(x: Any) -> Any:
+        torch.manual_seed(0)
+        return torch.nn.functional.dropout(x)
+
+    for function in (torch.nn.functional.dropout, lambda x: x + 1e-3 * torch.randn_like(x), torch.rand_like):
+        found = farm.check_autograd(function, (x,), double=True)
+        assert not found.passed and "the function is random: two runs of it on the same inputs differ" in found.message
+        assert "torch.manual_seed" in found.message and "not differentiable" not in str(found)
+    assert farm.check_autograd(seeded, (x,)).passed
+    assert "not differentiable" in farm.check_autograd(torch.relu, torch.zeros(1)).message  # nothing random
+
+
 def test_a_backward_pass_that_raises_fails_and_silences_no_other_check() -> None:
     found = farm.validate_autograd_function(_Raises, (torch.ones(3),), reference=lambda x: 2 * x)
     assert not found.passed and [c.name for c in found.checks if c.passed] == ["forward"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,6 @@ from farm import lake
 from farm.commands import findings, minimise, reproduce
 from farm.commands import run as launch
 from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
-from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.lake import minimal
 from farm.lake.key import Key
@@ -31,7 +28,6 @@ from farm.minimise.whole import _sound_s
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
 from farm.reproduce.find import ReproduceError
-from farm.work.child_pool import POOL
 from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
@@ -43,6 +39,8 @@ from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
 from tasks.runner import whole
+
+pytestmark = pytest.mark.usefixtures("no_environments", "children")
 
 CONFIG = """
 catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
@@ -73,21 +71,6 @@ class Lake:
         code = minimise.main([key, "--results", str(self.results), *more])
         found = [x for x in minimal.read(self.results) if f"{x['run_id']}:{x['case_id']}:{x['backend']}" == key]
         return code, found[-1] if found else {}
-
-
-@pytest.fixture(autouse=True)
-def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
-    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def children() -> Iterator[None]:
-    """Those of one test serve the next."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(POOL, "close", lambda: None)
-        yield
-    POOL.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from farm import lake
 from farm.commands import minimise
 from farm.commands import run as launch
 from farm.commands.minimise import NO_SCRIPT, SMALLER
-from farm.fleet import envs
 from farm.lake import minimal
-from farm.work.child_pool import POOL
+
+pytestmark = pytest.mark.usefixtures("no_environments", "children")
 
 CONFIG = """
 catalogs: [{{name: {catalog}, ops: [{ops}], dtypes: [float32], samples: 1}}]
@@ -24,21 +22,6 @@ backends: [{backend}]
 checks: [{check}]
 deadline_s: 30
 """
-
-
-@pytest.fixture(autouse=True)
-def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
-    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def children() -> Iterator[None]:
-    """Those of one test serve the next."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(POOL, "close", lambda: None)
-        yield
-    POOL.close()
 
 
 def minimised(folder: Path, check: str, catalog: str, ops: str, backend: str) -> tuple[pd.Series, int, dict[str, Any]]:

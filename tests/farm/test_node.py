@@ -268,6 +268,24 @@ def test_a_task_sees_the_devices_that_ray_gave_it(
 
 
 @pytest.mark.parametrize(
+    ("backend", "env", "called"),
+    [
+        ("torch-cuda", {}, "0"),
+        ("torch-cuda", {"CUDA_VISIBLE_DEVICES": "3,5"}, "3"),  # as Slurm gives two of a node's
+        ("torch-cuda", {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, "MIG-1"),
+        ("nccl-cuda", {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, "4,5,6,7"),
+        ("torch-rocm", {"HIP_VISIBLE_DEVICES": "2,3"}, "2"),
+        ("torch-cpu", {"CUDA_VISIBLE_DEVICES": "3"}, ""),
+        (None, {}, ""),
+    ],
+)
+def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
+    backend: str | None, env: dict[str, str], called: str
+) -> None:
+    assert visible.first(BackendSpec.parse(backend) if backend else None, env) == called
+
+
+@pytest.mark.parametrize(
     ("backend", "hidden"),
     [
         (None, {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
@@ -385,21 +403,51 @@ def test_amds_one_device_node_is_not_one_gpu(root: Path) -> None:
     assert found(root)["amd"] == (2, ("AMD Instinct MI300X",) * 2)
 
 
+def shut(monkeypatch: pytest.MonkeyPatch, *nodes: str, group: int = 109, mode: int = 0o20660) -> None:
+    """Device nodes that this user may not open. A test's user may be root, who may open anything."""
+    monkeypatch.setattr(detect.os, "access", lambda path, mode: not str(path).endswith(nodes))
+    monkeypatch.setattr(detect.os, "stat", lambda path: types.SimpleNamespace(st_gid=group, st_mode=mode))
+    monkeypatch.setattr("grp.getgrgid", lambda number: types.SimpleNamespace(gr_name={109: "render"}[number]))
+
+
 def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_may(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As /dev/kfd is of the groups render and video. A test's user may be root, who may open anything."""
+    """As /dev/kfd is of the groups render and video: Ray is offered none of its devices, and no environment is built."""
+    topology = "/sys/class/kfd/kfd/topology/nodes/1/properties"
     plant(root, "/dev/kfd")
-    plant(root, "/sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 440\n")
-    assert detect.detect(root)["amd"].words == f"1 × AMD: /dev/kfd; {'/sys/class/kfd/kfd/topology/nodes/1/properties'}"
-    group = types.SimpleNamespace(st_gid=109, st_mode=0o20660)
-    monkeypatch.setattr(detect.os, "access", lambda path, mode: not str(path).endswith("/dev/kfd"))
-    monkeypatch.setattr(detect.os, "stat", lambda path: group)
-    monkeypatch.setattr("grp.getgrgid", lambda number: types.SimpleNamespace(gr_name={109: "render"}[number]))
-    words = detect.detect(root)["amd"].words
-    assert words.endswith("; this user may not open /dev/kfd: sudo usermod -aG render $USER, and log in again")
-    group.st_mode = 0o20000
-    assert detect.detect(root)["amd"].words.endswith("; this user may not open /dev/kfd")
+    plant(root, topology, "simd_count 440\n")
+    command(root, "rocm-smi", "printf 'device,Card Series\\ncard0,AMD Instinct MI300X\\n'")  # which reads sysfs
+    assert "may not open" not in detect.detect(root)["amd"].words
+    with monkeypatch.context() as made:
+        shut(made, "/dev/kfd")
+        found = detect.detect(root)
+        words = "this user may not open /dev/kfd, so none is offered: sudo usermod -aG render $USER, and log in again"
+        assert found["amd"].words.startswith("1 × AMD Instinct MI300X: /dev/kfd; ")
+        assert found["amd"].words.endswith(f"; {words}") and node.devices_here([], found) == {}
+        made.setattr(detect, "here", lambda: found)
+        assert "amd" not in detect.detected()
+        assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries it all the same)"
+        made.setenv("FARM_VENDORS", "amd=1")
+        assert detect.missing("amd") == "" and node.devices_here([], found)["amd"].count == 1
+    shut(monkeypatch, "/dev/kfd", mode=0o20000)
+    assert detect.detect(root)["amd"].words.endswith("; this user may not open /dev/kfd, so none is offered")
+
+
+def test_of_several_cards_those_that_this_user_may_open_are_offered(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        plant(root, f"/dev/nvidia{number}")
+        plant(root, f"/proc/driver/nvidia/gpus/0000:0{number}:00.0/information", "Model: \t NVIDIA L4\n")
+    shut(monkeypatch, "/dev/nvidia1")
+    found = detect.detect(root)["nvidia"]
+    assert found.words.startswith("1 × NVIDIA L4: ") and found.words.split("; ")[-1].startswith(
+        "this user may not open /dev/nvidia1: sudo"
+    )
+    # What NVIDIA's command lists it has opened: where a node's mode is wrong, the driver's helper puts it right.
+    command(root, "nvidia-smi", 'for i in 0 1; do echo "GPU $i: NVIDIA L4 (UUID: GPU-$i)"; done')
+    assert detect.detect(root)["nvidia"].count == 2
 
 
 def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from farm import lake
 from farm.commands import minimise
 from farm.commands import run as launch
 from farm.exits import BAD_INPUT
-from farm.fleet import envs
 from farm.lake import minimal
 from farm.minimise import bundle
 from tasks.catalogs.user import load, sources
@@ -44,11 +42,8 @@ def half(x, window):
 """
 
 
-@pytest.mark.usefixtures("cache")
-def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_were_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
+@pytest.mark.usefixtures("cache", "no_environments")
+def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_were_run(tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(KERNELS)
     (tmp_path / "f.yaml").write_text("catalogs: [{name: user, modules: [k.py], samples: 2}]\nbackends: [torch-cpu]\n")
     results = tmp_path / "results"

@@ -145,6 +145,22 @@ def test_a_row_of_one_device_is_not_run_on_another_unsaid(
     assert "--device 1 asks that number here" in told
     told = reproduced("--device", "1", **spoilt)
     assert "reproduced: same status" in told and f"ran on device 1 of {host}" in told and "stored: device" not in told
-    assert "error: --device 2: this process has devices 0 to 1 of Huawei" in reproduced("--device", "2")
-    bound = reproduced("--device", "1", ASCEND_RT_VISIBLE_DEVICES="1")
-    assert "--device 1: this process has device 0 of Huawei ($ASCEND_RT_VISIBLE_DEVICES is '1')" in bound
+    assert "error: --device 2: this process has devices 0, 1 of Huawei" in reproduced("--device", "2")
+    bound = reproduced("--device", "0", ASCEND_RT_VISIBLE_DEVICES="1")
+    assert "--device 0: this process has device 1 of Huawei ($ASCEND_RT_VISIBLE_DEVICES is '1')" in bound
+    for chosen in ([], ["--device", "1"]):  # the variable names the device that the row is of
+        told = reproduced(*chosen, ASCEND_RT_VISIBLE_DEVICES="1", **spoilt)
+        assert f"ran on device 1 of {host}" in told and "stored: device" not in told
+
+
+def test_a_row_says_its_device_also_where_ray_numbers_none(
+    machine: dict[str, str], tmp_path: Path, results: Path
+) -> None:
+    """Without Ray the first of those that are visible, as their variable calls it; of the CPU's, none."""
+    catalog = {"name": "critical", "ops": ["add"], "samples": 1, "dtypes": ["float32"]}
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["torch-npu", "torch-cpu"]}))
+    for how, bound, said in (("--no-ray", {}, "0"), ("--inline", {"ASCEND_RT_VISIBLE_DEVICES": "1"}, "1")):
+        launch(file, how, "--results", results, **machine, **bound)
+        rows = lake.read(results, lake.run_ids(results)[-1]).set_index("backend")
+        assert rows["device_ids"].fillna("").to_dict() == {"torch-npu": said, "torch-cpu": ""}

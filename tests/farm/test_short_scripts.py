@@ -27,7 +27,8 @@ from tasks.backends.shared import call_lines
 from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.network import completed
 from tasks.backends.shared.told_calls import Code, Trace
-from tasks.model import Form, Group, Leaf, Unsupported, np_dtype
+from tasks.model import Form, Group, Leaf, Unsupported, is_inexact, np_dtype
+from tasks.model.dtypes import TABLE
 from tests import stand_in
 
 
@@ -151,6 +152,15 @@ def test_a_graph_of_many_nodes_and_outputs_has_a_script_of_as_few_lines(backend:
     begin = next(k for k, line in enumerate(lines) if line.startswith("nodes = ["))
     exec("\n".join(lines[begin : next(k for k, line in enumerate(lines) if line.startswith("inputs"))]), nodes)
     assert [node.op_type for node in nodes["nodes"]] == ["Relu", "Neg", "Abs", "Exp", "Neg", "Abs", "Add"]
+
+
+def test_the_script_of_iree_gives_bytes_of_several_numbers() -> None:
+    x = np.ones(5, np_dtype("int4"))
+    inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [5])] for k, t in zip("xy", (22, 1)))
+    made = onnx.helper.make_graph([onnx.helper.make_node("Cast", ["x"], ["y"], to=1)], "one", inputs, outputs)
+    text = scripted(onnx.helper.make_model(made), {"x": x}, [x.astype(np.float32)], "iree-cpu")
+    compile(text, "iree", "exec")
+    assert "types = {'x': kinds.SINT_4}" in text and len(text.splitlines()) <= 40
 
 
 def test_the_script_of_ncnn_asks_pnnx_which_axis_is_the_batchs() -> None:
@@ -449,23 +459,33 @@ def test_a_script_that_finds_no_memory_shows_that() -> None:
     assert not shows("raise ValueError('something else')", row)[0]
 
 
-def test_a_short_script_of_ort_gives_and_takes_dtypes_that_numpy_lacks() -> None:
-    pytest.importorskip("onnxruntime")
-    x = np.array([1.5, -2.25], np_dtype("bfloat16"))
-    for kinds, given in (((16, 1), x), ((1, 16), x.astype(np.float32))):
-        inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [2])] for k, t in zip("xy", kinds))
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        *(("ort-cpu", x) for x in ("bfloat16", "float8_e5m2", "int4", "uint4", "int2", "uint2")),
+        *(("openvino-cpu", x) for x in ("bfloat16", "float8_e5m2", "int4", "uint4", "float4_e2m1fn")),
+    ],
+)
+def test_a_short_script_gives_and_takes_dtypes_that_numpy_lacks(backend: str, dtype: str) -> None:
+    """Five numbers: of those of less than a byte the last byte holds fewer."""
+    pytest.importorskip("openvino" if backend.startswith("openvino") else "onnxruntime")
+    x, own = np.array([1, 0, 0, 1, 1]).astype(np_dtype(dtype)), TABLE[dtype].onnx
+    assert own is not None
+    for kinds, given in (((own[1], 1), x), ((1, own[1]), x.astype(np.float32))):
+        inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [5])] for k, t in zip("xy", kinds))
         node = onnx.helper.make_node("Cast", ["x"], ["y"], to=kinds[1])
         graph_of_one = onnx.helper.make_graph([node], "one", inputs, outputs)
-        model = onnx.helper.make_model(graph_of_one, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
-        right = x.astype(np.float64)
-        for expected, says in ((right, 0), (right + 1, "wrong")):
+        opset = onnx.helper.make_opsetid("", 25 if TABLE[dtype].bits == 2 else 23)
+        model = onnx.helper.make_model(graph_of_one, opset_imports=[opset], ir_version=12)
+        result = np.dtype(np.float32) if kinds[1] == 1 else x.dtype
+        right = x.astype(np.float64 if is_inexact(result.name) else result)
+        for expected, says in ((right, 0), (1 - right, "wrong")):
             form = Form("onnx", "onnx:Cast", "float32", [given], model=model.SerializeToString())
             row = {"status": "wrong", "kind": "numbers", "op_class": "exact", "limit": 0.5, "error": ""}
-            leaf = Leaf(np.dtype(x.dtype if kinds[1] == 16 else np.float32).name, (2,), expected)
-            backend = BackendSpec.parse("ort-cpu").create()
-            assert (
-                said_here(short(form, Group("onnx:Cast", "", "float32", 1), [leaf], row, backend, "t", ["x"])) == says
-            )
+            leaf = Leaf(result.name, (5,), expected.astype(right.dtype))
+            made = BackendSpec.parse(backend).create()
+            text = short(form, Group("onnx:Cast", "", "float32", 1), [leaf], row, made, "t", ["x"])
+            assert said_here(text) == says and len(text.splitlines()) <= 40
 
 
 @pytest.mark.parametrize("build", ["rocm7.2", "cu130", "xpu"])

@@ -400,6 +400,44 @@ def test_tensorflow_computes_nothing_on_the_cpu_unseen(monkeypatch: pytest.Monke
         assert tf.soft  # what loads a SavedModel puts ops on the CPU that must be there
 
 
+def test_what_tensorflow_puts_elsewhere_inside_a_saved_model_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result is on the device all the same. What run metadata says was seen with TensorFlow 2.21 on two logical CPUs."""
+    tf, cpu, gpu = FakeTensorFlow(), "/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"
+    nodes = [("MatMul", gpu, 1), ("_Recv", cpu, 1), ("Shape", cpu, 1), ("Mul", cpu, 3)]  # a shape's arithmetic
+    made: list[Any] = []
+
+    def node(op: str, device: str, kind: int) -> Any:
+        attr = {"T": types.SimpleNamespace(type=kind, list=types.SimpleNamespace(type=[]))}
+        return types.SimpleNamespace(op=op, device=device, attr=attr)
+
+    def told() -> Any:
+        graph = types.SimpleNamespace(node=[node(*n) for n in nodes])
+        return types.SimpleNamespace(function_graphs=[types.SimpleNamespace(partition_graphs=[graph])])
+
+    context = types.ModuleType("tensorflow.python.eager.context")
+    asked = types.SimpleNamespace(
+        enable_run_metadata=lambda: made.append("on"),
+        export_run_metadata=told,
+        disable_run_metadata=lambda: made.append("off"),
+    )
+    monkeypatch.setattr(context, "context", lambda: asked, raising=False)
+    eager = types.ModuleType("tensorflow.python.eager")
+    monkeypatch.setattr(eager, "context", context, raising=False)
+    for name, module in (("tensorflow", tf), ("tensorflow.python", tf), (eager.__name__, eager)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("tasks.backends.tensorflow._signature", lambda *given: lambda x: [x])
+    form = Form("saved_model", "models:x", "float32", [np.ones(2, np.float32)], model=b"")
+    said = []
+    for more in ([], [("MatrixInverse", cpu, 1)]):
+        nodes += more
+        program = BackendSpec.parse("tensorflow-cuda").create().build(form)
+        for _ in range(2):  # which is told at the first run
+            program.run()
+            said.append(program.fallback)
+    assert said == [None, None, *["computed elsewhere than on GPU:0: MatrixInverse on CPU:0"] * 2]
+    assert made == ["on", "off"] * 2
+
+
 @pytest.mark.parametrize(
     "name", ["ort-cuda", "jax-cuda", "tensorflow-cuda", "paddle-cuda", "tinygrad-cuda", "torch-cuda"]
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from packaging.requirements import Requirement
 from farm.fleet.envs import Environment
 from tasks.backends import onnxruntime as module
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
-from tasks.backends.shared import ort_providers
+from tasks.backends.shared import artefacts, cuda_driver, ort_providers, ort_timings
 from tasks.backends.shared.onnx_form import pack
 from tasks.model import Fallback, Form, Program, Unavailable
 from tasks.vendors import BY_LABEL
@@ -129,6 +131,52 @@ def test_tensorrts_libraries_come_with_its_environment_and_are_loaded_before_a_s
     assert any(x.startswith("tensorrt-cu13-libs==10.") for x in made.packages)
     assert made._known.libraries and all(x.endswith(".so.10") for x in made._known.libraries[1])
     assert any(x.startswith("onnxruntime-ep-nv-tensorrt-rtx") for x in backend("tensorrt-rtx").packages)
+
+
+def test_tensorrts_provider_finds_what_was_timed_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """It writes its file in place, so each process has a folder of its own; timings of another GPU or TensorRT are not found."""
+    gpu, release, found, given = ["NVIDIA L4", "sm_89"], [101601], list[bytes](), list[dict[str, str]]()
+
+    class Session:
+        def __init__(self, model: bytes, options: Any, providers: Any, enable_fallback: int) -> None:
+            given.append(providers[0][1])
+            file = (
+                Path(given[-1].get("trt_timing_cache_path", tmp_path))
+                / f"TensorrtExecutionProvider_cache_{gpu[1].replace('_', '')}.timing"
+            )
+            found.append(file.read_bytes() if file.exists() else b"")
+            file.write_bytes(found[-1] + b"timed ")
+
+    def process() -> None:
+        """A new one."""
+        ort_timings._folder.cache_clear()
+        ort_timings._where.cache_clear()
+
+    def session(**options: str) -> OnnxRuntime:
+        made = backend("tensorrt", provider_options=options)
+        made._provider = "TensorrtExecutionProvider"
+        made._session(ort, b"")
+        return made
+
+    ort = SimpleNamespace(SessionOptions=MagicMock, InferenceSession=Session)
+    library = SimpleNamespace(getInferLibVersion=lambda: release[0])
+    monkeypatch.setattr(ort_timings.ctypes, "CDLL", lambda name: {"libnvinfer.so.10": library}[name])
+    monkeypatch.setattr(cuda_driver, "load", lambda: None)
+    monkeypatch.setattr(cuda_driver, "described", lambda library, ordinal: tuple(gpu))
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path / "kept"))
+    process()
+    assert session()._flags() == "timings=kept" and session()._timed
+    process()
+    assert given[-1]["trt_timing_cache_enable"] == "1" and found == [b"", b"timed "]
+    session()
+    assert found[-1] == b"timed timed " and given[-1]["trt_timing_cache_path"] != given[0]["trt_timing_cache_path"]
+    for at, other in ((gpu, ["NVIDIA H200", "sm_90"]), (release, [101701])):
+        at[:] = other
+        process()
+        session()
+        assert found[-1] == b""
+    assert session(trt_timing_cache_enable="0")._flags() == "trt_timing_cache_enable=0"
+    assert "trt_timing_cache_path" not in given[-1]
 
 
 def test_a_convolution_of_cudas_provider_is_not_chosen_by_a_stopwatch() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from tasks.arrays.torch_tree import AS_INTEGER, COMPLEX32
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, tensor_specs
+from tasks.backends.shared import onnx_graph
 from tasks.model import FORWARD, Form, Refusal
-from tasks.model.dtypes import dtype_name
+from tasks.model.dtypes import NATIVE, dtype_name
 
 
 class NoScript(Refusal):
@@ -75,6 +76,24 @@ def in_onnx(form: Form) -> None:
         raise NoScript(f"no short script: a form {form.kind!r} without a model")
 
 
+#: Source of the memory of an array x of a dtype that numpy lacks, as ONNX has it: several numbers of less than a byte are in one.
+RAW = "np.frombuffer(numpy_helper.from_array(x).raw_data, f'u{x.itemsize}')"
+
+#: Source of the array of such memory: its sizes, its number of `tasks.model.dtypes.ELEMENT_TYPE`, its bytes.
+FROM_RAW = (
+    "read = lambda shape, kind, raw: numpy_helper.to_array(onnx.TensorProto(dims=shape, data_type=kind, raw_data=raw))"
+)
+
+
+def lacked(form: Form) -> tuple[dict[str, str], dict[str, str]]:
+    """The inputs, and the outputs, of a form's model that are no array of numpy's, by name: their dtypes."""
+    graph = onnx_graph.read(form.model or b"")
+    given, made = (
+        {x.name: x.dtype for x in values if x.dtype not in (*NATIVE, "str")} for values in (graph.inputs, graph.outputs)
+    )
+    return given, made
+
+
 def called(form: Form, name: str) -> tuple[str, ...]:
     """The lines that make ``found`` of torch's tensors ``given``: what ``name`` returns, the gradient of it, or that one's own; of a
     training step, what ``step`` makes of it (`farm.minimise.network`). Raises NoScript.
@@ -136,9 +155,10 @@ def _viewed(specs: Sequence[TensorSpec]) -> list[str]:
         shape, k = tuple(spec.shape or ()), end - (len(spec.parts) or 1)
         if spec.layout != "strided":
             lines.append(f"given[{k}:{end}] = [{sparse(spec, f'*given[{k}:{end}]')}]")
-        elif spec.flags == COMPLEX32:
-            raise NoScript("no short script: numpy has no complex32")
-        elif spec.strides is not None:
+            continue
+        if spec.flags == COMPLEX32:
+            lines.append(f"given[{k}] = given[{k}].to(torch.complex32)  # which numpy lacks")
+        if spec.strides is not None:
             lines.append(f"given[{k}] = given[{k}].as_strided({shape}, {tuple(spec.strides)}, {spec.offset})")
     return lines
 
@@ -150,9 +170,8 @@ def in_torch(
     if form.kind != "torch":
         raise NoScript(f"no short script: none is known for the form {form.kind!r}")
     specs = tensor_specs([form.args, form.kwargs])
-    own = {dtype_name(x.dtype) for x in torch_arrays(form)}
-    own |= set() if isinstance(form.call, TrainingStep) else {form.dtype}  # of which it is what autocast computes in
-    narrow = sorted(x for x in AS_INTEGER if x in own or x in form.op or f"'{x}'" in str([form.args, form.kwargs]))
+    own = {*form.results, *(dtype_name(x.dtype) for x in torch_arrays(form))}
+    narrow = sorted(own & AS_INTEGER.keys())
     sparse = any(x.layout != "strided" for x in specs) or "sparse" in form.op
     found_as = f"x{'.to_dense()' * sparse}"
     given, got = "torch.from_numpy(x)", f'{found_as}.numpy(force=True) if hasattr(x, "numpy") else np.asarray(x)'
@@ -161,6 +180,8 @@ def in_torch(
         given = f"torch.from_numpy(x.view(np.{raw})).view(torch.{name}) if x.dtype == ml_dtypes.{name} else {given}"
         bits = f"{found_as}.view(torch.{raw}).numpy(force=True).view(ml_dtypes.{name})"
         got = f'{bits} if getattr(x, "dtype", None) == torch.{name} else {got}'
+    if COMPLEX32 in own or any(x.flags == COMPLEX32 for x in specs):
+        got = f'{found_as}.cpu().to(torch.complex64).numpy(force=True) if getattr(x, "dtype", None) == torch.complex32 else {got}'
     if target != "cpu":
         given = f"({given}).to({target!r})"
     lines = (

@@ -6,9 +6,9 @@ from typing import Any
 
 from tasks.backends.needs import vulkan_lines
 from tasks.backends.shared import onnx_graph
-from tasks.backends.shared.few_lines import FewLines, NoScript, in_onnx
+from tasks.backends.shared.few_lines import FROM_RAW, RAW, FewLines, NoScript, in_onnx, lacked
 from tasks.model import Form
-from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
+from tasks.model.dtypes import ELEMENT_TYPE, TABLE
 
 #: ONNX Runtime's levels of optimisation (ort.GraphOptimizationLevel), the least first.
 LEVELS = {
@@ -62,27 +62,25 @@ def few_lines(backend: Any, form: Form) -> FewLines:
 
 def _run(form: Form) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(imports, lines that run the session): by OrtValues where a tensor has a dtype that numpy lacks. Raises NoScript."""
-    graph = onnx_graph.read(form.model or b"")
-    given, made = (
-        {x.name: x.dtype for x in values if x.dtype not in (*NATIVE, "str")} for values in (graph.inputs, graph.outputs)
-    )
+    given, made = lacked(form)
     exotic = {x for x in (*given.values(), *made.values()) if x in TABLE}
     if not exotic:
         return (), ("got = session.run(None, feeds)",)
-    if exotic & set(PACKED_BITS) or not exotic >= {*given.values(), *made.values()}:
+    if not exotic >= {*given.values(), *made.values()}:
         raise NoScript("no short script: a tensor has a dtype that no array has")
+    graph = onnx_graph.read(form.model or b"")
     if "str" in {x.dtype for x in (*graph.inputs, *graph.outputs)}:
         raise NoScript("no short script: ONNX Runtime takes strings as arrays, and no other dtype of these beside them")
     types = {name: ELEMENT_TYPE[dtype] for name, dtype in given.items()}
-    bits = "ort.OrtValue.ortvalue_from_numpy_with_onnx_type(v.view(f'u{v.itemsize}'), types[k])"
-    own = ", ".join(f"{name!r}: ml_dtypes.{dtype}" for name, dtype in made.items())
-    return ("import ctypes", "import ml_dtypes"), (
+    # ORT takes the shape of the array, and reads the bytes from its beginning: there are more of them than numbers take.
+    taken = f"ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.resize({RAW}, x.shape), types[k])"
+    own = ", ".join(f"{name!r}: ({ELEMENT_TYPE[dtype]}, {TABLE[dtype].bits})" for name, dtype in made.items())
+    return ("import ctypes",), (
         f"types = {types}",
-        f"given = {{k: {bits} if k in types else ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}}",
+        f"given = {{k: {taken} if k in types else ort.OrtValue.ortvalue_from_numpy(x) for k, x in feeds.items()}}",
         f"own, names = {{{own}}}, [x.name for x in session.get_outputs()]",
-        "def read(x, dtype):",
-        "    size = int(np.prod(x.shape())) * np.dtype(dtype).itemsize",
-        "    return np.frombuffer(ctypes.string_at(x.data_ptr(), size), dtype).reshape(x.shape())",
+        FROM_RAW,
+        "bytes_of = lambda x, bits: ctypes.string_at(x.data_ptr(), -(-int(np.prod(x.shape())) * bits // 8))",
         "found = zip(names, session.run_with_ort_values(names, given))",
-        "got = [read(x, own[name]) if name in own else x.numpy() for name, x in found]",
+        "got = [read(x.shape(), own[k][0], bytes_of(x, own[k][1])) if k in own else x.numpy() for k, x in found]",
     )
