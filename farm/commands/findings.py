@@ -69,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm findings",
-        description="List the distinct defects of a lake: minimal cases of one backend, ops, status, kind, error, attributes and "
-        "modes are one. What failed and has no minimal case yet is counted apart.",
-        epilog="exit code: 0; 2 something named is not there",
+        description="List the distinct defects of a lake. Minimal cases with the same backend, ops, status, kind, error, attributes and "
+        "modes are one defect. Failures without a minimal case are counted separately.",
+        epilog="exit code: 0; 2 something named is missing",
     )
     results_option(parser)
     parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
@@ -80,15 +80,15 @@ def _arguments() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="first make small one row of each of N groups that have none yet",
+        help="first minimise one row of each of N groups that have no minimal case yet",
     )
-    parser.add_argument("--backend", metavar="NAME", help="of this backend only")
+    parser.add_argument("--backend", metavar="NAME", help="only this backend")
     parser.add_argument(
         "--budget",
         type=int,
         default=BUDGET,
         metavar="N",
-        help=f"runs of the backend for each at most (default: {BUDGET})",
+        help=f"at most this many runs of the backend for each (default: {BUDGET})",
     )
     parser.add_argument(
         "--known",
@@ -96,9 +96,9 @@ def _arguments() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="known failures: a list, a folder or a config, in place of those of the runs",
+        help="known failures: a list, a folder or a config, instead of those of the runs",
     )
-    parser.add_argument("--issues", metavar="DIR", help="write script, issue's text and minimal case of each finding")
+    parser.add_argument("--issues", metavar="DIR", help="write script, issue text and minimal case of each finding")
     parser.add_argument("--csv", metavar="FILE", help="write the table")
     cache_option(parser)
     return parser

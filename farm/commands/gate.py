@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm gate",
-        description="Hold a run against the gate of its config: new failures, coverage, precision, speed, known failures that are stale.",
-        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but not all that it asks was there",
+        description="Check a run against the gate of its config: new failures, coverage, precision, speed, stale known failures.",
+        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but something it asks about is missing",
     )
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")

@@ -52,16 +52,16 @@ def command(
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
-    parser = argparse.ArgumentParser(prog="farm node", description="This machine as a node of a Ray cluster.")
+    parser = argparse.ArgumentParser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("detect", help="what devices this machine has, and how that is known")
+    commands.add_parser("detect", help="show the devices of this machine, and how each was found")
     start = commands.add_parser(
         "start",
-        help="ray start with the labels and resources of the devices found here",
-        epilog="further options are handed to ray start, e.g. --num-cpus=8 --block",
+        help="run ray start with the labels and resources of the devices found here",
+        epilog="further options are passed to ray start, e.g. --num-cpus=8 --block",
     )
     where = start.add_mutually_exclusive_group(required=True)
-    where.add_argument("--head", action="store_true", help="the first node of a cluster")
+    where.add_argument("--head", action="store_true", help="start the first node of a cluster")
     where.add_argument("--address", metavar="HOST:PORT", help="join this cluster")
     start.add_argument(
         "--vendor",
@@ -75,10 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME=VALUE,…",
-        help="further labels, or other values of those found",
+        help="more labels, or other values for those found",
     )
-    start.add_argument("--resources", metavar="JSON", help="further resources, or other numbers of those found")
-    start.add_argument("--num-gpus", type=int, metavar="N", help="GPUs, instead of those found")
+    start.add_argument("--resources", metavar="JSON", help="more resources, or other numbers for those found")
+    start.add_argument("--num-gpus", type=int, metavar="N", help="number of GPUs, instead of those found")
     start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")
     args, more = parser.parse_known_args(argv)
     try:

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm run",
-        description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
+        description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
     )
@@ -92,7 +92,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="a model of your own instead of a config's ops: an .onnx file, a SavedModel's folder, or module:function that "
+        help="your own model instead of a config's ops: an .onnx file, a SavedModel's folder, or module:function that "
         "returns a torch module",
     )
     parser.add_argument(
@@ -100,7 +100,7 @@ def _arguments() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="its inputs by name in an .npz file (repeat: one a sample)",
+        help="its inputs by name in an .npz file (repeat for more samples)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the cells and what can run where; run nothing")
     parser.add_argument(
@@ -114,19 +114,21 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        help="end after about this time (10m, 90s, 2h): the cells first that tell most; --resume runs what was left out",
+        help="end after about this time (10m, 90s, 2h), running the most informative cells first; --resume runs what was left out",
     )
     results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine alone",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: only this machine",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="on Ray, however small the plan is")
-    where.add_argument("--no-ray", action="store_true", help="in child processes of this one, however large it is")
-    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
+    where.add_argument("--ray", action="store_true", help="run on Ray, however small the plan is")
+    where.add_argument(
+        "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
+    )
+    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
     parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
@@ -134,7 +136,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
     parser.add_argument(
-        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
+        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
     )
     return parser
 

@@ -64,13 +64,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm site",
         description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
-        "opens from a disk and from an object store, without a server.",
+        "opens from a disk or an object store, without a server.",
         epilog="exit code: 0; 2 no run, or a place that cannot be written",
     )
-    parser.add_argument("out", metavar="OUT", help="where it goes: a directory or s3://…")
+    parser.add_argument("out", metavar="OUT", help="where to write it: a directory or s3://…")
     parser.add_argument("lakes", nargs="*", default=["results"], metavar="LAKE", help="lakes (default: results)")
-    parser.add_argument("--last", type=int, default=0, metavar="N", help="the newest N runs of each lake only")
-    parser.add_argument("--config", metavar="NAME", help="runs of this config only")
+    parser.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N runs of each lake")
+    parser.add_argument("--config", metavar="NAME", help="only runs of this config")
     return parser
 
 
