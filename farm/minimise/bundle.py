@@ -39,7 +39,7 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
     the script showed.
 
-    A case that fails only at times has no script.
+    A case that fails only sometimes has no script.
     """
     minimal = _alone(case, found)
     assert found.row is not None
@@ -51,7 +51,7 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     record["files"] = []
     files: dict[str, bytes] = {}
     if record["flaky"] or record["before"]:
-        record["script_said"] = "none is shown: it fails only at times" if record["flaky"] else _sequence(record)
+        record["script_said"] = "none: it fails only sometimes" if record["flaky"] else _sequence(record)
     else:
         text, record["script_said"] = _script(minimal, outcome, record)
         if text:
@@ -101,7 +101,8 @@ def _shown(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = 
     flat = np.asarray(x).ravel()
     some = flat[:ALL] if places is None else flat[places]
     values = np.array2string(some, separator=", ", max_line_width=10_000, threshold=ALL)
-    at = "" if places is None else f" at {[tuple(map(int, np.unravel_index(k, x.shape))) for k in places]}"
+    worst = [] if places is None else [tuple(map(int, np.unravel_index(k, x.shape))) for k in places]
+    at = "" if places is None else f" at the worst places {worst}"
     return f"{dtype or x.dtype.name} {list(x.shape)} {values}{at}"
 
 
@@ -112,7 +113,7 @@ def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
 
 
 def _sequence(record: Mapping[str, Any]) -> str:
-    return f"none: it takes {len(record['before'])} cases that are run before it in one process"
+    return f"none: it fails only after {len(record['before'])} other cases in the same process"
 
 
 def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) -> tuple[str, str]:
@@ -126,7 +127,7 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
     try:
         python = str(envs.build(Environment(tuple(packages)), minimal.cache))
     except envs.EnvError as error:
-        return "", f"none: its clean environment ({listed}) cannot be had: {error}"
+        return "", f"none: its clean environment ({listed}) cannot be made: {error}"
 
     def few() -> str:
         form = form_of(minimal, backend)
