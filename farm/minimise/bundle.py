@@ -127,7 +127,8 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
 
     def few() -> str:
         form = form_of(minimal, backend)
-        row, sample, group = outcome.row, minimal.sample, minimal.group
+        row = {**outcome.row, "rule": minimal.policy.rule, "bound": minimal.policy.bound}
+        sample, group = minimal.sample, minimal.group
         defined = Defined.of(sample, declared_precision(row))
         return short(form, group, sample.expected(), row, backend, title, packages, defined)
 

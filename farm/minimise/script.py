@@ -45,7 +45,7 @@ def short(
     packages: Sequence[str],
     defined: Defined | None = None,
 ) -> str:
-    """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
+    """The text of a script that fails as ``row`` does, one of the lake with the rule and the bound of its policy: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
     form = replace(form, results=tuple(leaf.dtype for leaf in expected))
@@ -356,11 +356,13 @@ def _judged(
             " | np.isinf(most)" * any(np.isinf(_allowed(leaf, row)).any() for leaf in expected if leaf.dtype != "str"),
         ]
     )
+    # Within an absolute bound the exact result is not always rounded to what it is in its dtype.
+    rounded = "(a == y.astype(dtype))" + " & (~np.isfinite(a) | (a == y))" * (row.get("rule") == "absolute")
     numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place
         *_at_border(expected, declared_precision(row)),
         # Where no difference is allowed, "a == y" alone decides: float64 takes large integers for the same.
         "    near = same and (np.abs(np.subtract(a, y, dtype=np.result_type(y, float))) <= most) & (most > 0)",
-        "    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | (a == y.astype(dtype)) | (a != a) & (y != y)"
+        f"    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | {rounded} | (a != a) & (y != y)"
         f"{excused}) if same else True",
     ]
     compared = numbers if all(leaf.dtype != "str" for leaf in expected) else ["    far = a != y if same else True"]
@@ -418,12 +420,15 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
     result is all there is; by either where a case has a tolerance of its own. Raises NoScript."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
-    most = allowed(leaf, op_class, _limit(row), precision)
+    ruled = row["limit"] is None
+    most = _by_rule(leaf, op_class, row) if ruled else allowed(leaf, op_class, _limit(row), precision)
     if leaf.reference is None or leaf.dtype == "str":
         return most
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
-        if (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
+        if ruled:
+            pass  # of a tolerance of its own a rule says what it says of any
+        elif (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
             rtol, atol = tolerance_of(leaf, op_class, precision)
             most = np.where(stored & (most < np.inf), 0.0, most)
             most = np.maximum(most, np.where(np.isfinite(leaf.reference), atol + rtol * size, 0.0))
@@ -432,6 +437,23 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
         ):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
+
+
+def _by_rule(leaf: Leaf, op_class: OpClass, row: Mapping[str, Any]) -> np.ndarray:
+    """The largest difference that a policy without limits leaves to each element (`tasks.judge.policy.Policy`). Raises NoScript."""
+    y, rule = np.asarray(leaf.reference), row.get("rule")
+    if rule not in ("classic", "absolute") or leaf.reference is None:
+        _limit(row)
+    if leaf.dtype == "str":
+        return np.zeros(y.shape)
+    if leaf.noise is not None and not np.isfinite(leaf.noise).all():
+        raise NoScript("no short script: what rounding does to a result has no bound, and the policy has no limit")
+    if rule == "absolute" and not is_inexact(leaf.dtype) and row["bound"] <= 1:
+        return np.zeros(y.shape)  # integers are equal, or one apart
+    rtol, atol = tolerance_of(leaf, op_class, declared_precision(row))
+    with np.errstate(all="ignore"):
+        most = np.nextafter(row["bound"], 0.0) if rule == "absolute" else atol + rtol * np.abs(y)
+        return np.where(np.isfinite(y), most, 0.0)
 
 
 def _limit(row: Mapping[str, Any]) -> float:
