@@ -40,6 +40,7 @@ class RoundTrip(Derived):
         "column `torch_diff`: the largest difference to torch itself in the same process"
     )
     numbers = (ONCE, AGAIN)
+    of_graphs = True
 
     def asks(self, entry: Entry, catalog: Catalog) -> bool:
         return super().asks(entry, catalog) and "torch" in catalog.forms

@@ -80,7 +80,8 @@ class Minimiser:
                 why = why or str(error)
                 continue
             check = checks.installed(self._asked.group.check)
-            if check.samples != FORWARD and form.model is not None and not (check.plain or form.batched):
+            whole = check.samples != FORWARD and not (check.plain or check.of_graphs or form.batched)
+            if whole and form.model is not None:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
             group, choices = replace(self._asked.group, check=check.samples), sample.record["columns"].get("choices")
             if choices and self._command.strategy in ("shrink-all", "choices"):
