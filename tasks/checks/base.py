@@ -33,7 +33,7 @@ class Check:
 
     about: what it asks, in a line of a list. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. of_graphs: whether any graph with its inputs is a case of it, where it is prepared and not `plain`. effect: whether what is as precise as the dtype itself, though the backend declares less, is wrong: its switch has none. own_call: whether the catalog's call is another one for it. without: classes of ops of which it asks nothing: their cases are vacuous.
+    which needs a dtype with a rounding error. effect: whether what is as precise as the dtype itself, though the backend declares less, is wrong: its switch has none. own_call: whether the catalog's call is another one for it. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
@@ -44,7 +44,6 @@ class Check:
     without: tuple[OpClass, ...] = ()
     own_call: bool = False
     effect: bool = False
-    of_graphs: bool = False
 
     @property
     def samples(self) -> str:
@@ -66,6 +65,11 @@ class Check:
         """Whether a row of it is about one program, built and run as any: what a standalone script can show."""
         own = type(self)
         return (own.build, own.run, own.stages) == (Check.build, Check.run, Check.stages)
+
+    def graph(self, form: Form, culprit: str) -> Form | None:
+        """A form with an ONNX model as a case of this check that is a graph with its inputs and no more, of what a row says of
+        it; None where there is none."""
+        return form if self.samples == FORWARD or self.plain or form.batched else None
 
     def asks(self, entry: Entry, catalog: Catalog) -> bool:
         """Whether it is asked of an op of a catalog."""

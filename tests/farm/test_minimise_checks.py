@@ -70,6 +70,17 @@ def test_a_module_whose_exported_graph_is_wrong_is_cut_to_the_node_that_is(tmp_p
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("backend", "culprit"), [("small-op.Tanh", ""), ("small-open.Tanh", "open dimensions 4x6 4x6")]
+)
+def test_a_size_that_is_wrong_is_cut_to_the_node_that_is(backend: str, culprit: str, tmp_path: Path) -> None:
+    """Whatever its program is for, and where it is for any size alone."""
+    row, _, found = minimised(tmp_path, "shapes", "small", "chain", backend)
+    assert (row.check, row.status, row.culprit) == ("shapes", "wrong", culprit)
+    assert (found["nodes"], found["finding"]["ops"], found["elements"][1]) == ([8, 1], ["Tanh"], 1)
+
+
+@pytest.mark.usefixtures("cache")
 def test_what_differs_from_run_to_run_is_small(tmp_path: Path) -> None:
     row, _, found = minimised(tmp_path, "determinism", "critical", "softmax", "same-runs")
     assert (row.check, row.status, row.kind) == ("determinism", "wrong", "nondeterministic")
