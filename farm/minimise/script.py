@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import itertools
 import math
@@ -110,7 +111,8 @@ def _ending(
 
 
 def _fewer(lines: list[str]) -> list[str]:
-    """Without comments, and with several nodes, and then several outputs, in a line, where there are too many lines."""
+    """Without comments, and with several nodes, then several outputs, then several statements in a line, where there are too many
+    lines."""
     if len(lines) > LINES:
         lines = [line for k, line in enumerate(lines) if k < 2 or not line.startswith("# ")]
     for name in ("nodes", "expected"):
@@ -126,7 +128,25 @@ def _fewer(lines: list[str]) -> list[str]:
         else:
             joined = [begins + " ".join(items).rstrip(",") + "]"]
         lines = [*lines[:begin], *joined, *lines[end + 1 :]]
-    return lines
+    found = lines[:2]
+    for place, line in enumerate(lines[2:], 2):
+        over = len(found) + len(lines) - place - LINES
+        if over > 0 and len(found) > 2 and _is_plain(found[-1]) and _is_plain(line):
+            found[-1] += f"; {line}"
+        else:
+            found.append(line)
+    return found if len(found) <= LINES else lines  # what is long all the same is to be read at least
+
+
+def _is_plain(line: str) -> bool:
+    """Whether a line is whole statements of one line, and neither in a block nor an import."""
+    if "#" in line or line[:1].isspace():
+        return False
+    try:
+        statements = ast.parse(line).body
+    except SyntaxError:
+        return False
+    return bool(statements) and all(isinstance(x, (ast.Assign, ast.Expr)) for x in statements)
 
 
 def _model(form: Form, writer: _Writer) -> list[str]:

@@ -82,6 +82,8 @@ def off(leaf: Leaf) -> Leaf:
         ("torch:sort", "", "forward", "float32", "def _sort"),
         ("torch:linalg.qr", "", "forward", "float32", "def _qr"),
         ("torch:linalg.svd", "", "forward", "float32", "def _svd"),
+        ("torch:svd", "", "forward", "float32", "; "),
+        ("torch:linalg.lstsq", "", "forward", "float32", "def _lstsq"),
         ("torch:median", "", "forward", "float64", "view(np.int64)"),
         ("torch:uniform", "", "forward", "float32", "def _moments"),
         ("torch:tanh", "", "out", "float32", "OP = into(OP)"),

@@ -456,6 +456,9 @@ class Library:
         """Memory as `fake_tensorrt.Gpu` has it."""
         return np.frombuffer(self.held[address], np.uint8)
 
+    def __setitem__(self, address: int, freed: np.ndarray) -> None:
+        self.held.pop(address, None)
+
     def _cuStreamCreate(self, handle: Any, flags: Any) -> None:
         handle._obj.value = 7
 
