@@ -21,6 +21,8 @@ from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.torch_devices import CATALOG, TorchDevice
+from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load
 from tasks.judge.worst import beyond
 from tasks.model import Group, Leaf, Status, is_inexact, np_dtype
@@ -122,26 +124,29 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
-    packages = requirements(minimal)
-    listed = ", ".join([*packages, *envs.OWN_PACKAGES])
-    try:
-        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
-    except envs.EnvError as error:
-        return "", f"none: its clean environment ({listed}) cannot be made: {error}"
+    packages, said = requirements(minimal), list[str]()
 
     def few() -> str:
         form = form_of(minimal, backend)
-        row, sample, group = outcome.row, minimal.sample, minimal.group
+        row = {**outcome.row, "rule": minimal.policy.rule, "bound": minimal.policy.bound}
+        sample, group = minimal.sample, minimal.group
         defined = Defined.of(sample, declared_precision(row))
         return short(form, group, sample.expected(), row, backend, title, packages, defined)
 
-    said = []
     for is_short, make in ((True, few), (False, lambda: script.generate(source_of(minimal, outcome, backend)))):
         try:
             text = make()
+            if not minimal.environment and (more := [x for x in script.imported(text) if x not in packages]):
+                packages += more  # a plug-in's module, what torch's test database takes
+                text = make()
         except NoScript as error:
             said.append(str(error))
             continue
+        listed = ", ".join([*packages, *envs.OWN_PACKAGES])
+        try:
+            python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+        except envs.EnvError as error:
+            return "", f"none: its clean environment ({listed}) cannot be made: {error}"
         with trial.written(text) as path:
             patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else 4)
             good, what = trial.check(path, outcome.row, patience_s, python, is_short)
@@ -155,13 +160,17 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
 def requirements(case: StoredCase) -> list[str]:
     """What a script is run with beside what every environment has: the runtime's packages as they are installed, onnx, and what a
     kernel of one's own, or a network, imports."""
-    own = (
-        list(case.environment.packages)
-        if case.environment
-        else list(script.installed({versions.MODULES.get(case.spec.runtime, case.spec.runtime)}))
-    )
+    backend = case.spec.create()
+    if case.environment:
+        own = list(case.environment.packages)
+    else:
+        own = list(script.installed({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
+        known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
+        if known.distribution and versions.installed(known.distribution):  # else it is none of a package's
+            plugged = [x for x in known.packages if x not in CATALOG]
+            own += [x for x in versions.of_here(plugged) if x not in own]
     own += [x for x in script.installed(_imported(case.group)) if x not in own]
-    if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
+    if "onnx" in backend.forms and not any(x.startswith("onnx=") for x in own):
         record = case.environment.record(case.cache) if case.environment else None
         there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
         own.append(f"onnx=={there or metadata.version('onnx')}")

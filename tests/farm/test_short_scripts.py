@@ -107,6 +107,14 @@ def test_a_script_that_raises_another_error_does_not_show_it() -> None:
     assert shows(coded, row)[0] and not shows(coded, died)[0]  # a runtime's own code is no signal
 
 
+def test_what_a_device_says_after_which_it_computes_nothing_is_the_crash_of_a_short_script() -> None:
+    row = {"status": "crash", "error": "synStream failed, device was lost", "kind": "", "error_type": "RuntimeError"}
+    good, said = shows("raise RuntimeError('synStream failed, device was lost')", row)
+    assert good and said == "shows the crash: it raises the same, after which the device computes no more"
+    assert not shows("raise RuntimeError('a disk is full')", row)[0]
+    assert not shows("raise RuntimeError('')", {**row, "error": "", "error_type": ""})[0]
+
+
 def test_a_slow_import_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"status": "timeout", "error": "", "kind": ""}
     (tmp_path / "slow_one.py").write_text("import time; time.sleep(2)")
