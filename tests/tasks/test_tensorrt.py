@@ -91,8 +91,10 @@ def test_each_precision_sets_its_flags_and_declares_itself(
 def test_a_model_of_half_precision_is_strongly_typed_and_no_matter_of_a_mode(install: Install) -> None:
     half = model("Neg", {"x": (TensorProto.FLOAT16, (2,))}, {"y": (TensorProto.FLOAT16, (2,))})
     backend, _, _ = install(precision="int8")  # which it would not be computed in, whatever the rows declare
-    with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
-        backend.build(form(half, np.array([1, 2], np.float16), dtype="float16"))
+    whole = model("Neg", {"x": (TensorProto.INT32, (2,))}, {"y": (TensorProto.INT32, (2,))})
+    for other, kind in ((half, np.float16), (whole, np.int32)):
+        with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
+            backend.build(form(other, np.array([1, 2], kind), dtype=np.dtype(kind).name))
     backend, state, _ = install()
     (result,) = backend.build(form(half, np.array([1, 2], np.float16), dtype="float16")).run()
     assert state.flags == set() and state.network_flags and result.dtype == np.float16 and result.tolist() == [-1, -2]
