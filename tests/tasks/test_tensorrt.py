@@ -19,6 +19,7 @@ from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_n
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
+from tasks.canary import Canary
 from tasks.model import Form, Unavailable, Unsupported
 from tests.tasks import fake_tensorrt
 
@@ -221,6 +222,19 @@ def test_engines_and_timings_are_kept(install: Install, monkeypatch: pytest.Monk
     gpu.name = "Another GPU"
     backend.build(form(ADD, A, B))
     assert state.builds == before + 2 and state.timings == b""
+
+
+def test_the_engines_of_a_known_answer_are_built_once_for_all_processes(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
+    built = []
+    for _ in range(2):
+        backend, state, _ = install()
+        before = state.builds
+        assert "float32" in Canary(backend).dtypes
+        built.append(state.builds - before)
+    assert built[0] >= 2 and built[1] == 0
 
 
 def test_dynamic_shapes_get_one_profile_of_the_case(install: Install) -> None:
