@@ -219,9 +219,15 @@ def test_engines_and_timings_are_kept(install: Install, monkeypatch: pytest.Monk
     for _ in range(2):
         assert backend.build(form(ADD, A, B)).run()[0].tolist() == [11, 22, 33]
     assert state.builds == before + 1 and state.timings == b"timed "  # the probe's build left its timings
-    gpu.name = "Another GPU"
-    backend.build(form(ADD, A, B))
-    assert state.builds == before + 2 and state.timings == b""
+    other = fake_tensorrt.Gpu()
+    for what, name, value in ((gpu, "name", "Another GPU"), (gpu, "capability", "12.0")):
+        assert getattr(what, name) == getattr(other, name) != value
+        setattr(what, name, value)
+        before = state.builds
+        backend.build(form(ADD, A, B))
+        assert state.builds == before + 1 and state.timings == b""
+    _, state, _ = install("10.17.0")
+    assert state.builds == 1 and state.timings == b""  # another version's engines and timings are not found
 
 
 def test_the_engines_of_a_known_answer_are_built_once_for_all_processes(
