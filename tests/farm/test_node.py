@@ -288,6 +288,9 @@ def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter([job]))
     _, (told,) = ray_cluster._supervise(job, names, vendor)
     assert told.env == {FRACTION: "0.25", "CUDA_VISIBLE_DEVICES": "1", DEVICE_NUMBER: "1"} and told.device == "1"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2,3")  # which Ray does not know to be AMD's without AMD's own package
+    _, (told,) = ray_cluster._supervise(job, names, "amd")
+    assert told.device == told.env["HIP_VISIBLE_DEVICES"] == "3"
 
 
 @pytest.mark.parametrize(
