@@ -7,6 +7,7 @@ import base64
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -64,7 +65,7 @@ def short(
         before, judged = [], _ending(form, group, expected, row, writer, defined)
     head = [
         f'"""{_plain(title)}"""',
-        f"# pip install {' '.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
+        f"# pip install {shlex.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
         *call.before,
         *(["import base64"] if writer.packed else []),
         "import numpy as np",

@@ -74,9 +74,9 @@ class TensorRt(Backend):
     options: ``precision`` ("fp32": TF32 off; "tf32", "fp16", "bf16", "int8": calibrated on the case's own inputs);
     ``optimization_level`` of the builder (0 to 5); ``workspace_mib`` (1024); ``builder_flags``: further ones by name.
 
-    A model's own float16 and bfloat16 are computed as such in a strongly typed network, whatever the precision. For
-    float32 models up to TensorRT 10 "fp16", "bf16" and "int8" are builder flags of a weakly typed network; since 11,
-    which has neither those nor calibrators, they are casts or quantisation written into the network.
+    What is no float32 model is computed in its own types, in a strongly typed network: "fp16", "bf16" and "int8" do not take it. For
+    float32 models up to TensorRT 10 they are builder flags of a weakly typed network; since 11, which has neither those nor
+    calibrators, they are casts or quantisation written into the network.
     """
 
     vendor = "NVIDIA"
@@ -146,7 +146,7 @@ class TensorRt(Backend):
         Raises Unsupported (the parser or the builder does not implement something, a type TensorRT does not have),
         TensorRtError with what TensorRT logged, CudaError.
         """
-        if self.precision not in ("fp32", "tf32") and form.dtype in ("float16", "bfloat16"):
+        if self.precision not in ("fp32", "tf32") and form.dtype != "float32":
             raise Unsupported(
                 f"precision {self.precision} is a mode of float32 models; a {form.dtype} one runs in its own type"
             )

@@ -22,6 +22,7 @@ from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
+from tasks.canary import Canary
 from tasks.model import Form, Group, Leaf, Unavailable, Unsupported
 from tests.tasks import fake_tensorrt
 
@@ -94,8 +95,10 @@ def test_each_precision_sets_its_flags_and_declares_itself(
 def test_a_model_of_half_precision_is_strongly_typed_and_no_matter_of_a_mode(install: Install) -> None:
     half = model("Neg", {"x": (TensorProto.FLOAT16, (2,))}, {"y": (TensorProto.FLOAT16, (2,))})
     backend, _, _ = install(precision="int8")  # which it would not be computed in, whatever the rows declare
-    with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
-        backend.build(form(half, np.array([1, 2], np.float16), dtype="float16"))
+    whole = model("Neg", {"x": (TensorProto.INT32, (2,))}, {"y": (TensorProto.INT32, (2,))})
+    for other, kind in ((half, np.float16), (whole, np.int32)):
+        with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
+            backend.build(form(other, np.array([1, 2], kind), dtype=np.dtype(kind).name))
     backend, state, _ = install()
     (result,) = backend.build(form(half, np.array([1, 2], np.float16), dtype="float16")).run()
     assert state.flags == set() and state.network_flags and result.dtype == np.float16 and result.tolist() == [-1, -2]
@@ -219,9 +222,28 @@ def test_engines_and_timings_are_kept(install: Install, monkeypatch: pytest.Monk
     for _ in range(2):
         assert backend.build(form(ADD, A, B)).run()[0].tolist() == [11, 22, 33]
     assert state.builds == before + 1 and state.timings == b"timed "  # the probe's build left its timings
-    gpu.name = "Another GPU"
-    backend.build(form(ADD, A, B))
-    assert state.builds == before + 2 and state.timings == b""
+    other = fake_tensorrt.Gpu()
+    for what, name, value in ((gpu, "name", "Another GPU"), (gpu, "capability", "12.0")):
+        assert getattr(what, name) == getattr(other, name) != value
+        setattr(what, name, value)
+        before = state.builds
+        backend.build(form(ADD, A, B))
+        assert state.builds == before + 1 and state.timings == b""
+    _, state, _ = install("10.17.0")
+    assert state.builds == 1 and state.timings == b""  # another version's engines and timings are not found
+
+
+def test_the_engines_of_a_known_answer_are_built_once_for_all_processes(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
+    built = []
+    for _ in range(2):
+        backend, state, _ = install()
+        before = state.builds
+        assert "float32" in Canary(backend).dtypes
+        built.append(state.builds - before)
+    assert built[0] >= 2 and built[1] == 0
 
 
 def test_dynamic_shapes_get_one_profile_of_the_case(install: Install) -> None:
