@@ -96,8 +96,59 @@ SIZES: dict[str, Any] = {"inputs": {"x": ["n"]}, "dims": {"n": (1, 40)}, "cases"
 def test_a_backward_pass_that_writes_to_the_gradient_it_was_given_says_so() -> None:
     found = farm.fuzz(_WritesToGiven, reference=_sin, results=None, **SIZES)
     assert (found.passed, found.failed) == (4, 4)
-    assert {f.kind for f in found.findings} == {"mutation"} and "the gradient that it was given" in str(found)
+    assert {f.kind for f in found.findings} == {"mutation"} and "the gradient that the backward pass was given" in str(
+        found
+    )
     assert farm.fuzz(_sound, reference=_sin, results=None, **SIZES).failed == 0
+
+
+class _WritesToSaved(_WritesToGiven):
+    """Its result is what it saved, and a mask beside it."""
+
+    what = ""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y, mask = x.exp(), x > 0
+        ctx.save_for_backward(x, y, mask)
+        return y
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Any) -> Any:
+        x, y, mask = ctx.saved_tensors
+        made = g * y
+        if cls.what:
+            {"x": x, "y": y, "mask": mask}[cls.what].data.logical_not_()
+        return made
+
+
+@pytest.mark.parametrize("what", ["", "x", "y", "mask"])
+def test_a_backward_pass_that_writes_to_what_was_saved_is_found_by_fuzz_as_by_the_check_of_functions(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_WritesToSaved, "what", what)
+    found = farm.fuzz(_WritesToSaved, reference=lambda x: np.exp(x), results=None, **SIZES)
+    looked = farm.validate_autograd_function(_WritesToSaved, (torch.linspace(-2, 2, 5),))
+    assert ("saved" in {c.name for c in looked.checks if not c.passed}) is bool(what)
+    if what:
+        assert [f.kind for f in found.findings] == ["mutation"] and found.failed >= 3
+        words = "input 0" if what == "x" else f"saved tensor {'xy'.index(what) if what != 'mask' else 2}"
+        assert words in str(found) and words in looked.message
+    else:
+        assert found.failed == 0
+    x = torch.linspace(-2, 2, 5, requires_grad=True)
+    with farm.validate(_WritesToSaved, {"x": x}, reference=lambda x: np.exp(x), backward=True) as v:
+        v.output = _WritesToSaved.apply(x)
+    assert [o.kind for o in v.outcomes] == ["", "mutation" if what else ""]
+
+
+def test_a_kernel_that_differentiates_inside_is_looked_at_like_any_other() -> None:
+    def doubled(x: Any) -> Any:
+        y, back = torch.func.vjp(torch.sin, x.detach())
+        return x * back(torch.ones_like(y))[0].detach()
+
+    found = farm.validate_autograd_function(lambda x: doubled(x) - doubled(x), (torch.linspace(-2, 2, 5),))
+    assert "saved: 0 saved tensors" in str(found)
 
 
 @pytest.mark.usefixtures("cache")

@@ -20,7 +20,7 @@ from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inex
 
 
 def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise.
+    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared.
 
     While torch traces the call (to compile or export it) nothing is checked, as there are no values.
     """
@@ -38,6 +38,7 @@ def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def call(**arguments: Any) -> Any:
         return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments)
 
+    call.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
     return call
 
 
