@@ -136,17 +136,20 @@ def _is_own(node: Any) -> bool:
     return function is not None and function.__module__.partition(".")[0] != "torch"
 
 
-def computed(form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any]) -> list[Any]:
+def computed(
+    form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any], watched: bool = True
+) -> list[Any]:
     """What the check of a form other than "forward" computes: a training step, if it is of one, else gradients.
 
     call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device. Raises Misbehaviour where
-    the backward pass writes to what is not its own.
+    the backward pass writes to what is not its own, if that is ``watched``, which takes longer than many a gradient.
     """
     if isinstance(form.call, TrainingStep):
         return form.call.taken(call, args)
-    may: Sequence[str] | None = getattr(
-        form.call, "mutates", None
-    )  # of a kernel of one's own, which alone writes a backward pass
+    if not watched:
+        return backward(form.check, call, args, kwargs, form.wrt, cotangents)
+    # Of a kernel of one's own, which alone has a backward pass that somebody wrote.
+    may: Sequence[str] | None = getattr(form.call, "mutates", None)
     inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
     left = Untouched(tensors(inputs), cotangents)
     made = None if may is None else left.made

@@ -16,6 +16,7 @@ from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
 from farm.minimise import bundle
+from tasks.arrays import autograd
 from tasks.catalogs.user import load, sources
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
@@ -140,6 +141,15 @@ def test_a_backward_pass_that_writes_to_what_was_saved_is_found_by_fuzz_as_by_th
     with farm.validate(_WritesToSaved, {"x": x}, reference=lambda x: np.exp(x), backward=True) as v:
         v.output = _WritesToSaved.apply(x)
     assert [o.kind for o in v.outcomes] == ["", "mutation" if what else ""]
+
+
+def test_what_a_backward_pass_must_leave_alone_is_watched_in_the_first_run_of_a_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched: list[Any] = []
+    monkeypatch.setattr(autograd.Untouched, "made", lambda self, outputs: watched.append(self))
+    found = farm.fuzz(_sound, reference=_sin, results=None, repeats=4, **SIZES)
+    assert found.passed == 8 and len(watched) == 4
 
 
 def test_a_kernel_that_differentiates_inside_is_looked_at_like_any_other() -> None:
