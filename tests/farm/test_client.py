@@ -363,6 +363,7 @@ def test_differences_need_float64() -> None:
         ({"inputs": ["x", "weight"]}, "inputs: ['x', 'weight'] is no mapping of names"),
         ({"dims": [4]}, "dims: [4] is no mapping"),
         ({"dims": DIMS | {"n": (64, 1)}}, "dims.n: (64, 1) ends before it begins; give (smallest, largest): (1, 64)"),
+        ({"dims": DIMS | {"x": (1, 3)}}, "dims: no shape has the dimension 'x'"),
         ({"dims": DIMS | {"nn": (1, 3)}}, "dims: no shape has the dimension 'nn'; did you mean n?"),
         ({"kwargs": {"eps": object()}}, "kwargs.eps: a object is no number, text, list or mapping"),
         ({"tolerances": 1e-3}, "tolerances: 0.001 is no mapping of names"),
