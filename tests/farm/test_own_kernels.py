@@ -103,6 +103,30 @@ def test_a_backward_pass_that_writes_to_the_gradient_it_was_given_says_so() -> N
     assert farm.fuzz(_sound, reference=_sin, results=None, **SIZES).failed == 0
 
 
+def _norm(x: Any) -> Any:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+
+def _norm_of_a_root(x: Any) -> Any:
+    """ε stands beside the root."""
+    return x / ((x * x).mean(-1, keepdim=True).sqrt() + 1e-6)
+
+
+def _offsets_in_16_bits(x: Any) -> Any:
+    flat, n = x.reshape(-1).clone(), x.shape[1]
+    starts = (torch.arange(x.shape[0]) * n).to(torch.int16)  # wraps from 32768 elements on
+    return flat[(starts.long()[:, None] + torch.arange(n)) % flat.numel()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_cases_show_where_an_epsilon_stands_and_what_overflows_at_the_largest_sizes(seed: int) -> None:
+    given = {"inputs": {"x": ["b", "n"]}, "dims": {"b": (1, 300), "n": (1, 200)}, "cases": 40, "seed": seed}
+    given |= {"op_class": "normalisation", "reference": _norm, "reference_framework": "torch", "results": None}
+    assert farm.fuzz(_norm, **given).failed == 0 < farm.fuzz(_norm_of_a_root, **given).failed
+    given |= {"op_class": "exact", "reference": lambda x: x}
+    assert farm.fuzz(lambda x: x.clone(), **given).failed == 0 < farm.fuzz(_offsets_in_16_bits, **given).failed
+
+
 class _WritesToSaved(_WritesToGiven):
     """Its result is what it saved, and a mask beside it."""
 
