@@ -127,6 +127,21 @@ def test_few_cases_show_where_an_epsilon_stands_and_what_overflows_at_the_larges
     assert farm.fuzz(lambda x: x.clone(), **given).failed == 0 < farm.fuzz(_offsets_in_16_bits, **given).failed
 
 
+_kept: dict[Any, Any] = {}
+
+
+def _into_one_buffer(x: Any) -> Any:
+    return torch.sin(x, out=_kept.setdefault(x.shape, torch.empty_like(x)))
+
+
+def test_a_kernel_that_returns_one_buffer_at_every_call_says_so() -> None:
+    given = {"reference": _sin, "inputs": {"x": ["n"]}, "dims": {"n": (1, 40)}, "cases": 4, "results": None}
+    found = farm.fuzz(_into_one_buffer, **given)
+    assert found.failed == 4 and {f.kind for f in found.findings} == {"aliasing"}
+    assert "in the memory that the call before returned" in str(found)
+    assert farm.fuzz(_into_one_buffer, aliases=True, **given).failed == farm.fuzz(_sound, **given).failed == 0
+
+
 class _WritesToSaved(_WritesToGiven):
     """Its result is what it saved, and a mask beside it."""
 
