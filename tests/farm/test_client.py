@@ -199,6 +199,22 @@ def test_a_case_is_made_small_within_what_its_inputs_may_be() -> None:
         assert ((small["x"] >= 0.5) & (small["x"].astype(float) < 0.71)).all()
 
 
+def test_a_case_that_fails_otherwise_when_it_is_run_again_says_how() -> None:
+    calls: list[int] = []
+
+    def right_once(x: Any) -> Any:
+        calls.append(1)
+        return x.sum() * min(len(calls), 2)
+
+    more = {"inputs": {"x": ["n"]}, "dims": {"n": (3, 3)}, "cases": 1, "op_class": "contraction"}
+    (found,) = farm.fuzz(right_once, lambda x: x.sum(), **more).findings
+    assert found.kind == "nondeterministic"
+    with pytest.raises(
+        farm.ClientError, match="it is wrong numbers, where it was wrong nondeterministic: is something"
+    ):
+        farm.minimize(found.key)
+
+
 def test_what_explains_a_failure_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (2, 2)}, "cases": 2, "results": None}
     assert farm.fuzz(lambda x: x.var() * 1.5, lambda x: x.var(ddof=1), **more).failed
