@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -101,7 +100,7 @@ def kernel_of(
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
-    told = set(re.findall(r"[^\W\d]\w*", str((op.inputs, op.kwargs, op.outputs))))
+    told = sizes.used(op)
     for name in dims or ():
         if name not in told:
             raise ClientError(

@@ -24,7 +24,7 @@ from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
-from tasks.arrays import torch_tree
+from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import load
 from tasks.judge import verdict
 from tasks.model import Form, Group, Misbehaviour, Status
@@ -172,6 +172,9 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
         raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")
     wrt = [inputs[name] for name in kernel.op.gradient]
     given = [torch_tree.from_numpy(c.copy()).to(y.device) for y, c in pairs]
+    left = autograd.Untouched([x for name, x in inputs.items() if is_array(x) and name not in kernel.op.mutates], given)
+    left.made(leaves)
     found = torch.autograd.grad([y for y, _ in pairs], wrt, given, retain_graph=True, allow_unused=True)
     made = [torch.zeros_like(x) if g is None else g for x, g in zip(wrt, found)]
+    left.check(made)
     return [torch_tree.output(torch_tree.dense(g.detach())) for g in made]

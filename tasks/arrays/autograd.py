@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,6 @@ from tasks.model import Form, Misbehaviour, OpClass, Oracle, is_complex, np_dtyp
 FULL_JACOBIAN = 100
 PROJECTIONS = 2
 DIFFERENCES = "finite differences"
-#: What is said of a backward pass that writes to the cotangents.
-GIVEN_CHANGED = "the backward pass changed the gradient that it was given: others may need it"
-
 #: Classes that an op's gradient shares: it is made of the same kind of steps. All others have composite gradients.
 _KEPT = (OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.RANDOM, OpClass.UNINITIALISED)
 
@@ -86,20 +83,78 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
     return made
 
 
-def computed(form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any]) -> list[Any]:
+class Untouched:
+    """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for it."""
+
+    def __init__(self, inputs: Sequence[Any], cotangents: Sequence[Any]) -> None:
+        self.saved = 0
+        self._kept: list[tuple[str, Any, Any]] = []
+        self._keep("input {}", inputs)
+        self._keep("the gradient that the backward pass was given for output {}", cotangents)
+
+    def _keep(self, called: str, given: Sequence[Any]) -> None:
+        import torch
+
+        for k, x in enumerate(given):
+            if x is not None and x.layout == torch.strided:
+                told = f"{called.format(k)}, of shape {tuple(x.shape)}, was changed: others may need it"
+                self._kept.append((told, x, x.detach().clone()))
+
+    def made(self, outputs: Sequence[Any]) -> None:
+        """Told of what the forward pass returned."""
+        saved = [x for node in _nodes(outputs) if _is_own(node) for x in node.saved_tensors]
+        self.saved = len(saved)
+        self._keep("saved tensor {}", saved)
+        self._keep("output {}", outputs)
+
+    def changed(self) -> str:
+        """What is not as it was, in words; "" if everything is."""
+        return next((told for told, x, old in self._kept if not torch_tree.same(x, old)), "")
+
+    def check(self, gradients: Sequence[Any]) -> None:
+        """Raise Misbehaviour with the gradients that the pass gave, unless everything is."""
+        if changed := self.changed():
+            broken = Misbehaviour("mutation", changed)
+            broken.outputs = [np.array(torch_tree.output(torch_tree.dense(x.detach()))) for x in gradients]
+            raise broken
+
+
+def _nodes(found: Sequence[Any]) -> Iterator[Any]:
+    """The nodes of the graph that leads from tensors back to their inputs."""
+    left, seen = [x.grad_fn for x in found if getattr(x, "grad_fn", None) is not None], set[Any]()
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            left += [following for following, _ in node.next_functions if following is not None]
+
+
+def _is_own(node: Any) -> bool:
+    """Whether a node is of an autograd.Function that is not torch's: what torch.compile saves, it may write to."""
+    function = getattr(type(node), "_forward_cls", None)
+    return function is not None and function.__module__.partition(".")[0] != "torch"
+
+
+def computed(
+    form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any], watched: bool = True
+) -> list[Any]:
     """What the check of a form other than "forward" computes: a training step, if it is of one, else gradients.
 
     call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device. Raises Misbehaviour where
-    the backward pass writes to these: what it does to them, the next run would be given.
+    the backward pass writes to what is not its own, if that is ``watched``, which takes longer than many a gradient.
     """
     if isinstance(form.call, TrainingStep):
         return form.call.taken(call, args)
-    before = [None if c is None else c.detach().clone() for c in cotangents]
-    found = backward(form.check, call, args, kwargs, form.wrt, cotangents)
-    if not all(c is None or torch_tree.same(c, old) for c, old in zip(cotangents, before)):
-        broken = Misbehaviour("mutation", GIVEN_CHANGED)
-        broken.outputs = [np.array(torch_tree.output(torch_tree.dense(x))) for x in found]
-        raise broken
+    if not watched:
+        return backward(form.check, call, args, kwargs, form.wrt, cotangents)
+    # Of a kernel of one's own, which alone has a backward pass that somebody wrote.
+    may: Sequence[str] | None = getattr(form.call, "mutates", None)
+    inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
+    left = Untouched(tensors(inputs), cotangents)
+    made = None if may is None else left.made
+    found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
+    left.check(found)
     return found
 
 
@@ -111,13 +166,15 @@ def backward(
     wrt: Sequence[int],
     cotangents: Sequence[Any],
     saved: Callable[[Any], Any] | None = None,
+    made: Callable[[Sequence[Any]], None] | None = None,
 ) -> list[Any]:
     """What a check other than "forward" computes: tensors, zeros where nothing depends on an input.
 
     "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
     "double_backward": with one further cotangent per gradient, the gradient of Σ Re⟨cotangent, gradient⟩ with respect
     to the same tensors and then to the cotangents of the outputs. A cotangent of None leaves its output (or gradient)
-    out. Nothing given is written to. saved: applied to every tensor that the forward pass keeps for the backward one.
+    out. Nothing given is written to. saved: applied to every tensor that the forward pass keeps for the backward one; made: told
+    of the outputs before the backward pass.
     """
     import torch
 
@@ -127,6 +184,8 @@ def backward(
         inputs = [places[i].detach().requires_grad_() for i in wrt]
         args, kwargs = with_inputs(args, kwargs, wrt, inputs)
         outputs = torch_tree.leaves(call(*args, **kwargs))
+        if made is not None:
+            made(outputs)
         first = cotangents[: len(outputs)]
         twice = check == "double_backward"
         given = [c.detach().requires_grad_() if twice else c for c in first if c is not None]
@@ -147,14 +206,9 @@ def backward(
 def _refuse_once(gradients: Sequence[Any]) -> None:
     """Raise what torch means to raise of a backward pass marked with once_differentiable: its node leads to no input, so a
     gradient that may be unused is None instead."""
-    left, seen = [g.grad_fn for g in gradients if g.grad_fn is not None], set[Any]()
-    while left:
-        node = left.pop()
+    for node in _nodes(gradients):
         if type(node).name(node) == "torch::autograd::Error":  # a Function's context may have a name of its own
             raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
-        if node not in seen:
-            seen.add(node)
-            left += [following for following, _ in node.next_functions if following is not None]
 
 
 def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:

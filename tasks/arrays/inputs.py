@@ -47,13 +47,15 @@ def fill(
     theme: str = "",
     mild: bool = False,
     most: float = np.inf,
+    scale: float = 1.0,
 ) -> np.ndarray:
     """A C-contiguous array of ``shape`` and ``dtype`` (a name of `tasks.model.DTYPES`) with values of a distribution.
 
     theme: one of THEMES[distribution]; "" means all of a distribution's values together for "boundary", and otherwise
     a theme that ``rng`` draws. mild: sizes so bounded that squares of elements and their sum are
     representable: for ops that overflow inside in every implementation. most: largest size of a finite value, at least 1,
-    and the reciprocal of the smallest that is not 0; with mild alone. Complex values have both parts filled.
+    and the reciprocal of the smallest that is not 0; with mild alone. scale: factor of regular values, as small as mild allows.
+    Complex values have both parts filled.
     Raises ValueError for an unknown distribution ("own" is not generated) or theme.
     """
     if distribution not in THEMES:
@@ -69,16 +71,22 @@ def fill(
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if is_complex(dtype):
-        parts = [fill(shape, PART[dtype], distribution, rng, theme, mild, most).astype(np.float64) for _ in range(2)]
+        parts = [
+            fill(shape, PART[dtype], distribution, rng, theme, mild, most, scale).astype(np.float64) for _ in range(2)
+        ]
         made = np.empty(shape, np.complex128)
         made.real, made.imag = parts
         return made.astype(target)
-    maker = _floating if is_inexact(dtype) else _integers
-    return maker(count, dtype, distribution, theme, rng, most if mild else None).astype(target).reshape(shape)
+    reach = most if mild else None
+    if is_inexact(dtype):
+        made = _floating(count, dtype, distribution, theme, rng, reach, scale)
+    else:
+        made = _integers(count, dtype, distribution, theme, rng, reach)
+    return made.astype(target).reshape(shape)
 
 
 def _floating(
-    count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None
+    count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None, scale: float
 ) -> np.ndarray:
     """(count,) float64 values that are values of ``dtype``."""
     target = np_dtype(dtype)
@@ -106,6 +114,8 @@ def _floating(
         pool = _regular(max(2, min(5, count // 2)), rounded, rng)
         return rng.choice(np.concatenate([pool, -pool[:1]]), count)
     values = _regular(count, rounded, rng)
+    if scale != 1:
+        values = rounded(values * max(scale, low))
     return _planted(values, theme) if distribution == "nan" else values
 
 

@@ -189,13 +189,17 @@ class Inductor(TorchEager):
 
         settings = self._settings(forms[0])
         options: Any = settings or None
+        watched: list[bool] = []
         compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler, options=options)
 
         def compute(bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
                 form, (args, kwargs) = forms[0], bundle[0]
                 call = functools.partial(_only, compiled)
-                return [autograd.computed(form, call, args, kwargs, self.cotangents(form))]
+                given = self.cotangents(form)
+                found = [autograd.computed(form, call, args, kwargs, given, watched=not watched)]
+                watched.append(True)
+                return found
             with torch.no_grad():
                 return list(compiled(bundle))
 

@@ -221,9 +221,10 @@ class TorchEager(Backend):
 
             def compute() -> list[Any]:
                 # A kernel that writes to its inputs must not spoil its next run.
+                first = bool(ready)
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
-                    return autograd.computed(form, call, args, kwargs, cotangents)
+                    return autograd.computed(form, call, args, kwargs, cotangents, watched=first)
                 with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
                     return torch_tree.leaves(call(*args, **kwargs))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,12 +67,13 @@ def _places(axis: Axis, x: np.ndarray) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
 
 
-def _variance(ddof: int) -> Reduce:
-    return lambda x, axis: np.asarray(np.var(x, axis=axis, ddof=ddof))
+def _spread(function: Callable[..., Any], ddof: int) -> Reduce:
+    def reduced(x: np.ndarray, axis: Axis) -> np.ndarray:
+        with warnings.catch_warnings():  # of one element it is NaN, which numpy would tell the user of
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return np.asarray(function(x, axis=axis, ddof=ddof))
 
-
-def _deviation(ddof: int) -> Reduce:
-    return lambda x, axis: np.asarray(np.std(x, axis=axis, ddof=ddof))
+    return reduced
 
 
 def _log_of_sum(x: np.ndarray, axis: Axis) -> np.ndarray:
@@ -82,10 +85,10 @@ def _log_of_sum(x: np.ndarray, axis: Axis) -> np.ndarray:
 REDUCTIONS: dict[str, Reduce] = {
     "sum": lambda x, axis: np.asarray(np.sum(x, axis=axis)),
     "mean": lambda x, axis: np.asarray(np.mean(x, axis=axis)),
-    "var1": _variance(1),
-    "var0": _variance(0),
-    "std1": _deviation(1),
-    "std0": _deviation(0),
+    "var1": _spread(np.var, 1),
+    "var0": _spread(np.var, 0),
+    "std1": _spread(np.std, 1),
+    "std0": _spread(np.std, 0),
     "logsumexp": _log_of_sum,
     "norm": lambda x, axis: np.sqrt(np.sum(x * x, axis=axis)),
     "squares": lambda x, axis: np.asarray(np.sum(x * x, axis=axis)),

@@ -180,6 +180,11 @@ def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Mini
     """A case that does not fail by itself: after which of the earlier cases of its process it does."""
     if not earlier:
         why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
+        if Status(row.status).failed:
+            was, now = (f"{x.status} {x.kind} {x.stage}".strip() for x in (hunt.wanted, row))
+            raise NotFailing(
+                f"run again by itself it is {now}{why}, where it was {was}: is something kept from call to call?"
+            )
         raise NotFailing(f"run again by itself it is {row.status}{why}: it does not fail any more")
     try:
         found = yield from hunt.run(Ask(before=tuple(range(earlier)), fresh=True))

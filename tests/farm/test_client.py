@@ -180,6 +180,47 @@ def test_whole_numbers_are_made_small_to_where_the_fault_begins() -> None:
     assert small.inputs["index"].tolist() == [21] and small.status == "wrong"
 
 
+def _a_bit_more(x: Any, index: Any) -> Any:
+    return torch.sqrt(x[index]) * 1.001
+
+
+def test_a_case_is_made_small_within_what_its_inputs_may_be() -> None:
+    index = {"shape": ["m"], "dtype": "int64", "low": 3, "high": "n"}
+    inputs = {"x": {"shape": ["n"], "low": 0.5, "high": 0.7}, "index": index}
+    given = {
+        "dims": {"n": (5, 40), "m": (1, 9)},
+        "dtypes": ["bfloat16", "float32"],
+        "cases": 4,
+        "op_class": "elementary",
+    }
+    for found in farm.fuzz(_a_bit_more, lambda x, index: np.sqrt(x[index]), inputs, **given).findings:
+        small = farm.minimize(found.key).inputs
+        assert small["index"].tolist() == [3] and len(small["x"]) == 4
+        assert ((small["x"] >= 0.5) & (small["x"].astype(float) < 0.71)).all()
+
+
+def test_a_case_that_fails_otherwise_when_it_is_run_again_says_how() -> None:
+    calls: list[int] = []
+
+    def right_once(x: Any) -> Any:
+        calls.append(1)
+        return x.sum() * min(len(calls), 2)
+
+    more = {"inputs": {"x": ["n"]}, "dims": {"n": (3, 3)}, "cases": 1, "op_class": "contraction"}
+    (found,) = farm.fuzz(right_once, lambda x: x.sum(), **more).findings
+    assert found.kind == "nondeterministic"
+    with pytest.raises(
+        farm.ClientError, match="it is wrong numbers, where it was wrong nondeterministic: is something"
+    ):
+        farm.minimize(found.key)
+
+
+def test_what_explains_a_failure_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+    more = {"inputs": {"x": ["n"]}, "dims": {"n": (2, 2)}, "cases": 2, "results": None}
+    assert farm.fuzz(lambda x: x.var() * 1.5, lambda x: x.var(ddof=1), **more).failed
+    assert not [w for w in recwarn if w.category is RuntimeWarning]
+
+
 def test_what_cannot_be_made_smaller_is_told() -> None:
     found = fuzz(tail_lost)
     for more, says in (({"strategy": "shrink-al"}, "did you mean shrink-all"), ({"budget": 3}, "3 runs are too few")):
@@ -363,6 +404,7 @@ def test_differences_need_float64() -> None:
         ({"inputs": ["x", "weight"]}, "inputs: ['x', 'weight'] is no mapping of names"),
         ({"dims": [4]}, "dims: [4] is no mapping"),
         ({"dims": DIMS | {"n": (64, 1)}}, "dims.n: (64, 1) ends before it begins; give (smallest, largest): (1, 64)"),
+        ({"dims": DIMS | {"x": (1, 3)}}, "dims: no shape has the dimension 'x'"),
         ({"dims": DIMS | {"nn": (1, 3)}}, "dims: no shape has the dimension 'nn'; did you mean n?"),
         ({"kwargs": {"eps": object()}}, "kwargs.eps: a object is no number, text, list or mapping"),
         ({"tolerances": 1e-3}, "tolerances: 0.001 is no mapping of names"),

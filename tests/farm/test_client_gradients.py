@@ -70,6 +70,52 @@ def test_a_function_that_draws_random_numbers_is_called_random_and_judged_where_
     assert "not differentiable" in farm.check_autograd(torch.relu, torch.zeros(1)).message  # nothing random
 
 
+class _InFloat32(_Swish):
+    """As published kernels are written: float32 inside, whatever they are given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return (x.float() * torch.sigmoid(x.float())).to(x.dtype)
+
+
+class _Rounds(_Swish):
+    """Sound in float64, though its result has no fractions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.round() + 2 * x - 2 * x
+
+
+def test_a_function_that_computes_in_float32_is_not_blamed_for_what_differences_of_it_say() -> None:
+    for x in (torch.linspace(-2, 2, 7), torch.linspace(-2, 2, 700)):
+        found = farm.validate_autograd_function(_InFloat32, (x,))
+        assert not found.passed and "backward: not judged: it computes in float32 or less inside" in found.message
+        assert all(c.passed for c in found.checks)
+        wrong = farm.check_autograd(_Rounds.apply, (x + 0.1,))
+        assert "backward: failed" in wrong.message and "float32" not in wrong.message
+
+
+class _Scaled(torch.autograd.Function):
+    """The gradient of the factor, which is broadcast, is summed over one axis of two."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, factor: Any) -> Any:
+        ctx.save_for_backward(x, factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, factor = ctx.saved_tensors
+        return g * factor, (g * x).sum(0)[0]
+
+
+def test_which_gradient_is_wrong_is_told() -> None:
+    found = farm.check_autograd(_Scaled.apply, (torch.randn(2, 3, 4), torch.randn(4)))
+    assert "apart (gradient of tensor 1)" in found.message
+
+
 def test_a_backward_pass_that_raises_fails_and_silences_no_other_check() -> None:
     found = farm.validate_autograd_function(_Raises, (torch.ones(3),), reference=lambda x: 2 * x)
     assert not found.passed and [c.name for c in found.checks if c.passed] == ["forward"]

@@ -16,6 +16,7 @@ from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
 from farm.minimise import bundle
+from tasks.arrays import autograd
 from tasks.catalogs.user import load, sources
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
@@ -96,8 +97,107 @@ SIZES: dict[str, Any] = {"inputs": {"x": ["n"]}, "dims": {"n": (1, 40)}, "cases"
 def test_a_backward_pass_that_writes_to_the_gradient_it_was_given_says_so() -> None:
     found = farm.fuzz(_WritesToGiven, reference=_sin, results=None, **SIZES)
     assert (found.passed, found.failed) == (4, 4)
-    assert {f.kind for f in found.findings} == {"mutation"} and "the gradient that it was given" in str(found)
+    assert {f.kind for f in found.findings} == {"mutation"} and "the gradient that the backward pass was given" in str(
+        found
+    )
     assert farm.fuzz(_sound, reference=_sin, results=None, **SIZES).failed == 0
+
+
+def _norm(x: Any) -> Any:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+
+def _norm_of_a_root(x: Any) -> Any:
+    """ε stands beside the root."""
+    return x / ((x * x).mean(-1, keepdim=True).sqrt() + 1e-6)
+
+
+def _offsets_in_16_bits(x: Any) -> Any:
+    flat, n = x.reshape(-1).clone(), x.shape[1]
+    starts = (torch.arange(x.shape[0]) * n).to(torch.int16)  # wraps from 32768 elements on
+    return flat[(starts.long()[:, None] + torch.arange(n)) % flat.numel()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_cases_show_where_an_epsilon_stands_and_what_overflows_at_the_largest_sizes(seed: int) -> None:
+    given = {"inputs": {"x": ["b", "n"]}, "dims": {"b": (1, 300), "n": (1, 200)}, "cases": 40, "seed": seed}
+    given |= {"op_class": "normalisation", "reference": _norm, "reference_framework": "torch", "results": None}
+    assert farm.fuzz(_norm, **given).failed == 0 < farm.fuzz(_norm_of_a_root, **given).failed
+    given |= {"op_class": "exact", "reference": lambda x: x}
+    assert farm.fuzz(lambda x: x.clone(), **given).failed == 0 < farm.fuzz(_offsets_in_16_bits, **given).failed
+
+
+_kept: dict[Any, Any] = {}
+
+
+def _into_one_buffer(x: Any) -> Any:
+    return torch.sin(x, out=_kept.setdefault(x.shape, torch.empty_like(x)))
+
+
+def test_a_kernel_that_returns_one_buffer_at_every_call_says_so() -> None:
+    given = {"reference": _sin, "inputs": {"x": ["n"]}, "dims": {"n": (1, 40)}, "cases": 4, "results": None}
+    found = farm.fuzz(_into_one_buffer, **given)
+    assert found.failed == 4 and {f.kind for f in found.findings} == {"aliasing"}
+    assert "in the memory that the call before returned" in str(found)
+    assert farm.fuzz(_into_one_buffer, aliases=True, **given).failed == farm.fuzz(_sound, **given).failed == 0
+
+
+class _WritesToSaved(_WritesToGiven):
+    """Its result is what it saved, and a mask beside it."""
+
+    what = ""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y, mask = x.exp(), x > 0
+        ctx.save_for_backward(x, y, mask)
+        return y
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Any) -> Any:
+        x, y, mask = ctx.saved_tensors
+        made = g * y
+        if cls.what:
+            {"x": x, "y": y, "mask": mask}[cls.what].data.logical_not_()
+        return made
+
+
+@pytest.mark.parametrize("what", ["", "x", "y", "mask"])
+def test_a_backward_pass_that_writes_to_what_was_saved_is_found_by_fuzz_as_by_the_check_of_functions(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_WritesToSaved, "what", what)
+    found = farm.fuzz(_WritesToSaved, reference=lambda x: np.exp(x), results=None, **SIZES)
+    looked = farm.validate_autograd_function(_WritesToSaved, (torch.linspace(-2, 2, 5),))
+    assert ("saved" in {c.name for c in looked.checks if not c.passed}) is bool(what)
+    if what:
+        assert [f.kind for f in found.findings] == ["mutation"] and found.failed >= 3
+        words = "input 0" if what == "x" else f"saved tensor {'xy'.index(what) if what != 'mask' else 2}"
+        assert words in str(found) and words in looked.message
+    else:
+        assert found.failed == 0
+    x = torch.linspace(-2, 2, 5, requires_grad=True)
+    with farm.validate(_WritesToSaved, {"x": x}, reference=lambda x: np.exp(x), backward=True) as v:
+        v.output = _WritesToSaved.apply(x)
+    assert [o.kind for o in v.outcomes] == ["", "mutation" if what else ""]
+
+
+def test_what_a_backward_pass_must_leave_alone_is_watched_in_the_first_run_of_a_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched: list[Any] = []
+    monkeypatch.setattr(autograd.Untouched, "made", lambda self, outputs: watched.append(self))
+    found = farm.fuzz(_sound, reference=_sin, results=None, repeats=4, **SIZES)
+    assert found.passed == 8 and len(watched) == 4
+
+
+def test_a_kernel_that_differentiates_inside_is_looked_at_like_any_other() -> None:
+    def doubled(x: Any) -> Any:
+        y, back = torch.func.vjp(torch.sin, x.detach())
+        return x * back(torch.ones_like(y))[0].detach()
+
+    found = farm.validate_autograd_function(lambda x: doubled(x) - doubled(x), (torch.linspace(-2, 2, 5),))
+    assert "saved: 0 saved tensors" in str(found)
 
 
 @pytest.mark.usefixtures("cache")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.user.dims import dims_of
+from tasks.catalogs.user.dims import dims_of, used
+from tasks.catalogs.user.ops import UserOp
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,10 @@ def test_shapes_say_what_dimensions_are(
             dims_of(op, arrays)
     else:
         assert dims_of(op, arrays) == found
+
+
+def test_what_sizes_are_made_of_is_told_by_shapes_ends_arguments_and_outputs_alone() -> None:
+    inputs = {"x": ["b", "2*h"], "index": {"shape": ["m"], "dtype": "int64", "low": 0, "high": "vocabulary"}}
+    outputs = ["int32", {"dtype": "float32", "shape": ["o//2"]}]
+    op = UserOp("k", len, len, inputs, kwargs={"window": {"dim": "w"}, "mode": "mean"}, outputs=outputs)
+    assert used(op) == {"b", "h", "m", "vocabulary", "o", "w"}

@@ -114,7 +114,10 @@ class User(Catalog):
         one = self._op(group)
         trees = decode(given.kwargs, lambda kind, node: given.arrays[spec_of(node).id])
         arrays = {name: trees[name] for name in one.op.inputs}
-        return of_inputs(one, sizes.dims_of(one.op, arrays), lambda: arrays, group, given.index, draws)
+        dims = sizes.dims_of(one.op, arrays)
+        if outside := samples.outside(one.op, dims, arrays):
+            raise ValueError(f"{outside} has values that are not between its low and high")
+        return of_inputs(one, dims, lambda: arrays, group, given.index, draws)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _fuzzed(self._op(group), group, 0, draws, choose)

@@ -75,6 +75,15 @@ def keywords(kwargs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, An
     return {name: size_of(value[DIM], dims) if is_size(value) else value for name, value in kwargs.items()}
 
 
+def used(op: Any) -> set[str]:
+    """The dimensions that a `UserOp`'s sizes are made of. Raises ValueError for what is no expression."""
+    specs = [given if isinstance(given, Mapping) else {"shape": given} for given in op.inputs.values()]
+    specs += [given for given in op.outputs if isinstance(given, Mapping)]  # the others are dtypes
+    told = [size for x in specs for size in (*x.get("shape", ()), x.get("low"), x.get("high"))]
+    told += [value[DIM] for value in op.kwargs.values() if is_size(value)]
+    return {name for size in told for name in names(size)}
+
+
 def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of a `UserOp`'s inputs by dimension; those that no shape tells are the smallest candidates.
 

@@ -18,7 +18,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, Group, np_dtype
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 1
+GENERATOR = 2
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
@@ -31,6 +31,10 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
     (("adversarial", "saturating"), 1),
     (("adversarial", "magnitudes"), 1),
 )
+#: Factors of regular values, with how often each is drawn: an ε beside a sum of squares shows where these are small.
+SCALES: tuple[tuple[float, int], ...] = ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1))
+#: One of so many samples has the largest size of every dimension.
+ALL_LARGEST = 12
 
 
 def seed_of(seed: int, index: int) -> int:
@@ -42,7 +46,9 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     """A size for every dimension; where the inputs would get too large, the largest are halved."""
     ends = {name: (min(given), max(given)) for name, given in op.dims.items()}
     with choose.span("sizes"):
-        made = {name: _size(choose, *ends[name]) for name in ends}
+        # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
+        all_largest = choose.chance(1, ALL_LARGEST)
+        made = {name: high if all_largest else _size(choose, low, high) for name, (low, high) in ends.items()}
     differenced = gradient and op.reference_framework == "numpy"
     while samples.elements(op, made) > MOST or (
         differenced and samples.elements(op, made, op.gradient) > MOST_DIFFERENCED
@@ -80,12 +86,13 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
                 made[name] = np.resize(samples.data(spec["data"]), shape).astype(np_dtype(own))
                 continue
             distribution, theme = choose.weighted(KINDS)
+            scale = choose.weighted(SCALES) if theme == "regular" else 1.0
             g = np.random.default_rng(choose.int(0, 2**32 - 1))
         if "low" in spec:
             low, high = (samples.size_of(spec[end], dims) for end in ("low", "high"))
             made[name] = samples.uniform(shape, own, low, high, g)
         else:
-            made[name] = inputs.fill(shape, own, distribution, g, theme, mild)
+            made[name] = inputs.fill(shape, own, distribution, g, theme, mild, scale=scale)
     return made
 
 

@@ -20,28 +20,30 @@ from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inex
 
 
 def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise.
+    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared.
 
     While torch traces the call (to compile or export it) nothing is checked, as there are no values.
     """
     import torch
 
+    returned: list[Any] = []  # by the last call: as long as it is kept, no allocator hands its memory out again
     if op.framework == "numpy":
 
         def call_numpy(**arguments: Any) -> Any:
-            return _call_numpy(op, kernel, arguments)
+            return _call_numpy(op, kernel, arguments, returned)
 
         # A compiler cannot look inside; saying so makes the row a fallback.
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
         return disabled
 
     def call(**arguments: Any) -> Any:
-        return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments)
+        return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments, returned)
 
+    call.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
     return call
 
 
-def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
     import torch
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
@@ -55,6 +57,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
                 )
         _aliasing(op, tensors, outputs, _share_storage)
+        _reuse(op, [x.detach() for x in outputs], returned, _share_storage)
         if op.invariants:
             given = before | {k: x for k, x in tensors.items() if k not in before}
             _invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
@@ -71,7 +74,7 @@ def _measured(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
         raise
 
 
-def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
     import torch
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
@@ -87,6 +90,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
                 )
         _aliasing(op, inputs, outputs, np.shares_memory)
+        _reuse(op, outputs, returned, np.shares_memory)
         if op.invariants:
             _invariants(op, before, [np.asarray(x) for x in outputs])
     return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
@@ -147,6 +151,16 @@ def _aliasing(
                 raise Misbehaviour(
                     "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if that is meant)"
                 )
+
+
+def _reuse(op: UserOp, outputs: list[Any], returned: list[Any], shared: Callable[[Any, Any], bool]) -> None:
+    """Raise Misbehaviour for outputs in the memory of what the last call returned, and keep these in their place."""
+    before, returned[:] = returned[:], outputs
+    if not op.aliases and any(shared(x, old) for x in outputs for old in before):
+        raise Misbehaviour(
+            "aliasing",
+            "the output is in the memory that the call before returned its own in (declare aliases: true if that is meant)",
+        )
 
 
 def _share_storage(a: Any, b: Any) -> bool:

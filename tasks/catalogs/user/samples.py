@@ -94,6 +94,18 @@ def elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None 
     return total
 
 
+def outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
+    """The first input with values that its ``low`` and ``high`` do not allow; "" where there is none."""
+    for name, given in op.inputs.items():
+        if isinstance(given, Mapping) and "low" in given:
+            x = arrays[name]
+            low, high = (np.asarray(size_of(given[end], dims)).astype(x.dtype) for end in ("low", "high"))
+            parts = (x.real, x.imag) if x.dtype.kind == "c" else (x,)
+            if not all(((low <= y) & ((y < high) if x.dtype.kind in "iu" else (y <= high))).all() for y in parts):
+                return name
+    return ""
+
+
 def uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
     if is_complex(dtype):
         return (g.uniform(low, high, shape) + 1j * g.uniform(low, high, shape)).astype(np_dtype(dtype))
