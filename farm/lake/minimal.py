@@ -15,6 +15,8 @@ from farm.lake.store import AnyLake, Lake, LakeError, open_lake, run_ids
 
 #: What a word that stands for a way of computing has not: a list of sizes is no such word.
 _NUMBER = re.compile(r"\d")
+#: The end of a sentence in a masked error.
+_SENTENCE = re.compile(r"(?<=[a-z]{3})\.\s")
 #: The folder of a run that they lie in; dataset readers leave it alone for its underscore.
 FOLDER = "_minimal"
 #: Files of a minimal case: what is known of it, and the case itself.
@@ -22,15 +24,20 @@ RECORD, PACK = "minimal.json", "case.pack"
 
 
 def finding_id(finding: Mapping[str, Any]) -> str:
-    """Equal for minimal cases of one defect: backend, ops, status, kind, masked error, attributes that are not the default (which
-    of its words one has, but not which number) and modes."""
+    """Equal for minimal cases of one defect: backend, ops, status, kind, the first sentence of the masked error, attributes that are
+    not the default (which of its words one has, but not which number) and modes."""
     names = ("backend", "ops", "status", "kind", "words", "modes", "after")
     given = [
         f"{k}={v}" if isinstance(v, (str, bool)) and not _NUMBER.search(str(v)) else k
         for k, v in finding.get("attributes", {}).items()
     ]
-    told = [*(finding.get(name) for name in names), sorted(given)]
+    told = [*(_first(finding.get(name)) if name == "words" else finding.get(name) for name in names), sorted(given)]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _first(words: str | None) -> str | None:
+    """The first sentence of an error: what follows prints parts of the graph, which differ from case to case."""
+    return words and _SENTENCE.split(words, maxsplit=1)[0]
 
 
 def place(lake: Lake, run_id: str, case_id: str, backend: str) -> str:
