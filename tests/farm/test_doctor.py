@@ -88,8 +88,8 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [NEEDY, "planted-cpu"]}))
     done = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
-    (line,) = [x for x in done.stdout.splitlines() if x.startswith("to have ")]
-    assert line.startswith("to have needy-cpu as well: ") and line.endswith("install planted-tool")
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("to enable ")]
+    assert line.startswith("to enable needy-cpu: ") and line.endswith("install planted-tool")
 
 
 @pytest.mark.parametrize("change", ["variable", "runtime's variable", "need"])

@@ -289,5 +289,5 @@ def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
         every.append(night(mine, {**RECORD, "run_id": str(at), "started_at": f"2025-01-0{at + 1}"}))
     for nights_told, said in ((every, 1), (every[2:], 0)):
         front = dict(pages(Trends.of(nights_told)))["index.html"]
-        stayed = front.partition("What changed and stayed")[2].partition("</table>")[0]
+        stayed = front.partition("Changes that stayed")[2].partition("</table>")[0]
         assert stayed.count("regression, of a flaky backend") == said and stayed.count("regression") == 2
