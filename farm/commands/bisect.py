@@ -20,12 +20,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the release is named, 1 the ends are alike, 2 bad input."""
     parser = argparse.ArgumentParser(
         prog="farm bisect",
-        description="Name the release of a backend's runtime that broke or mended a case of a lake. The case runs on the first and the last "
-        "version, then on the middle of what is left, each in an environment of its own: for n versions about 1 + log2 n of them.",
-        epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something is not there",
+        description="Name the release of a backend's runtime that broke or fixed a case of a lake. The case runs on the first and the last "
+        "version, then on the middle one of the rest, each in its own environment: about 1 + log2 n of n versions.",
+        epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something does not exist",
     )
     parser.add_argument("case", help="a case_id, or run_id:case_id:backend as a report prints it")
-    parser.add_argument("backend", nargs="?", help="the backend, if the case does not say it")
+    parser.add_argument("backend", nargs="?", help="the backend, if the case does not name it")
     parser.add_argument(
         "--versions", required=True, metavar="A..B", help="releases from A to B, or a list: 1.20.1,1.22.1,1.31.1"
     )
@@ -52,7 +52,7 @@ def _bisect(args: argparse.Namespace) -> int:
     package = args.package or package_of(case)
     versions = versions_of(args.versions, package)
     if len(versions) < 2:
-        raise ReproduceError(f"--versions {args.versions}: two at least, there is {', '.join(versions) or 'none'}")
+        raise ReproduceError(f"--versions {args.versions}: at least two needed, found {', '.join(versions) or 'none'}")
     print_case(case)
     print(f"{len(versions)} versions of {package}: {', '.join(versions)}", flush=True)
     ask = asker(case, package, args.more)

@@ -26,20 +26,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     parser = argparse.ArgumentParser(
         prog="farm calibrate",
-        description="Find the limits of a policy from rows of backends held to be right.",
+        description="Find the limits of a policy from rows of backends taken as correct.",
         epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",
     )
     parser.add_argument(
-        "--backends", required=True, metavar="NAMES", help="held to be right, comma-separated: torch-cpu,ort-cpu"
+        "--backends", required=True, metavar="NAMES", help="backends taken as correct: torch-cpu,ort-cpu"
     )
     results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument(
-        "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"
+        "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
     )
     parser.add_argument(
-        "--policy", default="error_units", metavar="P", help="the policy whose other limits are kept (error_units)"
+        "--quantile",
+        type=float,
+        default=QUANTILE,
+        metavar="Q",
+        help=f"quantile of the ops' maxima (default {QUANTILE})",
+    )
+    parser.add_argument(
+        "--policy", default="error_units", metavar="P", help="policy that supplies all other limits (error_units)"
     )
     parser.add_argument(
         "--op", action="append", default=[], metavar="GLOB=REASON", help="ops with limits of their own, and why"
@@ -64,7 +70,7 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
     rows, _ = load(args.results, args.run)
     backends = [name for name in args.backends.split(",") if name.strip()]
     if not backends:
-        raise PolicyError(f"--backends {args.backends!r}: names nothing; name those held to be right, e.g. torch-cpu")
+        raise PolicyError(f"--backends {args.backends!r}: names nothing; name those taken as correct, e.g. torch-cpu")
     made, findings = propose(rows, policy, backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)

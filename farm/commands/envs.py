@@ -22,10 +22,12 @@ from tasks.cache import default_cache
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="farm envs", description="The environments of backends on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="farm envs", description="List, build and remove backend environments on this machine."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="what is built, how large, of what")
-    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend asks for, ahead of a run")
+    commands.add_parser("list", help="list built environments, their size and packages")
+    make = commands.add_parser("build", help="build the environments of a config (*.yaml) or a backend before a run")
     make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
     remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
     remove.add_argument("keys", nargs="*", metavar="KEY")
@@ -53,7 +55,7 @@ def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
             record = environment.record(cache) or {}
             print(
                 f"{spec.name}: {environment.key}",
-                "was there" if there else f"built in {record.get('built_s', 0):.1f} s",
+                "already built" if there else f"built in {record.get('built_s', 0):.1f} s",
             )
         except envs.EnvError as error:
             failed = 1
@@ -67,17 +69,17 @@ def _list(cache: Path) -> int:
         total, alone = envs.size(cache / "envs" / key)
         sizes = (f"{total / 1e9:.2f}", f"{alone / 1e9:.2f}", f"{record['built_s']:.1f}")
         lines.append(([Text(cell) for cell in (key, record["python"], *sizes, " ".join(record["packages"]))], ""))
-    heads = [Head("key"), Head("Python"), *(Head(words, right=True) for words in ("GB", "alone", "built in s"))]
+    heads = [Head("key"), Head("Python"), *(Head(words, right=True) for words in ("GB", "alone", "build (s)"))]
     console = Console()
     console.print(fitted(f"environments in {cache / 'envs'}", [*heads, Head("packages")], lines, console.width))
-    console.print("alone: bytes that no other environment and no package cache shares by hard links", style="dim")
+    console.print("alone: not shared through hard links with other environments or package caches", style="dim")
     return 0
 
 
 def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
     known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
     if not everything and not keys:
-        print("error: remove what? name keys (farm envs list) or say --all", file=sys.stderr)
+        print("error: nothing to remove: name keys (farm envs list) or give --all", file=sys.stderr)
         return BAD_INPUT
     chosen = known if everything else list(keys)
     if unknown := [k for k in chosen if k not in known]:

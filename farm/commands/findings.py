@@ -71,7 +71,7 @@ def _arguments() -> argparse.ArgumentParser:
         prog="farm findings",
         description="List the distinct defects of a lake: minimal cases of one backend, ops, status, kind, error, attributes and "
         "modes are one. What failed and has no minimal case yet is counted apart.",
-        epilog="exit code: 0; 2 something named is not there",
+        epilog="exit code: 0; 2 something named does not exist",
     )
     results_option(parser)
     parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
@@ -82,7 +82,7 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="N",
         help="first make small one row of each of N groups that have none yet",
     )
-    parser.add_argument("--backend", metavar="NAME", help="of this backend only")
+    parser.add_argument("--backend", metavar="NAME", help="only this backend")
     parser.add_argument(
         "--budget",
         type=int,

@@ -28,12 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm gate",
-        description="Hold a run against the gate of its config: new failures, coverage, precision, speed, known failures that are stale.",
-        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but not all that it asks was there",
+        description="Check a run against its config's gate: new failures, coverage, precision, speed, stale known failures.",
+        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but something it asks about is missing",
     )
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
-    parser.add_argument("--config", metavar="FILE", help="the gate of this config, instead of the run's own")
+    parser.add_argument("--config", metavar="FILE", help="use this config's gate instead of the run's")
     for name, words in (("junit", "JUnit XML"), ("sarif", "SARIF 2.1.0"), ("markdown", "a summary in Markdown")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {words}")
     args = parser.parse_args(argv)

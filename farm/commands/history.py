@@ -23,19 +23,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm history",
-        description="When each outcome of a backend, op and dtype was first and last seen, and what came then. A cell's outcome is that of its "
-        "worst sample. What fails now comes first.",
-        epilog="exit code: 0; 2 something named is not there",
+        description="Show when each outcome of a backend, op and dtype was first and last seen, and what followed. A cell's outcome is that of its "
+        "worst sample. Current failures come first.",
+        epilog="exit code: 0; 2 something named does not exist",
     )
     parser.add_argument(
         "ops", nargs="*", metavar="OP", help="globs, with or without catalog and variant (default: all)"
     )
     results_option(parser)
-    parser.add_argument("--backend", default="*", metavar="GLOB", help="of these backends only")
-    parser.add_argument("--dtype", default="*", metavar="GLOB", help="of these dtypes only")
-    words = "runs (default), or versions of the runtime, driver or farm, a version's outcome being its newest run's"
+    parser.add_argument("--backend", default="*", metavar="GLOB", help="only these backends")
+    parser.add_argument("--dtype", default="*", metavar="GLOB", help="only these dtypes")
+    words = "runs (default), or versions of the runtime, driver or farm (a version has its newest run's outcome)"
     parser.add_argument("--along", choices=list(ALONG), default="run", help=words)
-    parser.add_argument("--csv", metavar="FILE", help="write the table, with what passes too")
+    parser.add_argument("--csv", metavar="FILE", help="write the table, passes included")
     args = parser.parse_args(argv)
     for op in args.ops:
         if "://" in op or next(Path(op).glob("run=*"), None) is not None:

@@ -39,22 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm known",
-        description="Known failures: which cases fail in which way, why, who sees to it, for which versions and until when.",
-        epilog="exit code: 0; of check 1 if an entry is stale, is expired or fails otherwise; 2 something named is not there",
+        description="Known failures: which cases fail, how and why, their owner, versions and expiry date.",
+        epilog="exit code: 0; of check 1 if an entry is stale, is expired or fails otherwise; 2 something named does not exist",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="add | list | check")
     _add_arguments(commands.add_parser("add", help="write an entry that covers a row of a lake"))
-    for name, words in (
-        ("list", "show known failures"),
-        ("check", "say which are stale, are expired or fail otherwise"),
-    ):
+    for name, words in (("list", "show known failures"), ("check", "show which are stale, expired or fail otherwise")):
         one = commands.add_parser(name, help=f"{words}, and how they fared in a run")
         one.add_argument(
             "lists", nargs="*", type=Path, metavar="FILE", help="lists, folders, configs (default: the run's)"
         )
         results_option(one)
         one.add_argument("--run", default="last", help="id of a run, last (default), or all")
-        one.add_argument("--backend", metavar="GLOB", default="*", help="of these backends only")
+        one.add_argument("--backend", metavar="GLOB", default="*", help="only these backends")
         one.add_argument("--csv", metavar="FILE", help="write the table")
     args = parser.parse_args(argv)
     return _add(args) if args.command == "add" else _told(args)
@@ -64,13 +61,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     key_argument(parser)
     results_option(parser)
     parser.add_argument("--reason", required=True, help="why it fails")
-    parser.add_argument("--owner", default="", help="who sees to it")
+    parser.add_argument("--owner", default="", help="who owns it")
     parser.add_argument("--link", default="", help="where it is reported")
     parser.add_argument(
-        "--versions", default="", metavar="SPEC", help='of the runtime, for which it holds, e.g. ">=1.20,<1.25"'
+        "--versions", default="", metavar="SPEC", help='runtime versions it holds for, e.g. ">=1.20,<1.25"'
     )
-    parser.add_argument("--expires", default="", metavar="DAY", help="the last day on which it holds, e.g. 2027-01-31")
-    parser.add_argument("--fault", choices=["backend", *known.WHOSE], default="backend", help="whose it is")
+    parser.add_argument("--expires", default="", metavar="DAY", help="last day it holds, e.g. 2027-01-31")
+    parser.add_argument("--fault", choices=["backend", *known.WHOSE], default="backend", help="who is at fault")
     parser.add_argument("--file", type=Path, help=f"the list (default: {FOLDER}/BACKEND.yaml, or known.yaml)")
 
 
@@ -89,7 +86,7 @@ def _add(args: argparse.Namespace) -> int:
     listed = [*(known.recorded(record) or []), *(known_failures(file) if file.exists() else [])]
     rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
     if (place := int(known.met(rows, listed).entry[0])) >= 0:
-        raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or say another case")
+        raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or name another case")
     if known.met(rows, [entry]).entry[0] < 0:
         raise ConfigError(
             f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.day_of(row['started_at'])})"
@@ -97,7 +94,7 @@ def _add(args: argparse.Namespace) -> int:
     listing.append(file, entry)
     covered = known.met(_with_reduced(table, results, [entry]), [entry]).entry
     print(f"{file}: {entry.op} on {entry.backend}, which covers {many(int((covered >= 0).sum()), 'row')} of the run")
-    print(f"A config that says known_failures: {shlex.quote(str(file))} (its path from the config) has it")
+    print(f"To use it, add known_failures: {shlex.quote(str(file))} to a config (path relative to the config)")
     return OK
 
 
@@ -123,7 +120,7 @@ def _told(args: argparse.Namespace) -> int:
     rows, run = load(args.results, args.run)
     entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.recorded(run)
     if entries is None:
-        raise ConfigError(f"the record of run {run.get('run_id')} does not say what is known; name a list")
+        raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _places(args.lists or [Path(str(run.get("path") or ""))])
     frame = life(distinct(rows), entries).assign(place=[place.get(k, "") for k in entries])

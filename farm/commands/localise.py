@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     key_argument(parser)
     results_option(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to look (default: 60)")
-    parser.add_argument("--script", metavar="OUT.py", help="also write a script of the culprit's nodes alone")
+    parser.add_argument("--script", metavar="OUT.py", help="also write a script of only the culprit's nodes")
     cache_option(parser)
     args = parser.parse_args(argv)
     if not args.seconds > 0:

@@ -35,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="farm monitor",
         description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
         "where they are installed. They end with Ctrl-C; what Prometheus has seen stays in the farm's cache.",
-        epilog="exit code: 0; 2 Prometheus is not installed, or one of both ended by itself",
+        epilog="exit code: 0; 2 Prometheus is not installed, or one of them exited",
     )
     parser.add_argument(
-        "--port", type=int, default=9090, metavar="N", help="of Prometheus (9090, where Ray's dashboard looks)"
+        "--port", type=int, default=9090, metavar="N", help="Prometheus's port (9090, where Ray's dashboard looks)"
     )
     parser.add_argument(
-        "--grafana-port", type=int, default=3000, metavar="N", help="of Grafana (3000, where Ray's dashboard looks)"
+        "--grafana-port", type=int, default=3000, metavar="N", help="Grafana's port (3000, where Ray's dashboard looks)"
     )
     args = parser.parse_args(argv)
     ray = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             process.wait()
     option, port = {"prometheus": ("--port", args.port), "grafana": ("--grafana-port", args.grafana_port)}[ended]
     raise Refusal(
-        f"{ended} ended by itself (exit code {running[ended].returncode}); is port {port} taken? Another one: {option}"
+        f"{ended} exited (exit code {running[ended].returncode}); is port {port} taken? Use another: {option}"
     )
 
 

@@ -52,16 +52,16 @@ def command(
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
-    parser = argparse.ArgumentParser(prog="farm node", description="This machine as a node of a Ray cluster.")
+    parser = argparse.ArgumentParser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("detect", help="what devices this machine has, and how that is known")
+    commands.add_parser("detect", help="list this machine's devices and how they were found")
     start = commands.add_parser(
         "start",
-        help="ray start with the labels and resources of the devices found here",
-        epilog="further options are handed to ray start, e.g. --num-cpus=8 --block",
+        help="run ray start with the labels and resources of the devices found",
+        epilog="other options are passed to ray start, e.g. --num-cpus=8 --block",
     )
     where = start.add_mutually_exclusive_group(required=True)
-    where.add_argument("--head", action="store_true", help="the first node of a cluster")
+    where.add_argument("--head", action="store_true", help="start the first node of a cluster")
     where.add_argument("--address", metavar="HOST:PORT", help="join this cluster")
     start.add_argument(
         "--vendor",
@@ -75,10 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME=VALUE,…",
-        help="further labels, or other values of those found",
+        help="extra labels, or other values for those found",
     )
-    start.add_argument("--resources", metavar="JSON", help="further resources, or other numbers of those found")
-    start.add_argument("--num-gpus", type=int, metavar="N", help="GPUs, instead of those found")
+    start.add_argument("--resources", metavar="JSON", help="extra resources, or other numbers for those found")
+    start.add_argument("--num-gpus", type=int, metavar="N", help="number of GPUs, instead of those found")
     start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")
     args, more = parser.parse_known_args(argv)
     try:
@@ -104,10 +104,10 @@ def _print(findings: Mapping[str, Finding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     for label, found in findings.items():
         limit = visible.cap(found.vendor) if found.count else None
-        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: {limit[0] or 'none'} offered" if limit else ""
+        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
         print(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}")
     offered = node.ray_node(node.devices_here([], findings))
     print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))
-    print(f"next, on this machine alone: farm run {owner.config if owner else 'configs/vendors.yaml'}")
+    print(f"next, on this machine only: farm run {owner.config if owner else 'configs/vendors.yaml'}")
     return 0

@@ -25,16 +25,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
     parser = argparse.ArgumentParser(
         prog="farm rejudge",
-        description="Judge the rows of a lake again under another policy; runs nothing.",
+        description="Rejudge the rows of a lake under another policy; runs nothing.",
         epilog="exit code: 0 nothing changes; 1 some row has another status; 2 bad policy or command line",
     )
     parser.add_argument(
         "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
     )
     results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
+    parser.add_argument(
+        "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
+    )
     parser.add_argument("--all", action="store_true", help="print every changed cell")
-    parser.add_argument("--out", metavar="FILE", help="write the rows as judged again: a .parquet or .csv file")
+    parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")
     args = parser.parse_args(argv)
     out = Path(args.out) if args.out else None
     try:
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
         if out is not None:
             again.write(rows, judged, policy, out)
-            print(f"rows as judged again: {out}")
+            print(f"rejudged rows: {out}")
     except OSError as error:
         raise Refusal(str(error)) from error
     return CHANGED if len(changed) else SAME

@@ -77,28 +77,28 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="farm report",
         description="Coverage, findings and an HTML page.",
         epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; with --checklist 1 if "
-        "an item failed, 3 if one is not proved; 2 something named is not there",
+        "an item failed, 3 if one is not proved; 2 something named does not exist",
     )
     parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
-    parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
-    parser.add_argument("--out", help="directory of the files (default: _report beside the rows)")
-    parser.add_argument("--files", action="store_true", help="name every file that was written")
+    parser.add_argument("--results", dest="results_option", metavar="PATH", help="same as the positional argument")
+    parser.add_argument(
+        "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
+    )
+    parser.add_argument("--out", help="output directory (default: _report beside the rows)")
+    parser.add_argument("--files", action="store_true", help="list every file written")
     parser.add_argument(
         "--by",
         default="backend",
         choices=("vendor", "backend", "dtype", "catalog", "op", "op_class"),
-        help="a further table by this column; vendor: vendors by dtype and op class, and what only one of them gets wrong",
+        help="an extra table by this column; vendor: by dtype and op class, and what only one vendor gets wrong",
     )
     parser.add_argument(
         "--plot", metavar="OUT.png", help="only draw how far every op of --backend is from its reference"
     )
     parser.add_argument(
-        "--backend",
-        metavar="NAME",
-        help="the backend that --plot shows (torch-cpu), or that --checklist asks about (a name or glob; the vendor's)",
+        "--backend", metavar="NAME", help="backend for --plot (torch-cpu) or --checklist (a name or glob; the vendor's)"
     )
-    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="the dtype that --inputs shows (bfloat16)")
+    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="dtype for --inputs (bfloat16)")
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
         "--inputs",

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm run",
-        description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
+        description="Run a matrix of op × dtype × backend, judge it, store it, show it.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
     )
@@ -100,42 +100,36 @@ def _arguments() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="its inputs by name in an .npz file (repeat: one a sample)",
+        help="its inputs by name in an .npz file (repeat for more samples)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the cells and what can run where; run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
     parser.add_argument(
         "--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)"
     )
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
     parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
-    parser.add_argument(
-        "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
-    )
+    parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        help="end after about this time (10m, 90s, 2h): the cells first that tell most; --resume runs what was left out",
+        help="stop after about this time (10m, 90s, 2h), most informative cells first; --resume runs the rest",
     )
     results_option(parser)
-    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine alone",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine only",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="on Ray, however small the plan is")
-    where.add_argument("--no-ray", action="store_true", help="in child processes of this one, however large it is")
-    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
-    parser.add_argument(
-        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
-    )
+    where.add_argument("--ray", action="store_true", help="run on Ray, even a small plan")
+    where.add_argument("--no-ray", action="store_true", help="run in child processes, even a large plan")
+    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
+    parser.add_argument("--fresh", action="store_true", help="re-probe every backend; discard earlier answers")
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
-    parser.add_argument(
-        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
-    )
+    parser.add_argument("--cpus", type=int, metavar="N", help="jobs at once on this machine's CPUs (default: all)")
     return parser
 
 

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line, 3 the run is incomplete."""
     parser = argparse.ArgumentParser(
         prog="farm selftest",
-        description="Run kernels with planted faults and their right twins; count what is caught.",
+        description="Run kernels with planted faults and their correct twins; count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
     )
     parser.add_argument(
@@ -33,16 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="GLOB",
-        help="only kernels whose name, or whose twin's, matches (may be repeated)",
+        help="only kernels whose name or twin's name matches (may be repeated)",
     )
     parser.add_argument(
-        "--policy", default=DEFAULT_POLICY, metavar="P", help="the policy that decides: a name or a path/to/policy.json"
+        "--policy", default=DEFAULT_POLICY, metavar="P", help="policy to judge by: a name or a path/to/policy.json"
     )
     parser.add_argument(
         "--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}"
     )
     parser.add_argument(
-        "--inline", action="store_true", help="in this one process, without isolation: faster, for debugging"
+        "--inline", action="store_true", help="run in this process, without isolation: faster, for debugging"
     )
     args = parser.parse_args(argv)
     policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}

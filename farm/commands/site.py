@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     out = lakes.open_lake(args.out)
     if not _ours(out):
-        raise Refusal(f"{args.out}: its index.html is no site of the farm's, and stays; choose another place")
+        raise Refusal(f"{args.out}: its index.html is not a farm site and was kept; choose another place")
     nights: list[Night] = []
     names: set[str] = set()
     had: dict[str, str] = {}
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             files += 1
     except OSError as problem:
         raise _unwritable(args.out, problem) from problem
-    print(f"{files} files of {len(nights)} runs: {args.out.rstrip('/')}/index.html")
+    print(f"{files} files for {len(nights)} runs: {args.out.rstrip('/')}/index.html")
     return OK
 
 
@@ -64,13 +64,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm site",
         description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
-        "opens from a disk and from an object store, without a server.",
+        "needs no server: open it from disk or an object store.",
         epilog="exit code: 0; 2 no run, or a place that cannot be written",
     )
-    parser.add_argument("out", metavar="OUT", help="where it goes: a directory or s3://…")
+    parser.add_argument("out", metavar="OUT", help="output: a directory or s3://…")
     parser.add_argument("lakes", nargs="*", default=["results"], metavar="LAKE", help="lakes (default: results)")
-    parser.add_argument("--last", type=int, default=0, metavar="N", help="the newest N runs of each lake only")
-    parser.add_argument("--config", metavar="NAME", help="runs of this config only")
+    parser.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N runs of each lake")
+    parser.add_argument("--config", metavar="NAME", help="only runs of this config")
     return parser
 
 
@@ -88,11 +88,11 @@ def _nights(name: str, last: int, config: str | None, had: dict[str, str], other
         rows = _rows(opened, run_id, problems) if told is None else None
         if rows is not None and rows.empty:
             if not problems:
-                warn(f"{folder} has no rows and is left out")
+                warn(f"{folder} has no rows, skipped")
             continue
         said = str(record.get("run_id") if rows is None else rows["run_id"].iloc[0]) or run_id
         if said in had:
-            warn(f"{folder} holds run {said}, which is in {had[said]} too, whose rows are shown")
+            warn(f"{folder} holds run {said}, which is also in {had[said]}; those rows are shown")
             continue
         had[said] = folder
         if words := lakes.other_run(folder, said):

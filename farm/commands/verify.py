@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm verify",
-        description="Check the manifest of a run where it has one, run a random sample of its rows again and say per backend how many outcomes repeat.",
-        epilog="exit code: 0 all is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
+        description="Check a run's manifest, if any, rerun a random sample of its rows and report per backend how many outcomes repeat.",
+        epilog="exit code: 0 nothing differs; 1 something does; 2 bad input; 3 nothing could be rerun",
     )
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
@@ -40,12 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--signed-by",
         type=Path,
         metavar="FILE",
-        help="check the manifest alone, and that this public key (PEM) signed it",
+        help="only check the manifest, and that this public key (PEM) signed it",
     )
-    parser.add_argument("--manifest", action="store_true", help="check the manifest alone, whoever signed it")
-    parser.add_argument("--sample", type=int, metavar="N", help="rows of each backend that are run again (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
-    parser.add_argument("--csv", metavar="FILE", help="write what was run again, row by row")
+    parser.add_argument("--manifest", action="store_true", help="only check the manifest, whoever signed it")
+    parser.add_argument("--sample", type=int, metavar="N", help="rows to rerun per backend (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
+    parser.add_argument("--csv", metavar="FILE", help="write the rerun rows")
     cache_option(parser)
     args = parser.parse_args(argv)
     if args.sample is not None and args.sample < 1:
@@ -75,7 +75,7 @@ def _manifest(args: argparse.Namespace, asked: bool) -> int:
         print("the signature is not that of this manifest")
     if found.trusted is False:
         print(f"signed by another key: {found.key}")
-    whose = "by the key asked for" if found.trusted else f"by {found.key}, which nobody vouches for here"
+    whose = "by the key asked for" if found.trusted else f"by {found.key}, whose owner is not verified"
     good = f"as signed {whose}" if found.good else "NOT as it was signed"
     print(f"run {run_id}: {found.files} files, {good}")
     return OK if found.good else FOUND
@@ -106,7 +106,7 @@ def _again(args: argparse.Namespace) -> int:
     terminal.show(view, terminal.screen(), len(sums))
     ran, same = int(found["ran"].sum()), int(found["status"].sum())
     print(
-        f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not be run here"
+        f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not run here"
     )
     return INCOMPLETE if not ran else OK if same == ran else FOUND
 

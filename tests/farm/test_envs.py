@@ -279,7 +279,7 @@ def test_the_command_lists_builds_and_removes(wheels: Path, tmp_path: Path) -> N
         return subprocess.run([sys.executable, "-m", "farm.envs", *args], capture_output=True, text=True, env=env)
 
     first, again = farm("build", str(config)), farm("build", str(config))
-    assert first.returncode == 0 and "built in" in first.stdout and "was there" in again.stdout
+    assert first.returncode == 0 and "built in" in first.stdout and "already built" in again.stdout
     key = first.stdout.split()[1]
     assert key in farm("list").stdout
     assert farm("remove", "nosuch").returncode == 2

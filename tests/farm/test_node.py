@@ -64,7 +64,7 @@ def test_a_machine_without_devices_has_none_and_says_what_was_looked_for(root: P
     reason = detect.detect(root)["nvidia"].reason
     assert (
         reason
-        == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi is not there)"
+        == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi not found)"
     )
 
 
@@ -427,7 +427,7 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
         assert found["amd"].words.endswith(f"; {words}") and node.devices_here([], found) == {}
         made.setattr(detect, "here", lambda: found)
         assert "amd" not in detect.detected()
-        assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries it all the same)"
+        assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
         made.setenv("FARM_VENDORS", "amd=1")
         assert detect.missing("amd") == "" and node.devices_here([], found)["amd"].count == 1
     shut(monkeypatch, "/dev/kfd", mode=0o20000)

@@ -49,7 +49,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     """The device is spoilt by one op: that one's case is a crash, the others' are judged."""
     machine, (found, typed, name) = planted(device, tmp_path), MACHINES[device]
     said = farm(machine, "node", "detect").stdout
-    assert found in said and said.splitlines()[-1] == f"next, on this machine alone: farm run {typed}"
+    assert found in said and said.splitlines()[-1] == f"next, on this machine only: farm run {typed}"
 
     spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
     named = yaml.safe_load((ROOT / typed).read_text())
@@ -112,14 +112,14 @@ BAD: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
         "cuda",
         {CARDS: "zero"},
         {},
-        "'zero' is no device; say numbers (0,1), ids (GPU-…, MIG-…), or unset it",
+        "'zero' is not a device; use numbers (0,1), ids (GPU-…, MIG-…), or unset it",
     ),
-    "nonsense of oneAPI": ("xpu", {SELECTED: "first"}, {}, "'first' is no device; say level_zero:0,1, or unset it"),
+    "nonsense of oneAPI": ("xpu", {SELECTED: "first"}, {}, "'first' is not a device; use level_zero:0,1, or unset it"),
     "nonsense of Habana": (
         "hpu",
         {MODULES: "a"},
         {},
-        f"${MODULES} is 'a': 'a' is no device; say numbers (0,1), or unset it",
+        f"${MODULES} is 'a': 'a' is not a device; use numbers (0,1), or unset it",
     ),
     "number": ("cuda", {CARDS: "7"}, {}, f"${CARDS} is '7', and this machine has devices 0 to 1"),
     "number of oneAPI": (

@@ -253,7 +253,7 @@ def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsy
         assert (summaries.kept(opened, copy) is None) or kept
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
         first, second = (said := capsys.readouterr()).err.splitlines()
-        assert f"run={copy} holds run {runs[0]}, which is in {opened.uri}/run={runs[0]} too" in first
+        assert f"run={copy} holds run {runs[0]}, which is also in {opened.uri}/run={runs[0]};" in first
         assert (
             f"run={renamed} holds the rows of run {runs[1]}: a copy, or renamed" in second and "of 2 runs" in said.out
         )
@@ -269,7 +269,7 @@ def test_somebody_elses_page_is_not_written_over(many: Path, tmp_path: Path, cap
     assert site.main([str(tmp_path), str(many), "--last", "1"]) == 2
     assert (
         capsys.readouterr().err
-        == f"error: {tmp_path}: its index.html is no site of the farm's, and stays; choose another place\n"
+        == f"error: {tmp_path}: its index.html is not a farm site and was kept; choose another place\n"
     )
     assert page.read_text() == "<title>Holidays</title>" and len(list(tmp_path.iterdir())) == 1
     page.unlink()
