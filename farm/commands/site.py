@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             files += 1
     except OSError as problem:
         raise _unwritable(args.out, problem) from problem
-    print(f"{files} files for {len(nights)} runs: {args.out.rstrip('/')}/index.html")
+    print(f"{files} files of {len(nights)} runs: {args.out.rstrip('/')}/index.html")
     return OK
 
 

@@ -86,7 +86,7 @@ def test_what_was_not_judged_is_no_proof(more: dict, said: str) -> None:
 def test_a_cell_of_weak_samples_alone_neither_proves_nor_hinders_and_is_said() -> None:
     weak = make_row(op="torch:bmm", backend="torch-cuda", weak=True)
     one = line("cuda", GEMM, run_of(("torch-cuda", "")), *products(), weak)
-    assert (one["state"], one["proved"], one["cells"]) == (PROVED, 3, 3) and "1 cell more has weak samples" in one[
+    assert (one["state"], one["proved"], one["cells"]) == (PROVED, 3, 3) and "1 cell more has only weak samples" in one[
         "said"
     ]
     alone = line("cuda", GEMM, run_of(("torch-cuda", "")), weak)

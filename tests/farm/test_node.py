@@ -153,8 +153,8 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     ("env", "code", "says"),
     [
         ({"ASCEND_RT_VISIBLE_DEVICES": "7"}, 2, "$ASCEND_RT_VISIBLE_DEVICES is '7', and this machine has devices 0 to 1 of Huawei"),
-        ({"ASCEND_RT_VISIBLE_DEVICES": "1"}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '1': 1 offered"),
-        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '': none offered"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1"}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '1': offering 1"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '': offering none"),
         ({"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, 0, "npu-smi info -m lists 2\n"),
     ],
 )  # fmt: skip

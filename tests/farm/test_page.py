@@ -343,7 +343,7 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
             '<a class="go" href="#cause=it+adds+in+float16">it adds in float16</a>',
             'id="view-ranking_torch"',
         ),
-        *("100 % (2/2) <meter", "Not here: 1 of 1 backends", "no driver", "apt-get install a-driver", 'id="grid"'),
+        *("100 % (2/2) <meter", "Unavailable: 1 of 1 backends", "no driver", "apt-get install a-driver", 'id="grid"'),
         *('id="more"', 'id="view-coverage"'),
     ]
     found = [html.find(text) for text in places]

@@ -218,7 +218,7 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
     assert said.err.count("warning: ") == 2 == said.err.count("\n") and "of 2 runs" in said.out
     assert site.main([str(tmp_path / "out"), str(many), str(many), "--last", "2"]) == 0
     said = capsys.readouterr()
-    assert said.err.count("is in") == 2 and "of 2 runs" in said.out
+    assert said.err.count("is also in") == 2 and "of 2 runs" in said.out
     (tmp_path / "bare").mkdir()
     assert site.main([str(tmp_path / "out"), str(many), str(tmp_path / "bare"), str(tmp_path / "typo")]) == 0
     bare, typo = capsys.readouterr().err.splitlines()

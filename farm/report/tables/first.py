@@ -148,7 +148,7 @@ def _about(catalog: str) -> str:
 
 #: What the columns of a ranking count.
 _COUNTED = (
-    "A cell is right if all its samples ran where asked and none failed (imprecise: some of them lost digits); weak if so, but a "
+    "A cell is right if all its samples ran where asked and none failed (imprecise: some lost digits); weak if so, but a "
     "constant output would have passed them all; failed if a sample failed; fallback if one ran elsewhere; unsupported if one was "
     "not accepted."
 )
