@@ -73,7 +73,7 @@ def _conclusion(found: Found, package: str) -> str:
         first, last = found.asked[:2]
         return f"{package} {first.version} and {last.version} give the same outcome, {first.status}: nothing to look for ({built})"
     order = ("failed", "imprecise", "right")
-    what = "mended" if order.index(found.after.outcome) > order.index(found.before.outcome) else "broken"
+    what = "fixed" if order.index(found.after.outcome) > order.index(found.before.outcome) else "broken"
     said = f"{what} by {package} {found.after.version}: {found.after.status}, {found.before.status} in {found.before.version}"
     if found.between:
         said += f"; or by {', '.join(found.between)} between them, which could not be judged"

@@ -93,7 +93,7 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert len(rows) == 20 and set(rows["status"]) == {"pass", "unavailable"}, done.stdout
     said = done.stdout + done.stderr
-    assert f"a new process of torch-{device} does not find its device on " in said and "farm run --resume" in said
+    assert f"a new process of torch-{device} cannot find its device on " in said and "farm run --resume" in said
     (state / "lost-0").unlink()
     again = here("--resume", "last", "--no-ray", "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
