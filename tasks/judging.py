@@ -22,6 +22,7 @@ from tasks.model import (
     EXHAUSTIVE,
     WITHOUT_NOISE,
     Flushes,
+    Form,
     Leaf,
     OpClass,
     RuntimeInfo,
@@ -50,7 +51,7 @@ def staged(
     paired: Sequence[int],
     policy: Policy,
     info: RuntimeInfo,
-    called: bool = False,
+    form: Form | None = None,
 ) -> Judgement:
     """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
 
@@ -58,7 +59,7 @@ def staged(
     same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
     nondeterministic and no step is to blame.
     """
-    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part), called=called) for x in stages]
+    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part), form=form) for x in stages]
     order = [x.status.facts.severity for x in found]
     worst = min(order)
     if worst == max(order):
@@ -85,22 +86,61 @@ def judged(
     info: RuntimeInfo,
     part: slice = slice(None),
     flushes: Callable[[Sequence[str]], Flushes] | None = None,
-    called: bool = False,
+    form: Form | None = None,
 ) -> Judgement:
     """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; part: which of
-    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter; called:
-    the backend called a function and was not given the case's ONNX graph, if it has one, of which an error can be no cause then."""
+    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter; form:
+    what the backend was given."""
     known = Flushes(info.flushes)
-    first = _judged(sample, outputs, paired, policy, info, part, known, called)
-    if flushes is None or first.status not in (Status.WRONG, Status.IMPRECISE) or first.metrics.kind:
-        return first
+    # A backend that called a function was not given the case's ONNX graph, if it has one: an error in that is no cause.
+    called = form is not None and form.call is not None
+    found = _judged(sample, outputs, paired, policy, info, part, known, called)
+    if flushes is None or found.status not in (Status.WRONG, Status.IMPRECISE) or found.metrics.kind:
+        return found
     dtypes = flushing.may_matter(sample.expected()[part], _elementwise(sample))
     measured = known | flushes(dtypes) if dtypes else known
-    if measured == known:
-        return first
-    again = _judged(sample, outputs, paired, policy, info, part, measured, called)
-    again.columns["flushes"] = str(measured)
-    return again
+    if measured != known:
+        found = _judged(sample, outputs, paired, policy, info, part, measured, called)
+        found.columns["flags"] = str(measured)
+    return _narrowed(sample, outputs[0], policy, info, form, found)
+
+
+def _narrowed(
+    sample: PreparedSample, actual: list[Any], policy: Policy, info: RuntimeInfo, form: Form | None, found: Judgement
+) -> Judgement:
+    """A judgement, and a pass where the outputs are what the ONNX graph gives in the coarser precision that is declared: to round an
+    input that lies outside its range, or at a step of the op, moves a result further than any noise floor says."""
+    group, precision = sample.owner.group, _precision(sample, info)
+    plain = group.check == checks.FORWARD and sample.op_class is not OpClass.MODEL and not sample.record["definition"]
+    off = found.kind in ("numbers", "nonfinite") and found.status in (Status.WRONG, Status.IMPRECISE)
+    if not (plain and off and is_coarser(precision, group.dtype)):
+        return found
+    if form is None or form.kind != "onnx" or form.model is None or form.paired:
+        return found
+    from tasks.graphs import coarse
+
+    bar = _Bar(sample, sample.op_class, sample.expected(), slice(None), policy, precision)
+    for results in coarse.in_precision(form.model, form.arrays, precision):
+        if [x.shape for x in results] != [leaf.shape for leaf in bar.expected]:
+            break
+        leaves = [replace(leaf, reference=x, noise=_scaled(leaf, x)) for leaf, x in zip(bar.expected, results)]
+        metrics = compare([np.asarray(x) for x in actual], leaves, bar.op_class, precision)
+        if bar.verdict(metrics)[0] is Status.PASS:
+            kept = {
+                k: v
+                for k, v in found.columns.items()
+                if k in ("limit", "output_digest", "compute_precision", "unasked")
+            }
+            return Judgement(metrics, Status.PASS, "", kept | {"flags": f"rounds_inputs={precision}"})
+    return found
+
+
+def _scaled(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
+    """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as little."""
+    if leaf.noise is None or leaf.reference is None:
+        return leaf.noise
+    with np.errstate(all="ignore"):
+        return leaf.noise * np.fmin(np.abs(results) / np.abs(leaf.reference), 1.0)
 
 
 def _elementwise(sample: PreparedSample) -> np.ndarray | None:

@@ -280,12 +280,12 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                paired, called = (case.form.paired, case.form.call is not None) if case.form else ((), False)
+                paired = case.form.paired if case.form else ()
                 asked = (paired, self.policy, self.info)
                 if len(stages) > 1 and broken is None:
-                    found = staged(case.sample, stages, *asked, called)
+                    found = staged(case.sample, stages, *asked, case.form)
                 else:
-                    found = judged(case.sample, outputs, *asked, flushes=self._flushes, called=called)
+                    found = judged(case.sample, outputs, *asked, flushes=self._flushes, form=case.form)
                 metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (
@@ -298,8 +298,8 @@ class Runner:
             except Exception as error:
                 case.error = error
         row = self._row(case, metrics, status, kind, run_ms)
-        if flushes := more.pop("flushes", ""):
-            row["flags"] = f"{row.get('flags') or ''} {flushes}".strip()
+        if measured := more.pop("flags", ""):
+            row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
         return Done(case.number, Row.of(row | more))
 
     def _flushes(self, dtypes: Sequence[str]) -> Flushes:

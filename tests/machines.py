@@ -1,4 +1,4 @@
-"""Machines with devices of NVIDIA's, Intel's and Habana's that are the CPU's memory, as a new user meets them.
+"""Machines with devices of NVIDIA's, AMD's, Intel's and Habana's that are the CPU's memory, as a new user meets them.
 
 Each has the vendor's command and the vendor's torch (`tests/plugin/planted_torch.py`); the backends are those of the farm as they
 stand. By hand: `eval "$(python -m tests.machines cuda /tmp/machine)"`, then `farm node detect`.
@@ -28,6 +28,7 @@ class Machine:
 _CARDS = "\n".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i}1111111-2222-3333-4444-555555555555)" for i in range(2))
 MACHINES = {
     "cuda": Machine("nvidia-smi", _CARDS, "cu130"),
+    "rocm": Machine("rocm-smi", "device,Card Series\ncard0,AMD Instinct MI300X\ncard1,AMD Instinct MI300X", "rocm7.2"),
     "xpu": Machine("xpu-smi", '{"device_list": [{"device_name": "Intel(R) Data Center GPU Max 1550"}]}', "xpu"),
     "hpu": Machine("hl-smi", "HL-325L\nHL-325L", plugin="habana_frameworks/torch/core"),
 }

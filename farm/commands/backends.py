@@ -24,13 +24,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
     parser = argparse.ArgumentParser(
         prog="farm backends",
-        description="List every known backend: its source, whether it is available or why not, nodes and versions.",
-        epilog="Environments are not built for this list: use --build, or farm envs build.",
+        description="List every known backend: where it comes from, whether it is available or why not, on which nodes, with versions.",
+        epilog="Missing environments are not built for this list; use --build, or farm envs build.",
     )
     arguments(parser)
     parser.add_argument("--address", help="ask the nodes of a Ray cluster instead of this machine")
-    parser.add_argument("--no-probe", action="store_true", help="only list them, without importing a runtime")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--no-probe", action="store_true", help="only list them, without importing any runtime")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
     args = parser.parse_args(argv)
     specs = backends_of(args.what, "farm backends") or everything()
     found = _lines(specs, args, default_cache())

@@ -26,29 +26,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     parser = argparse.ArgumentParser(
         prog="farm calibrate",
-        description="Find the limits of a policy from rows of backends taken as correct.",
+        description="Derive the limits of a policy from rows of backends assumed to be right.",
         epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",
     )
     parser.add_argument(
-        "--backends", required=True, metavar="NAMES", help="backends taken as correct: torch-cpu,ort-cpu"
+        "--backends",
+        required=True,
+        metavar="NAMES",
+        help="backends assumed to be right, comma-separated: torch-cpu,ort-cpu",
     )
     results_option(parser)
     parser.add_argument(
         "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
     )
     parser.add_argument(
-        "--quantile",
-        type=float,
-        default=QUANTILE,
-        metavar="Q",
-        help=f"quantile of the ops' maxima (default {QUANTILE})",
+        "--policy", default="error_units", metavar="P", help="the policy to take all other limits from (error_units)"
     )
     parser.add_argument(
-        "--policy", default="error_units", metavar="P", help="policy that supplies all other limits (error_units)"
-    )
-    parser.add_argument(
-        "--op", action="append", default=[], metavar="GLOB=REASON", help="ops with limits of their own, and why"
+        "--op", action="append", default=[], metavar="GLOB=REASON", help="ops with their own limits, and why"
     )
     parser.add_argument("--out", metavar="FILE.json", help="write the policy")
     args = parser.parse_args(argv)

@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
     parser = argparse.ArgumentParser(
         prog="farm doctor",
-        description="What this machine has, what it lacks, and the command that installs it, if any.",
-        epilog="Environments are not built for this: use --build, or farm envs build CONFIG.",
+        description="Show what this machine has and what it lacks, with the command that installs it, if there is one.",
+        epilog="Missing environments are not built for this; use --build, or farm envs build CONFIG.",
     )
     arguments(parser)
     args = parser.parse_args(argv)

@@ -23,11 +23,11 @@ from tasks.cache import default_cache
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
     parser = argparse.ArgumentParser(
-        prog="farm envs", description="List, build and remove backend environments on this machine."
+        prog="farm envs", description="List, build and remove the environments of backends on this machine."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list built environments, their size and packages")
-    make = commands.add_parser("build", help="build the environments of a config (*.yaml) or a backend before a run")
+    commands.add_parser("list", help="list what is built: size and contents")
+    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend needs, ahead of a run")
     make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
     remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
     remove.add_argument("keys", nargs="*", metavar="KEY")

@@ -21,6 +21,7 @@ from farm.plan import known
 from farm.plan.config import known_failures
 from farm.plan.model import KnownFailure
 from farm.report.faces import terminal
+from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct, records
 from farm.report.tables.defects import BACKENDS, WHOSE, by_worth, counted, defects, defects_view, without_minimal
 from farm.reproduce.find import Key, ReproduceError, load
@@ -69,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm findings",
-        description="List the distinct defects of a lake: minimal cases of one backend, ops, status, kind, error, attributes and "
-        "modes are one. What failed and has no minimal case yet is counted apart.",
-        epilog="exit code: 0; 2 something named does not exist",
+        description="List the distinct defects of a lake. Minimal cases with the same backend, ops, status, kind, error, attributes and "
+        "modes are one defect. Failures without a minimal case are counted separately.",
+        epilog="exit code: 0; 2 something named is missing",
     )
     results_option(parser)
     parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
@@ -80,7 +81,7 @@ def _arguments() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="first make small one row of each of N groups that have none yet",
+        help="first minimise one row of each of N groups that have no minimal case yet",
     )
     parser.add_argument("--backend", metavar="NAME", help="only this backend")
     parser.add_argument(
@@ -88,7 +89,7 @@ def _arguments() -> argparse.ArgumentParser:
         type=int,
         default=BUDGET,
         metavar="N",
-        help=f"runs of the backend for each at most (default: {BUDGET})",
+        help=f"at most this many runs of the backend for each (default: {BUDGET})",
     )
     parser.add_argument(
         "--known",
@@ -96,9 +97,9 @@ def _arguments() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="known failures: a list, a folder or a config, in place of those of the runs",
+        help="known failures: a list, a folder or a config, instead of those of the runs",
     )
-    parser.add_argument("--issues", metavar="DIR", help="write script, issue's text and minimal case of each finding")
+    parser.add_argument("--issues", metavar="DIR", help="write script, issue text and minimal case of each finding")
     parser.add_argument("--csv", metavar="FILE", help="write the table")
     cache_option(parser)
     return parser
@@ -153,22 +154,28 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
     mine = table["fault"] == BACKENDS
     told = ", ".join(f"{name} {count}" for name, count in table["backend"][mine].value_counts().items())
     print(
-        f"{mine.sum()} distinct defects"
-        + (f": {told}" if told else "" if len(table) else ", no case has been made small yet")
+        many(int(mine.sum()), "distinct defect")
+        + (f": {told}" if told else "" if len(table) else "; no case has been reduced yet")
     )
     for fault, count in Counter(table["fault"][~mine]).items():
-        print(f"{count} more are not the backend's: {WHOSE[fault]}")
-    print(counted(table, left) + (": farm findings --minimise N makes one row of N groups small" if len(left) else ""))
+        print(f"{many(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
+    print(
+        counted(table, left)
+        + (". To reduce one row of each of N groups: farm findings --minimise N" if len(left) else "")
+    )
 
 
 def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
     """Write the bundle of each finding to a folder of its own; says how many. Raises OSError.
 
-    Results that only lean to one side have none: thousands of numbers show it, no script of few lines.
+    What does not count against the backend has none: it is nothing to report. Results that only lean to one side have none: thousands of
+    numbers show it, no script of few lines.
     """
     by_folder = {x["folder"]: x for x in found}
-    biased = table["kind"] == KIND_BIASED
-    for line in records(table[~biased]):
+    others = table["fault"] != BACKENDS
+    biased = (table["kind"] == KIND_BIASED) & ~others
+    mine = table[~others & ~biased]
+    for line in records(mine):
         record = by_folder[line["folder"]]
         ops = line["ops"].replace(" + ", "-").replace("/", "_")
         here = folder / f"{line['backend']}-{ops}-{line['finding']}"
@@ -179,5 +186,6 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
                 data = issue.text(record, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
             if data is not None:
                 (here / name).write_bytes(data)
-    less = f"; without {biased.sum()} that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
-    return f"{len(table) - biased.sum()} bundles in {folder}{less}"
+    less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
+    less += f"; {others.sum()} left out that do not count against the backend" if others.any() else ""
+    return f"{many(len(mine), 'bundle')} in {folder}{less}"

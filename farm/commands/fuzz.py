@@ -52,15 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm fuzz",
-        description="Generate cases, run them on every backend, search further near findings.",
+        description="Generate cases, run them on every backend, and spend the time where something is found.",
         epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "
-        "(continue with --resume)",
+        "(resume it with --resume)",
     )
     parser.add_argument(
         "config", nargs="?", help="a YAML file with the catalog fuzz and backends; default: all ops on ort-cpu"
     )
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help=f"start no round after S seconds (default: {SECONDS:g})"
+        "--seconds", type=float, metavar="S", help=f"start no new round after S seconds (default: {SECONDS:g})"
+    )
+    parser.add_argument("--cases", type=int, metavar="N", help="at most N cases, over all backends")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="the seed that all cases are derived from (default: the config's, or 0)"
     )
     parser.add_argument("--cases", type=int, metavar="N", help="at most N cases over all backends")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of all cases (default: the config's, or 0)")
@@ -68,12 +72,14 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops")
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
     results_option(parser)
-    parser.add_argument("--resume", metavar="RUN_ID", help="continue a run ('last': the newest)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--ray", action="store_true", help="run on a local Ray")
     where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
-    parser.add_argument("--cpus", type=int, metavar="N", help="jobs at once on this machine's CPUs (default: all)")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
+    )
     return parser
 
 

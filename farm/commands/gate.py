@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm gate",
-        description="Check a run against its config's gate: new failures, coverage, precision, speed, stale known failures.",
+        description="Check a run against the gate of its config: new failures, coverage, precision, speed, stale known failures.",
         epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but something it asks about is missing",
     )
     results_option(parser)

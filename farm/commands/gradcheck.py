@@ -1,4 +1,4 @@
-"""Gradients of one op against both oracles: farm gradcheck OP [--plot OUT.png]; --table for those of a run."""
+"""Check the gradients of one op against both oracles: farm gradcheck OP [--plot OUT.png]; --table for those of a run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--samples", type=int, default=4, metavar="N", help="how many samples, spread over the op's list (default: 4)"
     )
-    parser.add_argument("--sample", type=int, metavar="INDEX", help="one sample, by its index in the op's list")
-    parser.add_argument("--double", action="store_true", help="second-order gradient")
-    parser.add_argument("--backend", default="torch-cpu", help="backend to judge (default: torch-cpu)")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the differences' error against ε")
-    parser.add_argument("--table", action="store_true", help="print a run's two-oracle table as CSV instead")
+    parser.add_argument("--sample", type=int, metavar="INDEX", help="only one sample, by its index in the op's list")
+    parser.add_argument("--double", action="store_true", help="check the gradient of the gradient")
+    parser.add_argument(
+        "--backend", default="torch-cpu", help="the backend whose gradient is judged (default: torch-cpu)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="plot the error of the differences against ε")
+    parser.add_argument(
+        "--table", action="store_true", help="instead print the two-oracle table of a run's rows as CSV"
+    )
     results_option(parser, "the lake of --table (default: results)")
-    parser.add_argument("--run", default="last", help="the run of --table: an id, last (default) or all")
+    parser.add_argument("--run", default="last", help="the run for --table: an id, last (default) or all")
     args = parser.parse_args(argv)
     if args.table:
         found = table(args.results, args.run)

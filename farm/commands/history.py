@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="farm history",
         description="Show when each outcome of a backend, op and dtype was first and last seen, and what followed. A cell's outcome is that of its "
         "worst sample. Current failures come first.",
-        epilog="exit code: 0; 2 something named does not exist",
+        epilog="exit code: 0; 2 something named is missing",
     )
     parser.add_argument(
         "ops", nargs="*", metavar="OP", help="globs, with or without catalog and variant (default: all)"
@@ -33,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     results_option(parser)
     parser.add_argument("--backend", default="*", metavar="GLOB", help="only these backends")
     parser.add_argument("--dtype", default="*", metavar="GLOB", help="only these dtypes")
-    words = "runs (default), or versions of the runtime, driver or farm (a version has its newest run's outcome)"
+    words = "runs (default), or versions of the runtime, driver or farm, where a version's outcome is that of its newest run"
     parser.add_argument("--along", choices=list(ALONG), default="run", help=words)
-    parser.add_argument("--csv", metavar="FILE", help="write the table, passes included")
+    parser.add_argument("--csv", metavar="FILE", help="write the table, including what passes")
     args = parser.parse_args(argv)
     for op in args.ops:
         if "://" in op or next(Path(op).glob("run=*"), None) is not None:

@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm known",
-        description="Known failures: which cases fail, how and why, their owner, versions and expiry date.",
-        epilog="exit code: 0; of check 1 if an entry is stale, is expired or fails otherwise; 2 something named does not exist",
+        description="List, check and add known failures: which cases fail in which way, why, who owns them, for which versions and until when.",
+        epilog="exit code: 0; 1 (check only) if an entry is stale, expired or fails otherwise; 2 something named is missing",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="add | list | check")
     _add_arguments(commands.add_parser("add", help="write an entry that covers a row of a lake"))
@@ -61,13 +61,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     key_argument(parser)
     results_option(parser)
     parser.add_argument("--reason", required=True, help="why it fails")
-    parser.add_argument("--owner", default="", help="who owns it")
+    parser.add_argument("--owner", default="", help="who takes care of it")
     parser.add_argument("--link", default="", help="where it is reported")
     parser.add_argument(
-        "--versions", default="", metavar="SPEC", help='runtime versions it holds for, e.g. ">=1.20,<1.25"'
+        "--versions", default="", metavar="SPEC", help='versions of the runtime for which it holds, e.g. ">=1.20,<1.25"'
     )
-    parser.add_argument("--expires", default="", metavar="DAY", help="last day it holds, e.g. 2027-01-31")
-    parser.add_argument("--fault", choices=["backend", *known.WHOSE], default="backend", help="who is at fault")
+    parser.add_argument("--expires", default="", metavar="DAY", help="the last day on which it holds, e.g. 2027-01-31")
+    parser.add_argument("--fault", choices=["backend", *known.WHOSE], default="backend", help="whose fault it is")
     parser.add_argument("--file", type=Path, help=f"the list (default: {FOLDER}/BACKEND.yaml, or known.yaml)")
 
 

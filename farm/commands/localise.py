@@ -34,13 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="farm localise",
         description="Name what makes a model fail on a backend: the exporter, a node, a window of nodes, a pass of the "
-        "optimiser, a precision that nobody asked for. The model is run again, with all of its tensors asked for, then in "
+        "optimiser, a precision that nobody asked for. The model is run again with all of its tensors as outputs, then in "
         "pieces.",
         epilog="exit code: 0 a culprit is named; 1 none could be; 2 no such case, or none that can be localised",
     )
     key_argument(parser)
     results_option(parser)
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to look (default: 60)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to search (default: 60)")
     parser.add_argument("--script", metavar="OUT.py", help="also write a script of only the culprit's nodes")
     cache_option(parser)
     args = parser.parse_args(argv)

@@ -65,19 +65,17 @@ def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm minimise",
-        description="Make a failing case small while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
-        "fewer of the cases that were run before it. Shows the minimal case and a script of at most 40 lines, which is run "
-        "in a clean environment first; both are kept in the lake, with the text of an issue.",
-        epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it does "
-        "not fail any more, or only at times; 2 no such case, or none that failed; 3 a minimal case, and no script that shows "
-        "it: what it lacks is said",
+        description="Make a failing case as small as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
+        "fewer of the cases that ran before it. Shows the minimal case and a script of at most 40 lines, which is first run "
+        "in a clean environment; both are kept in the lake, with the text of an issue.",
+        epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it no "
+        "longer fails, or only sometimes; 2 no such case, or none that failed; 3 a minimal case, but no script that shows it: "
+        "the output says what it lacks",
     )
     key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
-    parser.add_argument(
-        "--model", metavar="FILE", help="a model of your own instead of a row: it is run first, and judged"
-    )
+    parser.add_argument("--model", metavar="FILE", help="your own model instead of a row: it is run and judged first")
     parser.add_argument("--inputs", metavar="FILE", help="its inputs by name in an .npz file")
-    parser.add_argument("--backend", metavar="NAME", help="the backend that it is run on")
+    parser.add_argument("--backend", metavar="NAME", help="the backend to run it on")
     results_option(parser)
     parser.add_argument(
         "--strategy",
@@ -86,10 +84,16 @@ def _arguments() -> argparse.ArgumentParser:
         help=f"what is made smaller: {', '.join((*STRATEGIES, SEQUENCE))} (default: shrink-all)",
     )
     parser.add_argument(
-        "--budget", type=int, default=BUDGET, metavar="N", help=f"runs of the backend at most (default: {BUDGET})"
+        "--budget",
+        type=int,
+        default=BUDGET,
+        metavar="N",
+        help=f"at most this many runs of the backend (default: {BUDGET})",
     )
     packages_option(parser)
-    parser.add_argument("--here", action="store_true", help="with the runtime's version that is here, if it is another")
-    parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
+    parser.add_argument(
+        "--here", action="store_true", help="use the installed version of the runtime, even if it is not the row's"
+    )
+    parser.add_argument("--out", metavar="DIR", help="also write the script and the issue text to a directory")
     cache_option(parser)
     return parser

@@ -34,14 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="farm monitor",
         description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
-        "where they are installed. They end with Ctrl-C; what Prometheus has seen stays in the farm's cache.",
-        epilog="exit code: 0; 2 Prometheus is not installed, or one of them exited",
+        "if they are installed. They end with Ctrl-C; what Prometheus has collected stays in the farm's cache.",
+        epilog="exit code: 0; 2 Prometheus is not installed, or one of the two ended by itself",
     )
     parser.add_argument(
-        "--port", type=int, default=9090, metavar="N", help="Prometheus's port (9090, where Ray's dashboard looks)"
+        "--port", type=int, default=9090, metavar="N", help="port of Prometheus (9090, where Ray's dashboard looks)"
     )
     parser.add_argument(
-        "--grafana-port", type=int, default=3000, metavar="N", help="Grafana's port (3000, where Ray's dashboard looks)"
+        "--grafana-port",
+        type=int,
+        default=3000,
+        metavar="N",
+        help="port of Grafana (3000, where Ray's dashboard looks)",
     )
     args = parser.parse_args(argv)
     ray = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"

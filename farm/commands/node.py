@@ -54,11 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
     parser = argparse.ArgumentParser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("detect", help="list this machine's devices and how they were found")
+    commands.add_parser("detect", help="show the devices of this machine, and how each was found")
     start = commands.add_parser(
         "start",
-        help="run ray start with the labels and resources of the devices found",
-        epilog="other options are passed to ray start, e.g. --num-cpus=8 --block",
+        help="run ray start with the labels and resources of the devices found here",
+        epilog="further options are passed to ray start, e.g. --num-cpus=8 --block",
     )
     where = start.add_mutually_exclusive_group(required=True)
     where.add_argument("--head", action="store_true", help="start the first node of a cluster")
@@ -75,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME=VALUE,…",
-        help="extra labels, or other values for those found",
+        help="more labels, or other values for those found",
     )
-    start.add_argument("--resources", metavar="JSON", help="extra resources, or other numbers for those found")
+    start.add_argument("--resources", metavar="JSON", help="more resources, or other numbers for those found")
     start.add_argument("--num-gpus", type=int, metavar="N", help="number of GPUs, instead of those found")
     start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")
     args, more = parser.parse_known_args(argv)

@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
     parser = argparse.ArgumentParser(
         prog="farm rejudge",
-        description="Rejudge the rows of a lake under another policy; runs nothing.",
-        epilog="exit code: 0 nothing changes; 1 some row has another status; 2 bad policy or command line",
+        description="Judge the rows of a lake again under another policy, without running anything.",
+        epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",
     )
     parser.add_argument(
         "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"

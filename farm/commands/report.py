@@ -75,25 +75,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="farm report",
-        description="Coverage, findings and an HTML page.",
+        description="Show coverage and findings, and write an HTML page.",
         epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; with --checklist 1 if "
-        "an item failed, 3 if one is not proved; 2 something named does not exist",
+        "an item failed, 3 if one is not proved; 2 something named is missing",
     )
     parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
-    parser.add_argument("--results", dest="results_option", metavar="PATH", help="same as the positional argument")
-    parser.add_argument(
-        "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
-    )
-    parser.add_argument("--out", help="output directory (default: _report beside the rows)")
-    parser.add_argument("--files", action="store_true", help="list every file written")
+    parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
+    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
+    parser.add_argument("--out", help="directory for the files (default: _report beside the rows)")
+    parser.add_argument("--files", action="store_true", help="list every file that was written")
     parser.add_argument(
         "--by",
         default="backend",
         choices=("vendor", "backend", "dtype", "catalog", "op", "op_class"),
-        help="an extra table by this column; vendor: by dtype and op class, and what only one vendor gets wrong",
+        help="another table by this column; vendor: vendors by dtype and op class, and what only one of them gets wrong",
     )
     parser.add_argument(
-        "--plot", metavar="OUT.png", help="only draw how far every op of --backend is from its reference"
+        "--plot", metavar="OUT.png", help="only plot how far every op of --backend is from its reference"
     )
     parser.add_argument(
         "--backend", metavar="NAME", help="backend for --plot (torch-cpu) or --checklist (a name or glob; the vendor's)"
@@ -103,7 +101,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     one.add_argument(
         "--inputs",
         metavar="OP",
-        help="only draw the error of every input of an op's exhaustive case, one line per backend, each run again "
+        help="only plot the error of every input of an op's exhaustive case, one line per backend, each run again "
         "(to --plot, or inputs-OP-DTYPE.png)",
     )
     one.add_argument(

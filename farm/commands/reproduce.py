@@ -40,14 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm reproduce",
-        description="Rerun one case of a run and show its numbers: in this process, or, for a backend with an "
-        "environment of its own, in a process of that (built first if missing).",
+        description="Run one case of a run again, by itself, and show its numbers: in this process or, for a backend with its "
+        "own environment, in a process of that environment (built first if it is missing).",
         epilog="exit code: 0 same status as stored; 1 another status, or a script that does not show it; 2 no such case",
     )
     key_argument(parser, ", or seed:NUMBER")
     results_option(parser)
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
-    words = "device number, as in a row's device_ids (default: the first)"
+    words = "run it on this device of the machine, numbered as in a row's device_ids (default: the first)"
     parser.add_argument("--device", type=int, metavar="NUMBER", help=words)
     packages_option(parser)
     parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm run",
-        description="Run a matrix of op × dtype × backend, judge it, store it, show it.",
+        description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
     )
@@ -92,7 +92,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="a model of your own instead of a config's ops: an .onnx file, a SavedModel's folder, or module:function that "
+        help="your own model instead of a config's ops: an .onnx file, a SavedModel's folder, or module:function that "
         "returns a torch module",
     )
     parser.add_argument(
@@ -112,24 +112,30 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        help="stop after about this time (10m, 90s, 2h), most informative cells first; --resume runs the rest",
+        help="end after about this time (10m, 90s, 2h), running the most informative cells first; --resume runs what was left out",
     )
     results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine only",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: only this machine",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="run on Ray, even a small plan")
-    where.add_argument("--no-ray", action="store_true", help="run in child processes, even a large plan")
+    where.add_argument("--ray", action="store_true", help="run on Ray, however small the plan is")
+    where.add_argument(
+        "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
+    )
     where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
-    parser.add_argument("--fresh", action="store_true", help="re-probe every backend; discard earlier answers")
+    parser.add_argument(
+        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
+    )
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
-    parser.add_argument("--cpus", type=int, metavar="N", help="jobs at once on this machine's CPUs (default: all)")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
+    )
     return parser
 
 

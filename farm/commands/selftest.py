@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line, 3 the run is incomplete."""
     parser = argparse.ArgumentParser(
         prog="farm selftest",
-        description="Run kernels with planted faults and their correct twins; count what is caught.",
+        description="Run kernels with planted faults and their correct twins, and count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
     )
     parser.add_argument(

@@ -64,10 +64,10 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm site",
         description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
-        "needs no server: open it from disk or an object store.",
+        "opens from a disk or an object store, without a server.",
         epilog="exit code: 0; 2 no run, or a place that cannot be written",
     )
-    parser.add_argument("out", metavar="OUT", help="output: a directory or s3://…")
+    parser.add_argument("out", metavar="OUT", help="where to write it: a directory or s3://…")
     parser.add_argument("lakes", nargs="*", default=["results"], metavar="LAKE", help="lakes (default: results)")
     parser.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N runs of each lake")
     parser.add_argument("--config", metavar="NAME", help="only runs of this config")

@@ -31,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm verify",
-        description="Check a run's manifest, if any, rerun a random sample of its rows and report per backend how many outcomes repeat.",
-        epilog="exit code: 0 nothing differs; 1 something does; 2 bad input; 3 nothing could be rerun",
+        description="Check the manifest of a run, if it has one, then run a random sample of its rows again and say per backend how many "
+        "outcomes repeat.",
+        epilog="exit code: 0 everything is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
     )
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
@@ -43,9 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="only check the manifest, and that this public key (PEM) signed it",
     )
     parser.add_argument("--manifest", action="store_true", help="only check the manifest, whoever signed it")
-    parser.add_argument("--sample", type=int, metavar="N", help="rows to rerun per backend (default: 5)")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="how many rows of each backend to run again (default: 5)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    parser.add_argument("--csv", metavar="FILE", help="write the rerun rows")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows that were run again")
     cache_option(parser)
     args = parser.parse_args(argv)
     if args.sample is not None and args.sample < 1:

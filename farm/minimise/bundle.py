@@ -21,6 +21,8 @@ from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.torch_devices import CATALOG, TorchDevice
+from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load
 from tasks.judge.worst import beyond
 from tasks.model import Group, Leaf, Status, is_inexact, np_dtype
@@ -39,7 +41,7 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
     the script showed.
 
-    A case that fails only at times has no script.
+    A case that fails only sometimes has no script.
     """
     minimal = _alone(case, found)
     assert found.row is not None
@@ -51,7 +53,7 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     record["files"] = []
     files: dict[str, bytes] = {}
     if record["flaky"] or record["before"]:
-        record["script_said"] = "none is shown: it fails only at times" if record["flaky"] else _sequence(record)
+        record["script_said"] = "none: it fails only sometimes" if record["flaky"] else _sequence(record)
     else:
         text, record["script_said"] = _script(minimal, outcome, record)
         if text:
@@ -101,7 +103,8 @@ def _shown(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = 
     flat = np.asarray(x).ravel()
     some = flat[:ALL] if places is None else flat[places]
     values = np.array2string(some, separator=", ", max_line_width=10_000, threshold=ALL)
-    at = "" if places is None else f" at {[tuple(map(int, np.unravel_index(k, x.shape))) for k in places]}"
+    worst = [] if places is None else [tuple(map(int, np.unravel_index(k, x.shape))) for k in places]
+    at = "" if places is None else f" at the worst places {worst}"
     return f"{dtype or x.dtype.name} {list(x.shape)} {values}{at}"
 
 
@@ -112,7 +115,7 @@ def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
 
 
 def _sequence(record: Mapping[str, Any]) -> str:
-    return f"none: it takes {len(record['before'])} cases that are run before it in one process"
+    return f"none: it fails only after {len(record['before'])} other cases in the same process"
 
 
 def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) -> tuple[str, str]:
@@ -121,26 +124,29 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
-    packages = requirements(minimal)
-    listed = ", ".join([*packages, *envs.OWN_PACKAGES])
-    try:
-        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
-    except envs.EnvError as error:
-        return "", f"none: its clean environment ({listed}) cannot be had: {error}"
+    packages, said = requirements(minimal), list[str]()
 
     def few() -> str:
         form = form_of(minimal, backend)
-        row, sample, group = outcome.row, minimal.sample, minimal.group
+        row = {**outcome.row, "rule": minimal.policy.rule, "bound": minimal.policy.bound}
+        sample, group = minimal.sample, minimal.group
         defined = Defined.of(sample, declared_precision(row))
         return short(form, group, sample.expected(), row, backend, title, packages, defined)
 
-    said = []
     for is_short, make in ((True, few), (False, lambda: script.generate(source_of(minimal, outcome, backend)))):
         try:
             text = make()
+            if not minimal.environment and (more := [x for x in script.imported(text) if x not in packages]):
+                packages += more  # a plug-in's module, what torch's test database takes
+                text = make()
         except NoScript as error:
             said.append(str(error))
             continue
+        listed = ", ".join([*packages, *envs.OWN_PACKAGES])
+        try:
+            python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+        except envs.EnvError as error:
+            return "", f"none: its clean environment ({listed}) cannot be made: {error}"
         with trial.written(text) as path:
             patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else 4)
             good, what = trial.check(path, outcome.row, patience_s, python, is_short)
@@ -154,13 +160,17 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
 def requirements(case: StoredCase) -> list[str]:
     """What a script is run with beside what every environment has: the runtime's packages as they are installed, onnx, and what a
     kernel of one's own, or a network, imports."""
-    own = (
-        list(case.environment.packages)
-        if case.environment
-        else list(script.installed({versions.MODULES.get(case.spec.runtime, case.spec.runtime)}))
-    )
+    backend = case.spec.create()
+    if case.environment:
+        own = list(case.environment.packages)
+    else:
+        own = list(script.installed({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
+        known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
+        if known.distribution and versions.installed(known.distribution):  # else it is none of a package's
+            plugged = [x for x in known.packages if x not in CATALOG]
+            own += [x for x in versions.of_here(plugged) if x not in own]
     own += [x for x in script.installed(_imported(case.group)) if x not in own]
-    if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
+    if "onnx" in backend.forms and not any(x.startswith("onnx=") for x in own):
         record = case.environment.record(case.cache) if case.environment else None
         there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
         own.append(f"onnx=={there or metadata.version('onnx')}")

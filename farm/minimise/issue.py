@@ -14,20 +14,28 @@ from tasks.model import FAILED, Status, is_inexact, names
 from tasks.model.kind import KIND_BIASED
 
 #: Characters of an error that are told, of one in a title, and of a script that stands in the text.
-_ERROR, _TITLE, _SCRIPT = 1500, 100, 8000
+_ERROR, _TITLE, _SCRIPT = 3000, 100, 8000
 #: Operators that a title names.
 _OPS = 4
-#: What every error of ONNX Runtime or MLIR begins with; a place in a source and the function there.
+#: What every error of ONNX Runtime, its provider of OpenVINO, MLIR or IREE begins with; a place in a source and the function there.
 _BEGINNING = re.compile(
     r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : )?(?:Non-zero status code .*?Status Message: )?(?:loc\(.*?\): )?"
+    r"(?:Exception during initialization: (?:.*\[OpenVINO-EP\] )?)?(?:Error invoking function: \S+\.c:\d+: )?"
 )
 _PLACE = re.compile(r"^\S+\.(?:cc|cpp|h):\d+ .*?\)(?: const)?(?: \[with .*?\])? ")
 #: Lines of OpenVINO's errors that say where it was.
 _FRAME = re.compile(
-    r"Exception from |Check '.*' failed|FrontEnd API failed|Model wasn't fully|-- |While validating|Summary:"
+    r"Exception from |Exception while |Check '.*' failed|FrontEnd API failed|Model wasn't fully|-- |While validating|Summary:|Errors during "
 )
-#: Words for what came of something put otherwise.
-_THEN = {"pass": "right", "fallback": "it does not run there", "unsupported": "refused: not supported"}
+#: An operator of TVM's with all its fields.
+_TVM_OP = re.compile(r'ir\.Op\(.*?name="([\w.]+)".*?support_level=\d+\)')
+#: Words for what came of a change.
+_THEN = {"pass": "correct", "fallback": "not run by this backend", "unsupported": "not supported"}
+#: A result of one output as a record tells it, and the characters of the two that a title shows.
+_RESULT = re.compile(r"\S+ \[[\d, ]*\] \[([^\[\];]*)\]")
+_BOTH = 60
+#: What a wrong result is called whose kind says nothing of its size.
+_WRONG = {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "wrong NaN or Inf"}
 
 
 def text(record: Mapping[str, Any], script: str) -> str:
@@ -56,28 +64,47 @@ def title(record: Mapping[str, Any]) -> str:
     some = [(k.partition(".")[2], v) for k, v in record["finding"]["attributes"].items()]
     some = [(name, v) for name, v in some if name != "to"][:3]  # a number for a dtype, which is told
     given = ", ".join(f"{name}={f'{v:g}' if isinstance(v, float) else v}" for name, v in some)
-    modes = ", ".join(record["finding"]["modes"][:2])
+    modes = _usual(", ".join(record["finding"]["modes"][:2]))
     dtype = "" if record["dtype"] == "float32" and not to else " to ".join([f"of {record['dtype']}", *to[:1]])
     how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
     return f"[{record['backend']}] {how}: {_failing(record)}"
 
 
+def _usual(words: str) -> str:
+    """In the words of a tracker: sizes that a model leaves open are dynamic shapes, an input of run time is no constant."""
+    return words.replace("open sizes", "dynamic shapes").replace("at run time", "not constant")
+
+
 def _failing(record: Mapping[str, Any]) -> str:
-    if record["flaky"]:
-        return f"{record['finding']['status']}, at times"
+    return _manner(record) + (", intermittent" if record["flaky"] else "")
+
+
+def _manner(record: Mapping[str, Any]) -> str:
+    """How it fails: the error, the shape or dtype that came, or values where they are few."""
     outcome = record["outcome"]
-    words = {
-        "wrong": {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "NaN or Inf out of place"}.get(
-            outcome["kind"], "wrong result"
-        ),
-        "imprecise": "imprecise result",
-        "crash": f"crash ({outcome['kind'] or _telling(_raised(outcome) or 'the process ends')})",
-        "timeout": "does not end",
-        "oom": "takes all memory",
-    }
-    if outcome["status"] == "error":
+    status, kind, error = outcome["status"], outcome["kind"], outcome["error"] or ""
+    if status == Status.ERROR:
         return _telling(_raised(outcome) or "error")
-    return words.get(outcome["status"], outcome["status"])
+    if kind in ("shape", "dtype") and 0 < len(error) <= _TITLE:
+        return f"wrong {error}"
+    if status in (Status.WRONG, Status.IMPRECISE):
+        values = _values(record) if kind in ("numbers", "nonfinite") else ""
+        return (f"{status} result" if values else _WRONG.get(kind, f"{status} result")) + values
+    words = {
+        "crash": f"crash ({kind or _telling(_raised(outcome) or 'the process ends')})",
+        "timeout": "does not end",
+        "oom": "runs out of memory",
+    }
+    return words.get(status, status)
+
+
+def _values(record: Mapping[str, Any]) -> str:
+    """ " (0, expected 3)" of a few values that fail every time, else ""."""
+    found = [_RESULT.fullmatch(record.get(name) or "") for name in ("got", "expected")]
+    got, expected = (re.sub(r"\.? *(?=,|$)", "", " ".join(x[1].split())) if x else "" for x in found)
+    if record["flaky"] or not got or not expected or got == expected or len(got + expected) > _BOTH:
+        return ""
+    return f" ({got}, expected {expected})" if "," not in got else f" ([{got}], expected [{expected}])"
 
 
 def _raised(outcome: Mapping[str, Any]) -> str:
@@ -90,16 +117,22 @@ def _raised(outcome: Mapping[str, Any]) -> str:
 def _telling(error: str) -> str:
     """The first line of an error that says what is wrong, without places in sources and what every error of the runtime begins
     with."""
-    lines = [_PLACE.sub("", _BEGINNING.sub("", " ".join(x.split()))) for x in re.split(r"\n| \| ", error)]
+    lines = [
+        _PLACE.sub("", _BEGINNING.sub("", " ".join(x.split()))) for x in re.split(r"\n| \| ", _TVM_OP.sub(r"\1", error))
+    ]
     line = next((x for x in lines if x and not _FRAME.match(x)), error)
     return line if len(line) <= _TITLE else f"{line[:_TITLE].rpartition(' ')[0]} …"
 
 
 def _versions(record: Mapping[str, Any]) -> str:
-    runtime = f"{record['backend']} {record['runtime_version']}, device {record['device']}"
-    packages = f"; packages: {' '.join(record['packages'])}" if record["packages"] else ""
-    opset = ", ".join(f"{k or 'ai.onnx'} {v}" for k, v in record.get("opset", {}).items())
-    return f"Version: {runtime}{packages}" + (f"; opset {opset}" if opset else "")
+    told = [f"{record['backend']} {record['runtime_version']}", f"device: {record['device']}"]
+    if record["packages"]:
+        told.append(f"packages: {' '.join(record['packages'])}")
+    if record.get("opset"):
+        told.append("opset: " + ", ".join(f"{k} {v}".strip() for k, v in record["opset"].items()))
+    if record.get("system"):
+        told.append(f"system: {record['system']}")
+    return f"Version: {'; '.join(told)}"
 
 
 def _what(record: Mapping[str, Any]) -> str:
@@ -108,17 +141,21 @@ def _what(record: Mapping[str, Any]) -> str:
     if outcome["kind"] == "numbers":
         lines.append(_off(outcome, exact=not any(map(is_inexact, record.get("results", ["float32"])))))
     if outcome["error"]:
-        lines.append(f"```\n{_raised(outcome)[:_ERROR]}\n```")
+        lines.append(f"```\n{_raised(outcome)[:_ERROR].strip()}\n```")
     if outcome.get("cause"):
-        lines.append(f"The result is the one that this gives: {outcome['cause']}.")
+        lines.append(f"This would give the same result: {outcome['cause']}.")
     if outcome.get("breaks"):
-        lines.append(f"What mathematics promises of it is broken: {outcome['breaks']}.")
+        lines.append(f"A property of the operator does not hold: {outcome['breaks']}.")
     if outcome["kind"] == KIND_BIASED:
-        lines.append("Rounded results are as often too large as too small: these are off to one side.")
+        lines.append("Correct rounding errs as often up as down; these results nearly all err to the same side.")
     if record.get("after"):
-        lines.append("It happens after, in the same process: " + ", ".join(f"`{x}`" for x in record["after"]))
+        lines.append(
+            "It fails only after these cases in the same process: " + ", ".join(f"`{x}`" for x in record["after"])
+        )
     if record["flaky"]:
-        lines.append(f"It happens {record['failed']} of {record['tried']} times.")
+        lines.append(f"It is intermittent: in new processes it failed {record['failed']} of {record['tried']} times.")
+        if record.get("got") and record["got"] == record.get("expected"):
+            lines.append("The result below is of a run that did not fail.")
     return "\n\n".join(lines)
 
 
@@ -129,19 +166,26 @@ def _off(outcome: Mapping[str, Any], exact: bool) -> str:
         return far
     units, limit, ulps = (outcome[name] for name in ("error_units", "limit", "max_ulp"))
     if unit(outcome["op_class"] or "") == "ulps" and ulps is not None:
-        return f"{far} The worst element is {number(ulps)} ulps off, where {number(limit)} are allowed."
+        return f"{far} The worst element is {_many(ulps)} ulps off; the limit is {number(limit)}."
     if units is None or limit is None:
         return far
-    times = number(units) if units < 1e6 else "more than a million"
-    return f"{far} The worst element is off by {times} times what rounding the inputs once changes; {number(limit)} times are allowed."
+    return (
+        f"{far} The error of the worst element is {_many(units)} times what rounding the inputs once can explain; "
+        f"the limit is {number(limit)} times."
+    )
+
+
+def _many(count: float) -> str:
+    return f"{count:,.3g}" if count < 1000 else f"{count:,.0f}" if count < 1e6 else "more than a million"
 
 
 def _result(record: Mapping[str, Any]) -> str:
     given = [
-        f"- `{x['name']}` {x['dtype']} {x['shape']} ({x['how']})" + (f" `{x['values']}`" if x["values"] else "")
+        f"- `{x['name']}` {x['dtype']} {x['shape']} ({x['how']}) "
+        + (f"`{x['values']}`" if x["values"] else "(many values)")
         for x in record.get("inputs", [])
     ]
-    lines = ["## Inputs, expected and got", "", *given]
+    lines = ["## Inputs, expected and actual result", "", *given]
     if record.get("expected"):
         lines.append(f"- expected: `{record['expected']}`")
     if record.get("got"):
@@ -150,18 +194,22 @@ def _result(record: Mapping[str, Any]) -> str:
 
 
 def _triggers(record: Mapping[str, Any]) -> str:
-    """What was put otherwise, one thing at a time: first what the failure needs. What is no valid model tells nothing."""
+    """What one change at a time gives: first what the failure needs. What is no valid model tells nothing."""
     rows = [
-        f"| {x['what']} | {_THEN.get(x['status'], trigger(x)) if not x['fails'] else trigger(x)} |"
+        f"| {_usual(x['what'])} | {_then(x)} |"
         for x in sorted(record["triggers"], key=lambda x: (bool(x["fails"]), x["status"] != "pass"))
         if x["status"]
     ]
-    return "\n".join(["## What triggers it", "", "| put otherwise | then |", "|---|---|", *rows]) if rows else ""
+    return "\n".join(["## What triggers it", "", "| one change | result |", "|---|---|", *rows]) if rows else ""
+
+
+def _then(one: Mapping[str, Any]) -> str:
+    return trigger(one) if one["fails"] else _THEN.get(one["status"], f"another failure: {one['status']}")
 
 
 def _specification(record: Mapping[str, Any]) -> str:
     found = sentences(record["op"], record["finding"]["ops"], list(record["finding"]["attributes"]))
-    return "\n".join(["## What the specification says", "", *(f"> {x}" for x in found)]) if found else ""
+    return "## What the specification says\n\n" + "\n>\n".join(f"> {x}" for x in found) if found else ""
 
 
 def _others(record: Mapping[str, Any]) -> str:
@@ -171,16 +219,19 @@ def _others(record: Mapping[str, Any]) -> str:
         by_status.setdefault(status, []).append(backend)
     right = by_status.get(Status.PASS, [])
     bad = [f"{name} ({status})" for status in names((*FAILED, Status.IMPRECISE)) for name in by_status.get(status, [])]
-    told = [f"Right: {', '.join(right)}."] * bool(right) + [f"Not right either: {', '.join(bad)}."] * bool(bad)
-    return "\n\n".join(["## Other runtimes on the case it was found with", *told]) if told else ""
+    told = [f"Correct: {', '.join(right)}."] * bool(right) + [f"Not correct: {', '.join(bad)}."] * bool(bad)
+    if bad and not right:
+        told.append("No other runtime gave the expected result.")
+    return "\n\n".join(["## Other runtimes, on the case before it was reduced", *told]) if told else ""
 
 
 def _search(record: Mapping[str, Any]) -> str:
     """Words to search a tracker for duplicates with."""
     words = [*record["finding"]["ops"], *(x.partition(".")[2] for x in record["finding"]["attributes"])]
     outcome = record["outcome"]
-    said = [w for w in record["finding"]["words"].split() if len(w) > 4][:6]
-    kind = {"wrong": "wrong result", "imprecise": "precision", "crash": _crash(outcome), "timeout": "hang"}
+    said = _words(outcome) if outcome["status"] == Status.ERROR else []
+    wrong = _WRONG.get(outcome["kind"], "wrong result")
+    kind = {"wrong": wrong, "imprecise": "precision", "crash": _crash(outcome), "timeout": "hang"}
     words += said or [kind.get(outcome["status"], outcome["status"])]
     return f"Search for duplicates with: `{' '.join(dict.fromkeys(words))}`"
 
@@ -189,5 +240,9 @@ def _crash(outcome: Mapping[str, Any]) -> str:
     """What a crash is searched for with: its signal, or of a device that is spoilt the words and numbers of its error."""
     if outcome["kind"]:
         return {"SIGSEGV": "segfault"}.get(outcome["kind"], outcome["kind"])
-    said = re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _telling(_raised(outcome)))
-    return " ".join(list(dict.fromkeys(said))[:6]) or "crash"
+    return " ".join(_words(outcome)) or "crash"
+
+
+def _words(outcome: Mapping[str, Any]) -> list[str]:
+    """The words and numbers of an error that are long enough to be its own."""
+    return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _telling(_raised(outcome)))))[:6]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from farm import lake as lakes
 from farm.lake import minimal
 from farm.minimise.bundle import SCRIPT
 from farm.reproduce.find import StoredCase
+from tasks.backends.shared.artefacts import processor_name
 from tasks.model import FORWARD, Status
 from tasks.wire import Minimised
 
@@ -56,6 +58,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "dtype": case.group.dtype,
         "runtime_version": row["runtime_version"],
         "device": row["device"],
+        "system": f"{platform.platform()}, {processor_name()}",
         "packages": list(case.environment.packages) if case.environment else [],
         "strategy": strategy,
         "seconds": round(seconds, 1),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,7 +47,7 @@ def short(
     packages: Sequence[str],
     defined: Defined | None = None,
 ) -> str:
-    """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
+    """The text of a script that fails as ``row`` does, one of the lake with the rule and the bound of its policy: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
     writer = _Writer()
     form = replace(form, results=tuple(leaf.dtype for leaf in expected))
@@ -63,7 +65,7 @@ def short(
         before, judged = [], _ending(form, group, expected, row, writer, defined)
     head = [
         f'"""{_plain(title)}"""',
-        f"# pip install {' '.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
+        f"# pip install {shlex.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
         *call.before,
         *(["import base64"] if writer.packed else []),
         "import numpy as np",
@@ -110,7 +112,8 @@ def _ending(
 
 
 def _fewer(lines: list[str]) -> list[str]:
-    """Without comments, and with several nodes, and then several outputs, in a line, where there are too many lines."""
+    """Without comments, and with several nodes, then several outputs, then several statements in a line, where there are too many
+    lines."""
     if len(lines) > LINES:
         lines = [line for k, line in enumerate(lines) if k < 2 or not line.startswith("# ")]
     for name in ("nodes", "expected"):
@@ -126,7 +129,25 @@ def _fewer(lines: list[str]) -> list[str]:
         else:
             joined = [begins + " ".join(items).rstrip(",") + "]"]
         lines = [*lines[:begin], *joined, *lines[end + 1 :]]
-    return lines
+    found = lines[:2]
+    for place, line in enumerate(lines[2:], 2):
+        over = len(found) + len(lines) - place - LINES
+        if over > 0 and len(found) > 2 and _is_plain(found[-1]) and _is_plain(line):
+            found[-1] += f"; {line}"
+        else:
+            found.append(line)
+    return found if len(found) <= LINES else lines  # what is long all the same is to be read at least
+
+
+def _is_plain(line: str) -> bool:
+    """Whether a line is whole statements of one line, and neither in a block nor an import."""
+    if "#" in line or line[:1].isspace():
+        return False
+    try:
+        statements = ast.parse(line).body
+    except SyntaxError:
+        return False
+    return bool(statements) and all(isinstance(x, (ast.Assign, ast.Expr)) for x in statements)
 
 
 def _model(form: Form, writer: _Writer) -> list[str]:
@@ -356,11 +377,13 @@ def _judged(
             " | np.isinf(most)" * any(np.isinf(_allowed(leaf, row)).any() for leaf in expected if leaf.dtype != "str"),
         ]
     )
+    # Within an absolute bound the exact result is not always rounded to what it is in its dtype.
+    rounded = "(a == y.astype(dtype))" + " & (~np.isfinite(a) | (a == y))" * (row.get("rule") == "absolute")
     numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place
         *_at_border(expected, declared_precision(row)),
         # Where no difference is allowed, "a == y" alone decides: float64 takes large integers for the same.
         "    near = same and (np.abs(np.subtract(a, y, dtype=np.result_type(y, float))) <= most) & (most > 0)",
-        "    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | (a == y.astype(dtype)) | (a != a) & (y != y)"
+        f"    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | {rounded} | (a != a) & (y != y)"
         f"{excused}) if same else True",
     ]
     compared = numbers if all(leaf.dtype != "str" for leaf in expected) else ["    far = a != y if same else True"]
@@ -418,12 +441,15 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
     result is all there is; by either where a case has a tolerance of its own. Raises NoScript."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
-    most = allowed(leaf, op_class, _limit(row), precision)
+    ruled = row["limit"] is None
+    most = _by_rule(leaf, op_class, row) if ruled else allowed(leaf, op_class, _limit(row), precision)
     if leaf.reference is None or leaf.dtype == "str":
         return most
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
-        if (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
+        if ruled:
+            pass  # of a tolerance of its own a rule says what it says of any
+        elif (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
             rtol, atol = tolerance_of(leaf, op_class, precision)
             most = np.where(stored & (most < np.inf), 0.0, most)
             most = np.maximum(most, np.where(np.isfinite(leaf.reference), atol + rtol * size, 0.0))
@@ -432,6 +458,23 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
         ):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
+
+
+def _by_rule(leaf: Leaf, op_class: OpClass, row: Mapping[str, Any]) -> np.ndarray:
+    """The largest difference that a policy without limits leaves to each element (`tasks.judge.policy.Policy`). Raises NoScript."""
+    y, rule = np.asarray(leaf.reference), row.get("rule")
+    if rule not in ("classic", "absolute") or leaf.reference is None:
+        _limit(row)
+    if leaf.dtype == "str":
+        return np.zeros(y.shape)
+    if leaf.noise is not None and not np.isfinite(leaf.noise).all():
+        raise NoScript("no short script: what rounding does to a result has no bound, and the policy has no limit")
+    if rule == "absolute" and not is_inexact(leaf.dtype) and row["bound"] <= 1:
+        return np.zeros(y.shape)  # integers are equal, or one apart
+    rtol, atol = tolerance_of(leaf, op_class, declared_precision(row))
+    with np.errstate(all="ignore"):
+        most = np.nextafter(row["bound"], 0.0) if rule == "absolute" else atol + rtol * np.abs(y)
+        return np.where(np.isfinite(y), most, 0.0)
 
 
 def _limit(row: Mapping[str, Any]) -> float:

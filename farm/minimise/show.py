@@ -55,12 +55,14 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     for why in record["why"]:
         line("note", why)
     if record["flaky"]:
-        line("flaky", f"in new processes it failed {record['failed']} of {record['tried']} times; no script is shown")
+        line("flaky", f"in new processes it failed {record['failed']} of {record['tried']} times; there is no script")
     if others := record.get("others"):
         line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
-    line("runs", f"{record['runs']} of the backend, {record['refused']} cases were none; {record['seconds']:.0f} s")
+    line(
+        "runs", f"{record['runs']} of the backend; {record['refused']} cases were not valid; {record['seconds']:.0f} s"
+    )
     where = record.get("folder")
-    left = ", not kept: a better one is there" if "left" in record else ", not kept"
+    left = ", not kept: the lake has a better one" if "left" in record else ", not kept"
     line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
     if record.get("script_said"):
         line("script", record["script_said"])

@@ -25,6 +25,9 @@ from tasks.catalogs.user import load
 from tasks.model import FORWARD, Form, Group
 from tasks.model.dtypes import NATIVE
 
+#: Where torch's own test database is, which takes packages beside torch (`torch_devices.CATALOG`).
+OP_DB = "torch.testing._internal.common_methods_invocations"
+
 
 def in_torch(source: Source, data: Data) -> Runtime:
     """How torch, eager or compiled, is called. Raises NoScript."""
@@ -126,7 +129,7 @@ def _wrapped(form: Form, group: Group) -> str:
     found = f"next(x for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
     said = (
         "# No public function gives these bits on these inputs: torch's own test database wraps it.\n"
-        "from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402\n\n"
+        f"from {OP_DB} import op_db  # noqa: E402\n\n"
     )
     if form.check == FORWARD:
         return f"{said}OP = {found}.op"

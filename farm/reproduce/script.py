@@ -21,11 +21,12 @@ from farm.fleet.envs import OWN_PACKAGES, Environment
 from farm.reproduce import trial
 from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
-from farm.reproduce.in_torch import in_torch
+from farm.reproduce.in_torch import OP_DB, in_torch
 from farm.reproduce.source import Data, Runtime, Source, templates, whole
 from tasks.backends.needs import vulkan_lines
 from tasks.backends.shared.few_lines import NoScript, Setting
 from tasks.backends.shared.packages import pinned
+from tasks.backends.shared.torch_devices import CATALOG
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
@@ -149,7 +150,8 @@ def _install(source: Source, runtime: Runtime) -> str:
     """Comments that say what it was run with and what to install, as PEP 723 has them: `uv run` obeys."""
     setting: Setting | None = runtime.values.get("setting")
     modules = {runtime.module, source.runtime, setting.plugin.partition(".")[0] if setting else ""}
-    environment = source.environment or Environment(installed(modules))
+    own = dict.fromkeys((*installed(modules), *imported(runtime.values.get("op", ""))))
+    environment = source.environment or Environment(tuple(own))
     packages = [*environment.packages, *OWN_PACKAGES]
     lines = [
         f"It was run with Python {environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",
@@ -170,6 +172,14 @@ def installed(modules: Iterable[str]) -> tuple[str, ...]:
     brings = _brings()
     found = sorted({x for module in modules for x in brings.get(module, ())} - {*OWN_PACKAGES, "validation-farm"})
     return tuple(x for name in found for x in pinned(name, metadata.version(name)))
+
+
+def imported(text: str) -> tuple[str, ...]:
+    """Requirements that bring what a script imports, as it is installed here."""
+    nodes = list(ast.walk(ast.parse(text)))
+    names = {alias.name for x in nodes if isinstance(x, ast.Import) for alias in x.names}
+    names |= {x.module or "" for x in nodes if isinstance(x, ast.ImportFrom)}
+    return installed({*(x.partition(".")[0] for x in names), *(CATALOG if OP_DB in names else ())})
 
 
 @functools.cache

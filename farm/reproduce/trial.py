@@ -30,6 +30,7 @@ LABELS = {
 }
 #: Of the words of an error, the share that a short script's own must have; lines at the end of what it said that tell its error.
 _ALIKE, _LAST = 0.5, 30
+_AFTER = ", after which the device computes no more"
 #: Seconds that the imports of a script may take, which are no part of it.
 _IMPORTS_S = 300.0
 #: Of the error of a row: a program that the runtime started died.
@@ -128,14 +129,16 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
     if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
         return True, f"shows the {status} result"
-    if status in (Status.ERROR, Status.OOM) and done.returncode == 1:
+    # Of a device that computes nothing after an error, in this process: the error is what a script shows.
+    after = status is Status.CRASH and bool(row.get("error_type"))
+    if (status in (Status.ERROR, Status.OOM) or after) and done.returncode == 1:
         lines = (done.stdout + "\n" + done.stderr).splitlines()
         said = "\n".join(lines[-_LAST:])
         words = set(re.findall(r"[a-z]{3,}", masked(row["error"] or "")))
         found = set(re.findall(r"[a-z]{3,}", said.lower()))
         alike = len(words & found) >= _ALIKE * len(words) if words else last.startswith(row.get("error_type") or "?")
         if alike and any(x.startswith("Traceback") for x in lines):
-            return True, f"shows the {status}: it raises the same"
+            return True, f"shows the {status}: it raises the same{_AFTER * after}"
     return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
 
 
@@ -153,8 +156,7 @@ def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> 
     if status in (Status.CRASH, Status.OOM) and verdict == Status.ERROR and row["error_type"]:
         # Of a device that computes nothing after an error, in this process: the error is what a script shows.
         if (said.get("raised", "?").partition(": ")[2] or "?")[:40] in " ".join(row["error"].split()):
-            after = ", after which the device computes no more" * (status is Status.CRASH)
-            return True, f"shows the {status}: it raises the same{after}"
+            return True, f"shows the {status}: it raises the same{_AFTER * (status is Status.CRASH)}"
     if verdict != status or done.returncode != int(status.failed):
         raised = f", raised {said['raised'][:200]}" if said.get("raised") else ""
         return False, f"does NOT show the {status}: it says {verdict}{raised}"

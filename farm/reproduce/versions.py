@@ -64,7 +64,18 @@ def _packages(stored: str, first: str) -> dict[str, str]:
     return found
 
 
-def _installed(name: str) -> bool:
+def of_here(packages: Sequence[str]) -> list[str]:
+    """Packages of an environment in the versions that are installed here, with their indexes; what is not here is left out."""
+    found = dict[str, None]()
+    for asked in packages:
+        if (named := _NAMED.match(asked)) is None:
+            found[asked] = None
+        elif installed(named[1]):
+            found |= dict.fromkeys(pinned(named[1], metadata.version(named[1])))
+    return list(found)
+
+
+def installed(name: str) -> bool:
     try:
         return bool(metadata.version(name))
     except metadata.PackageNotFoundError:
@@ -76,6 +87,6 @@ def another(case: StoredCase, found: str) -> str:
     stored = str(case.stored["runtime_version"] or "") if case.stored else ""
     if not stored or found == stored or case.spec.name != case.key.backend:
         return ""
-    if not found and (case.environment or _installed(MODULES.get(case.spec.runtime, case.spec.runtime))):
+    if not found and (case.environment or installed(MODULES.get(case.spec.runtime, case.spec.runtime))):
         return ""  # it is no package that is missing
     return f"the row is of {case.spec.name} {stored}, here is {found or 'none'}: {offered(case, stored)}"

@@ -220,7 +220,6 @@ class Dispatcher:
             self.opinions.begun(handle)
         elif isinstance(message, wire.Avoided):
             del self.flights[handle]
-            self.opinions.begun(handle)
             self.opinions.avoided(handle, flight, self._submit)
             self.losses.requeue(flight, list(range(len(flight.cases))))
         elif isinstance(message, wire.Spent):

@@ -61,15 +61,18 @@ class Opinions:
 
     def avoided(self, handle: int, flight: Flight, submit: Callable[[Flight], int | None]) -> None:
         """A job came to a device it was to avoid, and holds it: as long as it does, nobody is sent there.
-        ``submit`` sends a job, and returns its handle."""
-        one_at_a_time = not any(until is not None for until in self._held.values())  # two would wait for each other
-        again = submit(flight) if flight.asked and one_at_a_time else None
-        if again is not None:
-            self._held[handle] = again
-        else:
-            self._held[handle] = None
-            if flight.asked:
-                self._plan.executor.cancel(handle)
+        ``submit`` sends a job, and returns its handle.
+
+        It may hold a share alone, and Ray gives the next job another share of a device that has been begun: those that held one until
+        this job began go on holding it, until the device is full.
+        """
+        before = [holding for holding, until in self._held.items() if until == handle]
+        others = any(until is not None for holding, until in self._held.items() if holding not in before)
+        again = submit(flight) if flight.asked and not others else None  # two would wait for each other
+        self._held |= dict.fromkeys([*before, handle], again)
+        if again is None and flight.asked:
+            for holding in (*before, handle):
+                self._plan.executor.cancel(holding)
 
     def begun(self, handle: int) -> None:
         """A job began or ended: end those that held a device until then."""

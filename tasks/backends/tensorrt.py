@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
-from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
+from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_lines, tensorrt_network
+from tasks.backends.shared.few_lines import FewLines, NoScript, in_onnx, lacked
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
 from tasks.backends.shared.packages import NVIDIA, ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -73,9 +74,9 @@ class TensorRt(Backend):
     options: ``precision`` ("fp32": TF32 off; "tf32", "fp16", "bf16", "int8": calibrated on the case's own inputs);
     ``optimization_level`` of the builder (0 to 5); ``workspace_mib`` (1024); ``builder_flags``: further ones by name.
 
-    A model's own float16 and bfloat16 are computed as such in a strongly typed network, whatever the precision. For
-    float32 models up to TensorRT 10 "fp16", "bf16" and "int8" are builder flags of a weakly typed network; since 11,
-    which has neither those nor calibrators, they are casts or quantisation written into the network.
+    What is no float32 model is computed in its own types, in a strongly typed network: "fp16", "bf16" and "int8" do not take it. For
+    float32 models up to TensorRT 10 they are builder flags of a weakly typed network; since 11, which has neither those nor
+    calibrators, they are casts or quantisation written into the network.
     """
 
     vendor = "NVIDIA"
@@ -145,7 +146,7 @@ class TensorRt(Backend):
         Raises Unsupported (the parser or the builder does not implement something, a type TensorRT does not have),
         TensorRtError with what TensorRT logged, CudaError.
         """
-        if self.precision not in ("fp32", "tf32") and form.dtype in ("float16", "bfloat16"):
+        if self.precision not in ("fp32", "tf32") and form.dtype != "float32":
             raise Unsupported(
                 f"precision {self.precision} is a mode of float32 models; a {form.dtype} one runs in its own type"
             )
@@ -173,6 +174,27 @@ class TensorRt(Backend):
 
         program.run = run
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        exotic = ("import ml_dtypes",) * bool(lacked(form)[1])
+        load, run = tensorrt_lines.run_lines(_DTYPE)
+        once = (*tensorrt_lines.driver_lines(self.ordinals[0]), *self._build_lines(form), *load)
+        return FewLines(("import ctypes", *exotic, f"import {self.module} as trt"), run, once=once)
+
+    def _build_lines(self, form: Form) -> tuple[str, ...]:
+        """Raises NoScript."""
+        in_onnx(form)
+        if self.precision not in ("fp32", "tf32"):
+            raise NoScript(f"no short script: {self.precision} is written into {self.title}'s network")
+        flags = [*self._more_flags, *["TF32"] * (self.precision == "tf32")]
+        return tensorrt_lines.build_lines(
+            form, [*(f"config.set_flag(trt.BuilderFlag.{name})" for name in flags), *self._settings()]
+        )
+
+    def _settings(self) -> list[str]:
+        """The lines of `_configure`."""
+        level = [f"config.builder_optimization_level = {self._level}"] * (self._level is not None)
+        return [f"config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, {self._workspace})", *level]
 
     def _inputs(self, form: Form) -> dict[str, np.ndarray]:
         """The values of the graph's inputs by name. Raises Unsupported for what is no tensor of TensorRT's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks import checks
 from tasks.backends.base import smoke_test
-from tasks.backends.shared.few_lines import FewLines, NoScript, in_onnx
+from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.onnx_form import one_add
 from tasks.backends.shared.packages import ONNX
 from tasks.backends.tensorrt import TensorRt, TensorRtError, _wanted_outputs
@@ -51,36 +51,12 @@ class TensorRtRtx(TensorRt):
         return Program(_not_run, f"{self.title}, ahead of time", None, f"{self._flags()} engine={size}B")
 
     def few_lines(self, form: Form) -> FewLines:
-        if not self._ahead or self.precision != "fp32":
-            raise NoScript(f"no short script: none is known for {self.name}, which runs its engines")
-        in_onnx(form)
-        level = [f"config.builder_optimization_level = {self._level}"] if self._level is not None else []
-        lines = (
-            "log = trt.Logger(trt.Logger.ERROR)",
-            "builder = trt.Builder(log)",
-            "network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))",
-            "parser = trt.OnnxParser(network, log)",
-            "if not parser.parse(model.SerializeToString()):",
-            "    errors = map(parser.get_error, range(parser.num_errors))",
-            '    raise RuntimeError("; ".join(f"{x.node_operator()} ({x.code().name}): {x.desc()}" for x in errors))',
-            "config, profile = builder.create_builder_config(), builder.create_optimization_profile()",
-            "config.clear_flag(trt.BuilderFlag.TF32)",
-            *(f"config.set_flag(trt.BuilderFlag.{name})" for name in self._more_flags),
-            *level,
-            "for x in map(network.get_input, range(network.num_inputs)):",
-            "    if x.name not in feeds:",
-            '        raise RuntimeError(f"the parser made an input {x.name} that the model does not have")',
-            "    if x.is_shape_tensor:",
-            "        profile.set_shape_input(x.name, *[feeds[x.name].ravel().tolist()] * 3)",
-            "    elif -1 in tuple(x.shape):",
-            "        profile.set_shape(x.name, *[feeds[x.name].shape] * 3)",
-            "config.add_optimization_profile(profile)",
-            "engine = builder.build_serialized_network(network, config)",
-            "if engine is None:",
-            '    raise RuntimeError("no engine was built")  # why stands in its log',
-            "got = [engine]",
-        )
-        return FewLines((f"import {self.module} as trt",), lines)
+        if not self._ahead:
+            return super().few_lines(form)
+        return FewLines((f"import {self.module} as trt",), (*self._build_lines(form), "got = [engine]"))
+
+    def _settings(self) -> list[str]:
+        return super()._settings()[1:]  # it has no limit of its own
 
     def _configure(self, trt: Any, config: Any) -> None:
         # Portable engines are for 8.0 and later; one for Turing has to be asked for (TensorRT-RTX's page on CPU-only engines).

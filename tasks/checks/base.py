@@ -66,6 +66,11 @@ class Check:
         own = type(self)
         return (own.build, own.run, own.stages) == (Check.build, Check.run, Check.stages)
 
+    def graph(self, form: Form, culprit: str) -> Form | None:
+        """A form with an ONNX model as a case of this check that is a graph with its inputs and no more, of what a row says of
+        it; None where there is none."""
+        return form if self.samples == FORWARD or self.plain or form.batched else None
+
     def asks(self, entry: Entry, catalog: Catalog) -> bool:
         """Whether it is asked of an op of a catalog."""
         return self.samples in entry.checks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -42,10 +43,14 @@ class Shapes(Derived):
     )
     any_size = True
 
+    def graph(self, form: Form, culprit: str) -> Form | None:
+        """The size that a step is blamed for, by itself; the first where none is. What takes another one before it does not fail so."""
+        named = re.sub(r"^(fixed shapes|open dimensions) | after .*", "", culprit)
+        return next((size for size in _sizes(form) if named in ("", _words(size))), None)
+
     def build(self, backend: Backend, form: Form) -> Program:
         """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once."""
-        count = len(tensor_specs(form.args))
-        sizes = [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]
+        sizes = _sizes(form)
         made: Program | Exception
         try:
             made = backend.any_size().build(sizes[0])
@@ -84,6 +89,12 @@ class Shapes(Derived):
             again = functools.partial(made.again, size.arrays) if before else made.run
             yield _stage(f"open dimensions {_words(size)}{before}", again, k)
             before = f" after {_words(size)}"
+
+
+def _sizes(form: Form) -> list[Form]:
+    """The case at each size."""
+    count = len(tensor_specs(form.args))
+    return [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]
 
 
 def _fixed(program: _Sized, k: int) -> Sequence[Any]:

@@ -6,15 +6,17 @@ are others in each. So the part of the error that the weights make is a fingerpr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import Graph, Move
 from tasks.graphs.nodes import Node
-from tasks.model import EPS, OpClass
+from tasks.graphs.widening import NoOracle
+from tasks.model import EPS, LARGEST, OpClass, rounded
 
 #: Products whose class is another one, since more is done in them.
 _PRODUCTS = ("Attention", "GRU", "LSTM", "RNN")
@@ -27,7 +29,37 @@ def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> l
     """
     weights = product_weights(graph)
     found = graph.run(feeds, move=lambda name, x, eps: rounded_to(x, precision) if name in weights else x)
-    return [np.ascontiguousarray(found[name]) for name in graph.outputs]
+    return [np.asarray(found[name], order="C") for name in graph.outputs]
+
+
+def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterator[list[np.ndarray]]:
+    """The outputs of an ONNX model in float64 where all that floats is rounded to ``precision`` first, inputs, weights and what nodes
+    make: numbers beyond its range to Inf, then to its largest number.
+
+    None where onnx is not there, a node has no float64 evaluation, or the precision has the range of float32 (TF32).
+    """
+    try:
+        import onnx
+    except ImportError:
+        return
+    if precision not in LARGEST:
+        return
+    with contextlib.suppress(NoOracle, KeyError, ValueError):
+        graph = Graph(onnx.load_from_string(model))
+        for most in (np.inf, LARGEST[precision]):
+            found = graph.run(dict(zip(graph.inputs, inputs)), move=_rounding(precision, most))
+            yield [np.asarray(found[name], order="C") for name in graph.outputs]
+
+
+def _rounding(precision: str, most: float) -> Move:
+    """To a precision, finite numbers to ``most`` at most; Inf and NaN are as they are."""
+
+    def move(name: str, x: np.ndarray, eps: float) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            made = rounded(x, precision)
+        return np.where(np.isfinite(x), np.clip(made, -most, most), made)
+
+    return move
 
 
 def product_weights(graph: Graph) -> frozenset[str]:

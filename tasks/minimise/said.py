@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 #: Sentences of an op, characters of one.
-_MOST, _LENGTH = 2, 400
+_MOST, _LENGTH = 4, 700
 
 
 def sentences(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
@@ -28,8 +28,9 @@ def _of_onnx(op: str, attributes: Sequence[str]) -> list[str]:
     except defs.SchemaError:
         return []
     told = [x.partition(".")[2] for x in attributes if x.startswith(f"{name}.")]
-    found = [f"{name}, {x}: {_first(schema.attributes[x].description, 2)}" for x in told if x in schema.attributes]
-    return found or [f"{name}: {_first(schema.doc, _MOST)}"]
+    page = name if domain else f"[{name}](https://onnx.ai/onnx/operators/onnx__{name}.html)"
+    found = [f"{page}, {x}: {_first(schema.attributes[x].description, _MOST)}" for x in told if x in schema.attributes]
+    return found or [f"{page}: {_first(schema.doc, _MOST)}"]
 
 
 def _of_torch(name: str) -> list[str]:
@@ -44,4 +45,6 @@ def _of_torch(name: str) -> list[str]:
 
 def _first(text: str, count: int) -> str:
     plain = " ".join(text.split())
-    return " ".join(re.split(r"(?<=[.!?]) ", plain)[:count])[:_LENGTH]
+    first = " ".join(re.split(r"(?<=[.!?]) ", plain)[:count])
+    cut = first if len(first) <= _LENGTH else first[:_LENGTH].rpartition(" ")[0]
+    return cut if cut == plain else f"{cut} …"

@@ -18,7 +18,7 @@ from tasks.minimise.described import described
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.search import Minimal, search
-from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
+from tasks.model import Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedGroup, save_alone
 from tasks.wire import Minimised, ToRun, Wants
 
@@ -80,13 +80,14 @@ class Minimiser:
                 why = why or str(error)
                 continue
             check = checks.installed(self._asked.group.check)
-            if check.samples != FORWARD and form.model is not None and not (check.plain or form.batched):
+            graph = check.graph(form, self._command.row.culprit or "") if form.model is not None else None
+            if form.model is not None and graph is None:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
             group, choices = replace(self._asked.group, check=check.samples), sample.record["columns"].get("choices")
             if choices and self._command.strategy in ("shrink-all", "choices"):
                 self._first = ChosenCase(tuple(choices), group, DRAWS)
-            elif form.model is not None:
-                self._first = self._graph(form, group, sample.op_class)
+            elif graph is not None:
+                self._first = self._graph(graph, group, sample.op_class)
             else:
                 record = sample.record
                 self._first = CallCase(record["args"], record["kwargs"], tuple(sample.inputs()), group, DRAWS)

@@ -17,7 +17,7 @@ import pytest
 
 from farm import lake
 from farm.fleet import inventory
-from farm.fleet.child_process import Death
+from farm.fleet.child_process import Death, Limits
 from farm.fleet.health import Health, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
@@ -27,6 +27,7 @@ from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.losses import NOT_BEGUN
+from farm.work.opinions import Opinions
 from farm.work.state import Flight, Plan
 from farm.work.stock import WHOLE, Stock
 from farm.work.supervisor import STRIKES
@@ -487,3 +488,21 @@ def test_what_children_cost_is_told_by_backend(run: Run) -> None:
     done, cluster, _ = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1)]))
     assert done.accounts.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
     assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.accounts.spent)
+
+
+def test_shares_of_a_device_are_held_until_a_second_opinion_begins_elsewhere() -> None:
+    """Ray gives a share of a device that has been begun rather than of an idle one: with one share held at a time, never of that."""
+    ended: list[int] = []
+    plan: Any = SimpleNamespace(executor=SimpleNamespace(cancel=ended.append))
+    opinions = Opinions(plan, *[None] * 4)  # type: ignore[arg-type]
+    handles, asked = itertools.count(2), Flight(Job(name="j", cache="", limits=Limits()), asked=[None])  # type: ignore[list-item]
+    for handle in range(1, 5):  # four quarters
+        opinions.avoided(handle, asked, lambda flight: next(handles))
+        assert ended == []
+    opinions.avoided(100, asked, lambda flight: next(handles))  # of another backend: two would wait for each other
+    assert ended == [100]
+    opinions.begun(5)
+    assert ended == [100, 1, 2, 3, 4]
+    opinions.avoided(6, asked, lambda flight: 7)
+    opinions.avoided(7, asked, lambda flight: None)  # nowhere else any more
+    assert ended[5:] == [6, 7]

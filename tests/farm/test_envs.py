@@ -258,6 +258,8 @@ def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path
     file.write_text(head + '  - {like: ort-cpu, packages: ["onnxruntime==1.20.1", "numpy<2"], python: "3.10"}\n')
     spec = load(file).backends[0].spec()
     assert (spec.name, spec.packages, spec.python) == ("ort-cpu@1.20.1", ("onnxruntime==1.20.1", "numpy<2"), "3.10")
+    made = envs.of(spec)
+    assert made and made.version == "3.10" and made.key != Environment(made.packages).key
     for bad, words in (
         ('  - {like: ort-cpu, packages: ["onnxruntime=1"]}\n', r"a\.yaml:3.*no pip requirement"),
         ("  - {name: x, like: ort-cpu, python: 3.10}\n", r"a\.yaml:3.*in quotes"),

@@ -337,7 +337,7 @@ def test_findings_are_the_distinct_defects_with_their_minimal_cases(
     code = findings.main(["--results", str(here.results), "--issues", str(out), "--csv", str(tmp_path / "defects.csv")])
     said = capsys.readouterr().out
     table = pd.read_csv(tmp_path / "defects.csv", dtype={"versions": str}).set_index("ops")
-    assert code == 0 and "distinct defects" in said
+    assert code == 0 and "distinct defect" in said
     gather = table.loc["Gather"]
     assert (gather.backend, gather.status, gather.kind, gather.cases, gather.rows) == (
         "small-numbers",
@@ -352,8 +352,8 @@ def test_findings_are_the_distinct_defects_with_their_minimal_cases(
     assert "small:errors" not in table.index and "have none yet" in said and "rows failed or are imprecise" in said
     bundle = out / f"small-numbers-Gather-{gather.finding}"
     text = (bundle / "issue.md").read_text()
-    assert text.startswith("# [small-numbers] Gather") and "| put otherwise | then |" in text
-    assert "> Gather" in text and "Search for duplicates" in text
+    assert text.startswith("# [small-numbers] Gather") and "| one change | result |" in text
+    assert "> [Gather](https://onnx.ai/onnx/operators/onnx__Gather.html): " in text and "Search for duplicates" in text
     assert fails_by_itself(bundle / minimal.PACK)[0] == "wrong"
     assert "(kind biased)" not in said
 
@@ -377,7 +377,7 @@ def test_what_only_leans_to_one_side_has_no_issue(tmp_path: Path, capsys: pytest
     assert findings.main(["--results", str(results), "--issues", str(tmp_path / "issues")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "2 distinct defects" in said
-    assert "1 bundles in" in said and "without 1 that only thousands of numbers show (kind biased)" in said
+    assert "1 bundle in" in said and "1 left out that only thousands of numbers show (kind biased)" in said
     assert [x.name.split("-")[2] for x in (tmp_path / "issues").iterdir()] == ["Opnumbers"]
 
 
@@ -394,13 +394,19 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
     assert findings.main(["--results", str(results)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "2 distinct defects" in said
-    assert "1 more are not the backend's: not settled: by the reference of its parts it is right" in said
+    assert (
+        "1 more finding not counted against the backend: not settled: by the reference of its parts it is right" in said
+    )
     known = tmp_path / "known.yaml"
     known.write_text("- {op: '*', backend: 'small-*', reason: defined otherwise, fault: open}\n")
-    assert findings.main(["--results", str(results), "--known", str(known)]) == 0
+    out = tmp_path / "issues"
+    assert findings.main(["--results", str(results), "--known", str(known), "--issues", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("written: 1 bundle in ") and len(list(out.iterdir())) == 1
+    assert "left out that do not count against the backend" in lines[-1]
     assert (
-        any(x.startswith("1 distinct defects") for x in lines) and "1 more are not the backend's: not settled" in lines
+        any(x.startswith("1 distinct defect:") for x in lines)
+        and "1 more finding not counted against the backend: not settled" in lines
     )
 
 

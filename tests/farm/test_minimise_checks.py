@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -26,7 +27,11 @@ deadline_s: 30
 
 def minimised(folder: Path, check: str, catalog: str, ops: str, backend: str) -> tuple[pd.Series, int, dict[str, Any]]:
     """(the first row of a run of one op, exit code, what is kept of its minimal case)."""
-    (folder / "one.yaml").write_text(CONFIG.format(check=check, catalog=catalog, ops=ops, backend=backend))
+    return of_config(folder, CONFIG.format(check=check, catalog=catalog, ops=ops, backend=backend), backend)
+
+
+def of_config(folder: Path, text: str, backend: str) -> tuple[pd.Series, int, dict[str, Any]]:
+    (folder / "one.yaml").write_text(text)
     results = folder / "results"
     launch.main([str(folder / "one.yaml"), "--no-ray", "--results", str(results)])
     row = lake.read(results, lake.run_ids(results)[-1]).sort_values("case_id").iloc[0]
@@ -48,6 +53,30 @@ def test_what_does_not_build_is_cut_to_the_node_that_does_not(tmp_path: Path) ->
 def test_a_model_of_another_opset_is_cut_to_the_node_that_is_wrong(tmp_path: Path) -> None:
     row, _, found = minimised(tmp_path, "opsets", "small", "chain", "small-op.Tanh")
     assert (row.check, row.status) == ("opsets", "wrong")
+    assert (found["nodes"], found["finding"]["ops"], found["elements"][1]) == ([8, 1], ["Tanh"], 1)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_module_whose_exported_graph_is_wrong_is_cut_to_the_node_that_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8))
+    made = "import torch\n\ndef made(): return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())\n"
+    (tmp_path / "layer.py").write_text(made)
+    own = "[{name: layer, model: 'layer.py:made', inputs: x.npz}]"
+    text = f"catalogs: [{{name: models, own: {own}}}]\nbackends: [small-op.Tanh]\nchecks: [roundtrip]\n"
+    row, _, found = of_config(tmp_path, text, "small-op.Tanh")
+    assert (row.check, row.status) == ("roundtrip", "wrong")
+    assert (found["nodes"], found["finding"]["ops"], found["elements"][1]) == ([2, 1], ["Tanh"], 1)
+    assert found["finding"]["modes"] == ["roundtrip"]
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("backend", "culprit"), [("small-op.Tanh", ""), ("small-open.Tanh", "open dimensions 4x6 4x6")]
+)
+def test_a_size_that_is_wrong_is_cut_to_the_node_that_is(backend: str, culprit: str, tmp_path: Path) -> None:
+    """Whatever its program is for, and where it is for any size alone."""
+    row, _, found = minimised(tmp_path, "shapes", "small", "chain", backend)
+    assert (row.check, row.status, row.culprit) == ("shapes", "wrong", culprit)
     assert (found["nodes"], found["finding"]["ops"], found["elements"][1]) == ([8, 1], ["Tanh"], 1)
 
 

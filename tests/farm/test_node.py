@@ -16,13 +16,15 @@ import yaml
 from farm.commands import node as node_command
 from farm.fleet import asking, detect, inventory, node, visible
 from farm.fleet.child_process import Limits
+from farm.fleet.inventory import Offer
 from farm.plan.config import BackendConfig
 from farm.work import catalogue, child_pool, ray_cluster
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.backends.base import FRACTION
 from tasks.catalogs.user import load
-from tasks.vendors import BY_LABEL, DEVICE_VENDOR, VENDORS, Vendor
+from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor
 from tests.conftest import ROOT
 
 #: What nvidia-smi says of two cards.
@@ -265,6 +267,30 @@ def test_a_task_sees_the_devices_that_ray_gave_it(
     label: str, numbers: list[str], env: dict[str, str], given: dict[str, str]
 ) -> None:
     assert visible.narrowed(label, numbers, env) == given
+
+
+def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ray's task: the share is what bounds a runtime's memory, the number what those compute on that heed no variable."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    sent: list[Any] = []
+    task = types.SimpleNamespace(remote=lambda *given: sent.append(given) or len(sent))  # type: ignore[func-returns-value]
+    cluster: Any = object.__new__(ray_cluster.RayCluster)
+    cluster.nodes, cluster.ship, cluster._asked, cluster._next = [], False, None, 0
+    cluster._running, cluster._load = {}, {}
+    cluster._task = types.SimpleNamespace(options=lambda **how: sent.append(how) or task)  # type: ignore[func-returns-value]
+    offer = Offer("torch-cuda", "NVIDIA", "nvidia", "GPU", [], False, node_ids=["n"], resources={"n": "GPU"})
+    cluster.submit(Job(name="j", cache=str(tmp_path), limits=Limits()), offer, 0.25)
+    (how, (job, names, vendor)) = sent
+    assert how["num_gpus"] == 0.25 and job.env == {FRACTION: "0.25"}
+    monkeypatch.setattr(ray_cluster, "_here", lambda: ("n", ["1"]))
+    monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter([job]))
+    _, (told,) = ray_cluster._supervise(job, names, vendor)
+    assert told.env == {FRACTION: "0.25", "CUDA_VISIBLE_DEVICES": "1", DEVICE_NUMBER: "1"} and told.device == "1"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2,3")  # which Ray does not know to be AMD's without AMD's own package
+    _, (told,) = ray_cluster._supervise(job, names, "amd")
+    assert told.device == told.env["HIP_VISIBLE_DEVICES"] == "3"
 
 
 @pytest.mark.parametrize(

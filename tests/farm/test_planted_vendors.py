@@ -1,6 +1,6 @@
-"""Machines with devices of NVIDIA's, Intel's and Habana's, as a new user meets them: detect, run, report, reproduce.
+"""Machines with devices of NVIDIA's, AMD's, Intel's and Habana's, as a new user meets them: detect, run, report, reproduce.
 
-The backends are `torch-cuda`, `torch-xpu` and `torch-hpu` as they stand, on devices that are the CPU's memory (`tests/machines.py`).
+The backends are `torch-cuda`, `torch-rocm`, `torch-xpu` and `torch-hpu` as they stand, on devices that are the CPU's memory (`tests/machines.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++
 #: Device: what `detect` says of it, what it says to type next, the row's device.
 MACHINES = {
     "cuda": ("2 × NVIDIA H200: nvidia-smi -L lists 2", "configs/cuda.yaml", "NVIDIA H200, sm_90"),
+    "rocm": ("2 × AMD Instinct MI300X: rocm-smi", "configs/rocm.yaml", "AMD Instinct MI300X, gfx942:sramecc+:xnack-"),
     "xpu": ("1 × Intel(R) Data Center GPU Max 1550: xpu-smi", "configs/xpu.yaml", "Intel(R) Data Center GPU Max 1550"),
     "hpu": ("2 × HL-325L: hl-smi", "configs/gaudi.yaml", "GAUDI3"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -97,3 +98,33 @@ def test_what_openvino_is_asked_for_is_what_it_declares() -> None:
         (read,) = (w.partition("=")[2] for w in words if w.startswith("inference_precision_hint="))
         # A CPU without bfloat16 units answers with float32, and that is what it then declares.
         assert info.compute_precision == (declared if read == hint else "float32"), read
+
+
+NARROW = """
+dtypes: [float32]
+seed: 3
+catalogs:
+  - {name: fuzz, ops: [Sign, Round, Sqrt, Abs, IsInf, LessOrEqual, PRelu], samples: 24}
+backends:
+  - {name: silent, like: lying-cpu, options: {halves: rounded}}
+  - {name: rounded, like: lying-cpu, options: {declares: float16, halves: rounded}}
+  - {name: saturated, like: lying-cpu, options: {declares: float16, halves: saturated}}
+  - {name: zeros, like: lying-cpu, options: {declares: float16, halves: rounded, returns: zeros}}
+  - {name: exact, like: lying-cpu, options: {declares: float16}}
+"""
+
+
+def test_inputs_outside_a_declared_precisions_range_and_at_steps_are_as_it_rounds_them(tmp_path: Path) -> None:
+    """Of inputs of 1e-10, 1e12 and -0.5000001 float16 makes 0, Inf or its largest number, and -0.5."""
+    (tmp_path / "narrow.yaml").write_text(NARROW)
+    arguments = [str(tmp_path / "narrow.yaml"), "--inline", "--results", str(tmp_path / "results")]
+    assert launch.main(arguments) == launch.FOUND
+    found = lake.read(tmp_path / "results")
+    rows = {name: found[found["backend"] == name].set_index("case_id") for name in set(found["backend"])}
+    wrong = {name: set(x.index[x["status"].isin(["wrong", "imprecise"])]) for name, x in rows.items()}
+    assert not wrong["rounded"] and not wrong["saturated"] and not wrong["exact"]
+    by_rounding = rows["rounded"].index[rows["rounded"]["flags"].str.contains("rounds_inputs=float16", na=False)]
+    assert len(by_rounding) > 10 and set(by_rounding) <= wrong["silent"]
+    # What is wrong however its inputs are rounded stays wrong.
+    assert len(wrong["zeros"]) > 40
+    assert {x.partition(":")[2].partition(".")[0] for x in wrong["zeros"]} >= {"Sign", "Round", "Sqrt", "Abs", "PRelu"}

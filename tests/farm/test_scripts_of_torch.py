@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from farm.fleet import envs
+from farm.minimise import bundle
 from farm.minimise.defined import Defined
 from farm.minimise.script import short
+from farm.reproduce import script as scripts
+from farm.reproduce.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.few_lines import FLAT, NoScript
+from tasks.backends.shared.torch_devices import CATALOG
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.judge.plain import compare
@@ -76,6 +82,8 @@ def off(leaf: Leaf) -> Leaf:
         ("torch:sort", "", "forward", "float32", "def _sort"),
         ("torch:linalg.qr", "", "forward", "float32", "def _qr"),
         ("torch:linalg.svd", "", "forward", "float32", "def _svd"),
+        ("torch:svd", "", "forward", "float32", "; "),
+        ("torch:linalg.lstsq", "", "forward", "float32", "def _lstsq"),
         ("torch:median", "", "forward", "float64", "view(np.int64)"),
         ("torch:uniform", "", "forward", "float32", "def _moments"),
         ("torch:tanh", "", "out", "float32", "OP = into(OP)"),
@@ -294,3 +302,30 @@ def test_a_script_of_a_batch_has_other_rows_in_it() -> None:
     assert said(text) == 0
     planted = text.replace("OP = torch.clone", "OP = lambda x: 2 * x + 1e-3 * (x - x.amax(0))")
     assert planted != text and said(planted) == "wrong"
+
+
+def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_script_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch_npu.py").touch()
+    info = tmp_path / "torch_npu-2.13.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.13.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec, group = BackendSpec.parse("torch-npu"), Group("torch:clone", "", "float32", 1)
+    case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=group, cache=tmp_path)
+    assert case.environment is None
+    named = [x.partition("==")[0] for x in bundle.requirements(case)]
+    assert named[:2] == ["torch", "torch-npu"] and not {*CATALOG} & {*named}
+    tree, x = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, np.ones(2, np.float32)
+    form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}))
+    row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
+    lines = short(form, group, [], row, spec.create(), "a title", ["torch"]).splitlines()
+    assert lines.index("import torch") < lines.index("import torch_npu") < lines.index("OP = torch.clone")
+
+
+def test_a_script_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
+    group = Group("torch:cholesky", "", "float32", 1, check="backward")
+    text = scripted(prepare(group, tmp_path)[1].samples[0], group, {})
+    assert {x.partition("==")[0] for x in scripts.imported(text)} == {"torch", *CATALOG}
+    assert {x.partition("==")[0] for x in scripts.imported(text.replace(OP_DB, "torch"))} == {"torch"}

@@ -56,8 +56,11 @@ CASES = [
 
 @pytest.mark.parametrize(("dtype", "oracle", "noise"), CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_a_short_script_says_of_each_number_what_the_judge_does(dtype: str, oracle: str, noise: float) -> None:
-    policy = verdict.load("error_units")
+@pytest.mark.parametrize("name", ["error_units", "classic", "absolute"])
+def test_a_short_script_says_of_each_number_what_the_judge_does(
+    name: str, dtype: str, oracle: str, noise: float
+) -> None:
+    policy = verdict.load(name)
     for op_class in (OpClass.COMPOSITE, OpClass.EXACT):
         for exact, came in itertools.product(ODD[dtype], ODD[dtype]):
             a = np.array([came], dtype)
@@ -68,6 +71,11 @@ def test_a_short_script_says_of_each_number_what_the_judge_does(dtype: str, orac
             limit = policy.limit_value("torch:x", op_class, dtype)
             status, _ = judge(compare([a], [leaf], op_class), policy, "torch:x", op_class, dtype, oracle)
             row = {"status": "wrong", "op_class": op_class.value, "limit": limit, "dtype": dtype, "oracle": oracle}
+            row |= {"rule": policy.rule, "bound": policy.bound}
+            if limit is None and floor is not None and np.isinf(noise):
+                with pytest.raises(NoScript, match="has no bound"):
+                    _judged([leaf], row, _Writer())
+                continue
             text = "\n".join(["import ml_dtypes, numpy as np", *_judged([leaf], row, _Writer())])
             with pytest.raises(SystemExit) as end:
                 exec(text, {"got": [a]})

@@ -107,6 +107,14 @@ def test_a_script_that_raises_another_error_does_not_show_it() -> None:
     assert shows(coded, row)[0] and not shows(coded, died)[0]  # a runtime's own code is no signal
 
 
+def test_what_a_device_says_after_which_it_computes_nothing_is_the_crash_of_a_short_script() -> None:
+    row = {"status": "crash", "error": "synStream failed, device was lost", "kind": "", "error_type": "RuntimeError"}
+    good, said = shows("raise RuntimeError('synStream failed, device was lost')", row)
+    assert good and said == "shows the crash: it raises the same, after which the device computes no more"
+    assert not shows("raise RuntimeError('a disk is full')", row)[0]
+    assert not shows("raise RuntimeError('')", {**row, "error": "", "error_type": ""})[0]
+
+
 def test_a_slow_import_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"status": "timeout", "error": "", "kind": ""}
     (tmp_path / "slow_one.py").write_text("import time; time.sleep(2)")
@@ -237,6 +245,13 @@ def test_a_short_script_compares_truth_values_infinities_and_small_integers(x: A
             "out >= 0 was false. Negative.",
         ),
         ('loc(callsite("" at "g")): failed to legalize\n\nloc(unknown): see current operation', "failed to legalize"),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /a/basic_backend.cc:136 ort::B(int&) [with bool b = "
+            "{c<d>&}] [OpenVINO-EP] Exception while Reading network: Check 'false' failed at frontend.cpp:221:\nNot static",
+            "Not static",
+        ),
+        ("Error invoking function: c/runtime/src/buffer_diagnostics.c:225: NOT_FOUND; input0", "NOT_FOUND; input0"),
+        ('In ir.Op(span=None, name="relax.divide", support_level=10), dim 1 is 2', "In relax.divide, dim 1 is 2"),
         ("word " * 40, ("word " * 20).strip() + " …"),
     ],
 )
@@ -250,6 +265,32 @@ def test_the_title_of_an_issue_says_what_the_error_says(error: str, told: str) -
         "outcome": {"status": "error", "kind": "", "error": error},
     }
     assert issue.title(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "results", "told"),
+    [
+        ({"kind": "numbers"}, ("int64 [1] [3]", "int64 [1] [0]"), "wrong result (0, expected 3)"),
+        (
+            {"kind": "numbers"},
+            ("float32 [2] [0. , 0.5]", "float32 [2] [0., 1.]"),
+            "wrong result ([0, 1], expected [0, 0.5])",
+        ),
+        ({"kind": "nonfinite"}, ("float16 [] [2.361]", "float16 [] [inf]"), "wrong result (inf, expected 2.361)"),
+        ({"kind": "nonfinite"}, ("float32 [9] [1.] at [(1,)]", "float32 [9] [nan] at [(1,)]"), "wrong NaN or Inf"),
+        ({"kind": "numbers"}, ("float32 [1] [1.]; int64 [1] [0]", "float32 [1] [1.]; int64 [1] [1]"), "wrong result"),
+        ({"kind": "shape", "error": "shape (1,), expected (2,)"}, ("", ""), "wrong shape (1,), expected (2,)"),
+    ],
+)
+def test_the_title_of_an_issue_says_what_came_where_it_is_little(
+    outcome: dict[str, str], results: tuple[str, str], told: str
+) -> None:
+    finding = {"ops": ["Add"], "attributes": {}, "modes": ["open sizes"]}
+    record = {"finding": finding, "backend": "b", "dtype": "float32", "flaky": False}
+    record |= {"outcome": {"status": "wrong", "error": "", **outcome}, "expected": results[0], "got": results[1]}
+    assert issue.title(record) == f"[b] Add (dynamic shapes): {told}"
+    flaky = issue.title(record | {"flaky": True})
+    assert flaky.endswith(", intermittent") and "expected 3" not in flaky
 
 
 def test_an_issue_names_the_dtype_of_the_result_and_tells_no_ulps_of_what_is_not_rounded() -> None:
@@ -271,9 +312,12 @@ def test_an_issue_names_the_dtype_of_the_result_and_tells_no_ulps_of_what_is_not
     }
     rounded, whole = (issue.text({**record, "results": [dtype]}, "") for dtype in ("bfloat16", "bool"))
     assert rounded.startswith("# [b] Cast of float32 to bfloat16: wrong result\n")
-    assert "1 ulps off, where 0.5 are allowed" in rounded and "ulps" not in whole
-    assert whole.startswith("# [b] Cast: wrong result\n") and "gives: cut off, not rounded." in whole
-    assert "| open sizes | right |" in whole and "without Cast.to" not in whole
+    assert "1 ulps off; the limit is 0.5." in rounded and "ulps" not in whole
+    assert (
+        whole.startswith("# [b] Cast: wrong result\n")
+        and "This would give the same result: cut off, not rounded." in whole
+    )
+    assert "| dynamic shapes | correct |" in whole and "without Cast.to" not in whole
 
 
 def test_a_short_script_of_a_gradient_computes_it() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.shared.onnx_form import one_add
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.model import Form, Group, Program, RuntimeInfo, rounded
+from tasks.model import LARGEST, Form, Group, Program, RuntimeInfo, rounded
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,27 @@ class Lying(OnnxRuntime):
     """ONNX Runtime on the CPU that returns something else, or computes in less than it says.
 
     Options: returns: "zeros", "other" (the outputs on other inputs), "bfloat16" (its outputs rounded); computes: the
-    precision that products round their inputs to; declares: what it says.
+    precision that products round their inputs to; declares: what it says; halves: "rounded" or "saturated", inputs as float16 has
+    them; weights, of a graph, are left as they are.
     """
 
-    takes = ("returns", "computes", "declares")
+    takes = ("returns", "computes", "declares", "halves")
     vendor = "Planted"
 
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         self.returns, self.computes = options.get("returns", ""), options.get("computes", "")
-        self.declares = options.get("declares", "")
+        self.declares, self.halves = options.get("declares", ""), options.get("halves", "")
         super().__init__(name, "cpu", options)
 
     def probe(self) -> RuntimeInfo:
         return replace(super().probe(), compute_precision=self.declares)
+
+    def _halved(self, x: Any) -> Any:
+        if getattr(x, "dtype", None) != np.float32:
+            return x
+        most = LARGEST["float16"] if self.halves == "saturated" else np.inf
+        with np.errstate(over="ignore"):
+            return np.where(np.isfinite(x), np.clip(x, -most, most), x).astype(np.float16).astype(np.float32)
 
     def build(self, form: Form) -> Program:
         import onnx
@@ -94,6 +102,8 @@ class Lying(OnnxRuntime):
         if self.computes:
             model = residual_model.with_products_in(onnx.load_from_string(form.model or b""), self.computes)
             form = replace(form, model=model.SerializeToString())
+        if self.halves:
+            form = replace(form, arrays=[self._halved(x) for x in form.arrays])
         if self.returns == "other":
             form = replace(form, arrays=[x[::-1].copy() for x in form.arrays])
         program = super().build(form)

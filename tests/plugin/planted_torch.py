@@ -65,6 +65,18 @@ def cuda() -> None:
     torch.version.cuda, torch.__version__ = "13.0", "2.13.0+cu130"
 
 
+def rocm() -> None:
+    """By the entry point of torch.backends. Its devices are CUDA's to torch, and AMD's variable says which."""
+    torch, bus = _registered("cuda", "HIP_VISIBLE_DEVICES")
+    hidden = os.environ.get("HIP_VISIBLE_DEVICES") == "-1"
+    _answers(torch.cuda, "AMD Instinct MI300X", bus, 0 if hidden else 2, "No HIP GPUs are available")
+    torch.cuda.get_device_properties = lambda index=0: types.SimpleNamespace(
+        major=9, minor=4, gcnArchName="gfx942:sramecc+:xnack-"
+    )
+    torch.backends.cuda.is_built = lambda: True
+    torch.version.hip, torch.__version__ = "7.2.26015", "2.13.0+rocm7.2"
+
+
 def xpu() -> None:
     """By the entry point of torch.backends."""
     torch, bus = _registered("xpu", "ONEAPI_DEVICE_SELECTOR")

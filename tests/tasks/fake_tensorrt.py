@@ -109,6 +109,13 @@ def module(version: str, gpu: Gpu) -> Any:
     class ILogger:
         ERROR, INTERNAL_ERROR, WARNING = "ERROR", "INTERNAL_ERROR", "WARNING"
 
+    class Logger(ILogger):
+        def __init__(self, severity: str) -> None:
+            self.said: list[str] = []
+
+        def log(self, severity: str, message: str) -> None:
+            self.said.append(message)
+
     class IOutputAllocator:
         pass
 
@@ -274,8 +281,9 @@ def module(version: str, gpu: Gpu) -> Any:
                 gpu.to_device(address, np.ascontiguousarray(array))
             return True
 
-    trt.ILogger, trt.IOutputAllocator, trt.Builder, trt.OnnxParser, trt.Runtime = (
+    trt.ILogger, trt.Logger, trt.IOutputAllocator, trt.Builder, trt.OnnxParser, trt.Runtime = (
         ILogger,
+        Logger,
         IOutputAllocator,
         Builder,
         Parser,

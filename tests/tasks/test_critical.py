@@ -120,7 +120,7 @@ FAULTS: dict[str, Callable[..., np.ndarray]] = {
     "scaled_dot_product_attention_causal": one_key_too_many,
     "scaled_dot_product_attention_gqa": interleaved_heads,
     "avg_pool2d": padding_not_counted,
-    "gelu": lambda x: ref.gelu_tanh(x),
+    "gelu": lambda x: ref.gelu_tanh(x, "tanh"),
     "bert_encoder": lambda x, mask, *weights, heads: encoder.reference(x, 0 * mask, *weights, heads=heads),
     "rms_norm": lambda x, normalized_shape, weight, eps: (
         x / (np.sqrt(np.mean(x * x, -1, keepdims=True)) + eps) * weight
@@ -240,6 +240,12 @@ def test_a_sample_that_cannot_be_made_is_yielded_with_its_failure(monkeypatch: p
             "reference",
             "FloatingPointError",
         )
+
+
+def test_the_tanh_form_of_gelu_is_no_case_without_its_argument() -> None:
+    """torch computes another function then: a smaller case may not lose it."""
+    with pytest.raises(TypeError, match="approximate"):
+        ref.gelu_tanh(np.ones(1))  # type: ignore[call-arg]
 
 
 def test_what_the_catalog_does_not_have_is_refused_by_name() -> None:

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -101,6 +102,10 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
+    monkeypatch.setattr(cuda_driver, "identity", lambda library, at: [f"uuid={at}"])
+    backend.ordinals = (0, 1)  # of a backend on several: each of them
+    backend.start()
+    assert backend.identity == ("uuid=0", "uuid=1")
 
 
 @pytest.mark.parametrize("name", ["ort-cuda", "ort-tensorrt", "jax-cuda"])
@@ -132,6 +137,10 @@ def test_a_provider_of_onnx_runtimes_is_told_its_share_of_the_memory(
             BackendSpec.parse(name).create()._provider_options().get("gpu_mem_limit")  # type: ignore[attr-defined]
             for name in ("ort-cuda", "ort-migraphx")
         ] == [bound, None]
+        made: Any = BackendSpec.parse("ort-cuda").create()
+        made._provider = "CUDAExecutionProvider"
+        session = SimpleNamespace(SessionOptions=MagicMock, InferenceSession=lambda *given, providers, **how: providers)
+        assert made._session(session, b"")[0][1].get("gpu_mem_limit") == bound
 
 
 def test_memory_goes_there_and_back(library: Any) -> None:

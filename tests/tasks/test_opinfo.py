@@ -85,6 +85,10 @@ def test_a_dtype_that_only_devices_have_kernels_for_is_listed_for_them_and_can_b
     made = prepare(Group("torch:nn.functional.avg_pool3d", "", "float16", 2), tmp_path)[1]
     assert [s.failure for s in made.samples] == [None] * 2
     assert {leaf.dtype for s in made.samples for leaf in s.expected()} == {"float16"}
+    pairs = [op for (op, _), e in entries.items() if "complex32" in e.on_devices]
+    assert "torch:exp" in pairs and len(pairs) > 30 and not any(op.startswith("torch:fft.") for op in pairs)
+    made = prepare(Group("torch:exp", "", "complex32", 2), tmp_path)[1]
+    assert {leaf.dtype for s in made.samples for leaf in s.expected()} == {"complex32"}
 
 
 def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_is_given_them(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from farm.minimise.script import short
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
+from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
-from tasks.model import Form, Unavailable, Unsupported
+from tasks.canary import Canary
+from tasks.model import Form, Group, Leaf, Unavailable, Unsupported
 from tests.tasks import fake_tensorrt
 
 Install = Callable[..., tuple[TensorRt, Any, fake_tensorrt.Gpu]]
@@ -91,8 +95,10 @@ def test_each_precision_sets_its_flags_and_declares_itself(
 def test_a_model_of_half_precision_is_strongly_typed_and_no_matter_of_a_mode(install: Install) -> None:
     half = model("Neg", {"x": (TensorProto.FLOAT16, (2,))}, {"y": (TensorProto.FLOAT16, (2,))})
     backend, _, _ = install(precision="int8")  # which it would not be computed in, whatever the rows declare
-    with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
-        backend.build(form(half, np.array([1, 2], np.float16), dtype="float16"))
+    whole = model("Neg", {"x": (TensorProto.INT32, (2,))}, {"y": (TensorProto.INT32, (2,))})
+    for other, kind in ((half, np.float16), (whole, np.int32)):
+        with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
+            backend.build(form(other, np.array([1, 2], kind), dtype=np.dtype(kind).name))
     backend, state, _ = install()
     (result,) = backend.build(form(half, np.array([1, 2], np.float16), dtype="float16")).run()
     assert state.flags == set() and state.network_flags and result.dtype == np.float16 and result.tolist() == [-1, -2]
@@ -216,9 +222,28 @@ def test_engines_and_timings_are_kept(install: Install, monkeypatch: pytest.Monk
     for _ in range(2):
         assert backend.build(form(ADD, A, B)).run()[0].tolist() == [11, 22, 33]
     assert state.builds == before + 1 and state.timings == b"timed "  # the probe's build left its timings
-    gpu.name = "Another GPU"
-    backend.build(form(ADD, A, B))
-    assert state.builds == before + 2 and state.timings == b""
+    other = fake_tensorrt.Gpu()
+    for what, name, value in ((gpu, "name", "Another GPU"), (gpu, "capability", "12.0")):
+        assert getattr(what, name) == getattr(other, name) != value
+        setattr(what, name, value)
+        before = state.builds
+        backend.build(form(ADD, A, B))
+        assert state.builds == before + 1 and state.timings == b""
+    _, state, _ = install("10.17.0")
+    assert state.builds == 1 and state.timings == b""  # another version's engines and timings are not found
+
+
+def test_the_engines_of_a_known_answer_are_built_once_for_all_processes(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
+    built = []
+    for _ in range(2):
+        backend, state, _ = install()
+        before = state.builds
+        assert "float32" in Canary(backend).dtypes
+        built.append(state.builds - before)
+    assert built[0] >= 2 and built[1] == 0
 
 
 def test_dynamic_shapes_get_one_profile_of_the_case(install: Install) -> None:
@@ -449,6 +474,16 @@ class Library:
         address._obj.value = ctypes.addressof(buffer)
         self.held[address._obj.value] = buffer
 
+    def __getitem__(self, address: int) -> np.ndarray:
+        """Memory as `fake_tensorrt.Gpu` has it."""
+        return np.frombuffer(self.held[address], np.uint8)
+
+    def __setitem__(self, address: int, freed: np.ndarray) -> None:
+        self.held.pop(address, None)
+
+    def _cuStreamCreate(self, handle: Any, flags: Any) -> None:
+        handle._obj.value = 7
+
     def _cuMemcpyHtoD_v2(self, to: Any, array: Any, size: Any) -> None:
         ctypes.memmove(to.value, array.value, size.value)
         self.copied.append(size.value)
@@ -492,3 +527,35 @@ def test_the_driver() -> None:
     library.fails = {"cuInit": 100}
     with pytest.raises(cuda_driver.CudaError, match="CUDA_ERROR_NO_DEVICE"):
         cuda_driver.Device(library)
+
+
+# --- a script of few lines --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_short_script_runs_an_engine(
+    install: Install, off: int, open_sizes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the stand-in, whose memory is the host's: two outputs, one of them of bfloat16, in the model's order."""
+    backend, state, gpu = install(optimization_level=2)
+    library = Library()
+    gpu.memory = library  # type: ignore[assignment]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    state.dynamic = open_sizes
+    nodes = helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16)
+    given: dict[str, Any] = {"x": (1, ("n" if open_sizes else 3,))}
+    data = model("", given, {"a": (1, (3,)), "b": (TensorProto.BFLOAT16, (3,))}, *nodes)
+    made = form(data, A)
+    leaves = [Leaf("float32", (3,), -A.astype(np.float64) + off), Leaf("bfloat16", (3,), A.astype(np.float64))]
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    text = short(made, Group("onnx:Op", "", "float32", 1), leaves, row, backend, "a title", ["tensorrt-cu13"])
+    with pytest.raises(SystemExit) as end:
+        exec(compile(text, "script", "exec"), {})
+    assert end.value.code == ("wrong" if off else 0)
+    assert state.flags == set() and state.config.builder_optimization_level == 2 and state.network_flags
+    assert state.profiles[-1:] == [] if not open_sizes else state.profiles[-1].shapes == {"x": ((3,),) * 3}
+    assert {"cuInit", "cuStreamSynchronize"} <= set(re.findall(r"cu[A-Z]\w+", text)) and len(text.splitlines()) <= 80
+    backend.precision = "int8"
+    with pytest.raises(NoScript, match="int8 is written into TensorRT's network"):
+        backend.few_lines(made)

@@ -165,8 +165,8 @@ def counted(table: pd.DataFrame, left: pd.DataFrame) -> str:
     """How the rows that failed or are imprecise are divided. table: of `defects`; left: of `without_minimal`."""
     done, rest = int(table["rows"].sum()), int(left["rows"].sum())
     return (
-        f"{done + rest:,} rows failed or are imprecise: {done:,} are of {many(len(table), 'finding')} with a minimal case, "
-        f"{rest:,} in {many(len(left), 'group')} (backend, op, manner of failing) have none yet"
+        f"{done + rest:,} rows failed or are imprecise: {done:,} belong to {many(len(table), 'finding')} with a minimal case; "
+        f"{rest:,} in {many(len(left), 'group')} (same backend, op and manner of failing) have none yet"
     )
 
 

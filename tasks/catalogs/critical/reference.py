@@ -107,10 +107,11 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * np.asarray(_erfc(x * -math.sqrt(0.5)), np.float64)
 
 
-def gelu_tanh(x: np.ndarray, approximate: str = "tanh") -> np.ndarray:
+def gelu_tanh(x: np.ndarray, approximate: str) -> np.ndarray:
     """x/2·(1 + tanh(u)), u = √(2/π)·(x + 0.044715·x³): the tanh approximation of arXiv:1606.08415.
 
-    (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u. ``approximate`` is "tanh".
+    (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u. ``approximate`` is "tanh": it
+    has no default here, since without it torch computes another function.
     """
     return x * sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
 

@@ -168,12 +168,12 @@ class TorchOpInfo(Catalog):
 
 
 def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[str, ...]:
-    """16-bit dtypes of an op that have kernels for CUDA (and ROCm) alone. Not of Fourier transforms: NumPy has no complex
-    numbers of two halves."""
+    """Dtypes of an op, of 16 bits or two of them, that have kernels for CUDA (and ROCm) alone. Not of Fourier transforms: NumPy has no
+    complex numbers of two halves."""
     if not on_cpu or info.name.startswith("fft."):
         return ()
     there = {torch_tree.name_of(d) for d in info.supported_dtypes("cuda")}
-    return tuple(d for d in ("float16", "bfloat16") if d in there and d not in on_cpu)
+    return tuple(d for d in ("float16", "bfloat16", "complex32") if d in there and d not in on_cpu)
 
 
 def _refused(info: Any, group: Group) -> Iterator[Sample]:
