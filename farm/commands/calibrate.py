@@ -37,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="backends assumed to be right, comma-separated: torch-cpu,ort-cpu",
     )
     results_option(parser)
+    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument(
-        "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
+        "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"
     )
     parser.add_argument(
         "--policy", default="error_units", metavar="P", help="the policy to take all other limits from (error_units)"
@@ -66,7 +67,7 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
     rows, _ = load(args.results, args.run)
     backends = [name for name in args.backends.split(",") if name.strip()]
     if not backends:
-        raise PolicyError(f"--backends {args.backends!r}: names nothing; name those taken as correct, e.g. torch-cpu")
+        raise PolicyError(f"--backends {args.backends!r}: names nothing; name those held to be right, e.g. torch-cpu")
     made, findings = propose(rows, policy, backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)

@@ -66,8 +66,6 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="the seed that all cases are derived from (default: the config's, or 0)"
     )
-    parser.add_argument("--cases", type=int, metavar="N", help="at most N cases over all backends")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of all cases (default: the config's, or 0)")
     parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
     parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops")
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")

@@ -32,9 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
     )
     results_option(parser)
-    parser.add_argument(
-        "--run", default="last", help="run id, last (default), or all: the newest outcome of every case"
-    )
+    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--all", action="store_true", help="print every changed cell")
     parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")
     args = parser.parse_args(argv)
