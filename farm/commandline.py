@@ -78,7 +78,7 @@ def split(option: str, values: Sequence[str]) -> list[str]:
 
 def packages_option(parser: argparse.ArgumentParser) -> None:
     """``--packages``: a list of requirements."""
-    words = "run the backend in an environment of these"
+    words = "run the backend in an environment with these packages"
     parser.add_argument("--packages", nargs="+", default=[], metavar="REQUIREMENT", help=words)
 
 
@@ -89,11 +89,11 @@ def results_option(parser: argparse.ArgumentParser, words: str = "the lake: a di
 
 def cache_option(parser: argparse.ArgumentParser) -> None:
     """``--cache``: a folder as a `Path`."""
-    words = "where prepared cases are kept (default: $FARM_CACHE)"
+    words = "directory for prepared cases (default: $FARM_CACHE)"
     parser.add_argument("--cache", default=default_cache(), type=Path, metavar="DIR", help=words)
 
 
 def key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """``key``: which case of which run on which backend."""
-    words = "run_id:case_id:backend, as a report prints it ('last' stands for the newest run)"
+    words = "run_id:case_id:backend, as a report prints it ('last': the newest run)"
     parser.add_argument("key", help=words + more, **options)

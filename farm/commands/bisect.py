@@ -52,7 +52,7 @@ def _bisect(args: argparse.Namespace) -> int:
     package = args.package or package_of(case)
     versions = versions_of(args.versions, package)
     if len(versions) < 2:
-        raise ReproduceError(f"--versions {args.versions}: two at least, there is {', '.join(versions) or 'none'}")
+        raise ReproduceError(f"--versions {args.versions}: at least two needed, found {', '.join(versions) or 'none'}")
     print_case(case)
     print(f"{len(versions)} versions of {package}: {', '.join(versions)}", flush=True)
     ask = asker(case, package, args.more)
@@ -73,7 +73,7 @@ def _conclusion(found: Found, package: str) -> str:
         first, last = found.asked[:2]
         return f"{package} {first.version} and {last.version} give the same outcome, {first.status}: nothing to look for ({built})"
     order = ("failed", "imprecise", "right")
-    what = "mended" if order.index(found.after.outcome) > order.index(found.before.outcome) else "broken"
+    what = "fixed" if order.index(found.after.outcome) > order.index(found.before.outcome) else "broken"
     said = f"{what} by {package} {found.after.version}: {found.after.status}, {found.before.status} in {found.before.version}"
     if found.between:
         said += f"; or by {', '.join(found.between)} between them, which could not be judged"

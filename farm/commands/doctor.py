@@ -52,7 +52,7 @@ def _told(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
         for need, where in line.found.items():
             users.setdefault((need, where), []).append(line.name)
     yield from _headed(
-        "needed of this machine beside Python packages",
+        "system requirements besides Python packages",
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
     yield "\nbackends"
@@ -74,7 +74,7 @@ def _groups(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, 
     groups: dict[tuple[int, str, str], list[Line]] = {}
     for line in found:
         if line.state == "available":
-            key = 0, "there", line.text
+            key = 0, "available", line.text
         elif line.state == "unavailable":
             key = 1 if line.installs else 3, "missing", line.text
         else:
@@ -99,6 +99,6 @@ def _summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     yield f"{there} of {len(found)} backends can run here"
     lacking = [line for line in found if line.installs]
     if lacking:
-        yield f"{len(lacking)} more with: {install_line(pair for line in lacking for pair in line.installs)}"
+        yield f"{len(lacking)} more after: {install_line(pair for line in lacking for pair in line.installs)}"
     if unbuilt := [line for line in found if line.state == "not asked"]:
         yield f"{len(unbuilt)} more may run once their environments are built: {_building(found, unbuilt, what)}"

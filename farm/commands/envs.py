@@ -55,7 +55,7 @@ def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
             record = environment.record(cache) or {}
             print(
                 f"{spec.name}: {environment.key}",
-                "was there" if there else f"built in {record.get('built_s', 0):.1f} s",
+                "already built" if there else f"built in {record.get('built_s', 0):.1f} s",
             )
         except envs.EnvError as error:
             failed = 1
@@ -69,17 +69,17 @@ def _list(cache: Path) -> int:
         total, alone = envs.size(cache / "envs" / key)
         sizes = (f"{total / 1e9:.2f}", f"{alone / 1e9:.2f}", f"{record['built_s']:.1f}")
         lines.append(([Text(cell) for cell in (key, record["python"], *sizes, " ".join(record["packages"]))], ""))
-    heads = [Head("key"), Head("Python"), *(Head(words, right=True) for words in ("GB", "alone", "built in s"))]
+    heads = [Head("key"), Head("Python"), *(Head(words, right=True) for words in ("GB", "alone", "build (s)"))]
     console = Console()
     console.print(fitted(f"environments in {cache / 'envs'}", [*heads, Head("packages")], lines, console.width))
-    console.print("alone: bytes that no other environment and no package cache shares by hard links", style="dim")
+    console.print("alone: not shared through hard links with other environments or package caches", style="dim")
     return 0
 
 
 def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
     known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
     if not everything and not keys:
-        print("error: remove what? name keys (farm envs list) or say --all", file=sys.stderr)
+        print("error: nothing to remove: name keys (farm envs list) or give --all", file=sys.stderr)
         return BAD_INPUT
     chosen = known if everything else list(keys)
     if unknown := [k for k in chosen if k not in known]:

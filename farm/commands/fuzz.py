@@ -130,7 +130,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         say(f"interrupted; continue with: {again}")
         return INCOMPLETE
     except OSError as error:
-        print(f"error: stopped: {error}; mend that and continue with: {again}", file=sys.stderr)
+        print(f"error: stopped: {error}; fix that and continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
         rows, missing = fuzzing.finish(voted)

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
-    parser.add_argument("--config", metavar="FILE", help="the gate of this config, instead of the run's own")
+    parser.add_argument("--config", metavar="FILE", help="use this config's gate instead of the run's")
     for name, words in (("junit", "JUnit XML"), ("sarif", "SARIF 2.1.0"), ("markdown", "a summary in Markdown")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {words}")
     args = parser.parse_args(argv)

@@ -86,7 +86,7 @@ def _add(args: argparse.Namespace) -> int:
     listed = [*(known.recorded(record) or []), *(known_failures(file) if file.exists() else [])]
     rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
     if (place := int(known.met(rows, listed).entry[0])) >= 0:
-        raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or say another case")
+        raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or name another case")
     if known.met(rows, [entry]).entry[0] < 0:
         raise ConfigError(
             f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.day_of(row['started_at'])})"
@@ -94,7 +94,7 @@ def _add(args: argparse.Namespace) -> int:
     listing.append(file, entry)
     covered = known.met(_with_reduced(table, results, [entry]), [entry]).entry
     print(f"{file}: {entry.op} on {entry.backend}, which covers {many(int((covered >= 0).sum()), 'row')} of the run")
-    print(f"A config that says known_failures: {shlex.quote(str(file))} (its path from the config) has it")
+    print(f"To use it, add known_failures: {shlex.quote(str(file))} to a config (path relative to the config)")
     return OK
 
 
@@ -120,7 +120,7 @@ def _told(args: argparse.Namespace) -> int:
     rows, run = load(args.results, args.run)
     entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.recorded(run)
     if entries is None:
-        raise ConfigError(f"the record of run {run.get('run_id')} does not say what is known; name a list")
+        raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _places(args.lists or [Path(str(run.get("path") or ""))])
     frame = life(distinct(rows), entries).assign(place=[place.get(k, "") for k in entries])

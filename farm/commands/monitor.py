@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             process.wait()
     option, port = {"prometheus": ("--port", args.port), "grafana": ("--grafana-port", args.grafana_port)}[ended]
     raise Refusal(
-        f"{ended} ended by itself (exit code {running[ended].returncode}); is port {port} taken? Another one: {option}"
+        f"{ended} exited (exit code {running[ended].returncode}); is port {port} taken? Use another: {option}"
     )
 
 

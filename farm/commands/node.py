@@ -104,10 +104,10 @@ def _print(findings: Mapping[str, Finding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     for label, found in findings.items():
         limit = visible.cap(found.vendor) if found.count else None
-        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: {limit[0] or 'none'} offered" if limit else ""
+        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
         print(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}")
     offered = node.ray_node(node.devices_here([], findings))
     print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))
-    print(f"next, on this machine alone: farm run {owner.config if owner else 'configs/vendors.yaml'}")
+    print(f"next, on this machine only: farm run {owner.config if owner else 'configs/vendors.yaml'}")
     return 0

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--all", action="store_true", help="print every changed cell")
-    parser.add_argument("--out", metavar="FILE", help="write the rows as judged again: a .parquet or .csv file")
+    parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")
     args = parser.parse_args(argv)
     out = Path(args.out) if args.out else None
     try:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
         if out is not None:
             again.write(rows, judged, policy, out)
-            print(f"rows as judged again: {out}")
+            print(f"rejudged rows: {out}")
     except OSError as error:
         raise Refusal(str(error)) from error
     return CHANGED if len(changed) else SAME

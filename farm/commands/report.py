@@ -94,11 +94,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--plot", metavar="OUT.png", help="only plot how far every op of --backend is from its reference"
     )
     parser.add_argument(
-        "--backend",
-        metavar="NAME",
-        help="the backend that --plot shows (torch-cpu), or that --checklist asks about (a name or glob; the vendor's)",
+        "--backend", metavar="NAME", help="backend for --plot (torch-cpu) or --checklist (a name or glob; the vendor's)"
     )
-    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="the dtype that --inputs shows (bfloat16)")
+    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="dtype for --inputs (bfloat16)")
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
         "--inputs",

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (rows := finished(request)) is not None and request.record:
             from farm.report import verdict
 
-            console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
+            console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
             return _conclude(verdict(rows, request.record), console.print)
         console.print(_begins(request), highlight=False, soft_wrap=True)
         with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
@@ -102,22 +102,20 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="FILE",
         help="its inputs by name in an .npz file (repeat for more samples)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the cells and what can run where; run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
     parser.add_argument(
         "--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)"
     )
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
     parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
-    parser.add_argument(
-        "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
-    )
+    parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
     parser.add_argument(
         "--budget",
         metavar="TIME",
         help="end after about this time (10m, 90s, 2h), running the most informative cells first; --resume runs what was left out",
     )
     results_option(parser)
-    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -186,7 +184,7 @@ def _begins(request: Request) -> str:
     config = request.config
     catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
     several = "s" * (len(config.backends) != 1)
-    return f"{config.name}: the ops of {catalogs} on {len(config.backends)} backend{several}; looking what runs here"
+    return f"{config.name}: ops of {catalogs} on {len(config.backends)} backend{several}; probing them"
 
 
 def _say_where(console: Console, request: Request, executor: Executor) -> None:
@@ -195,7 +193,7 @@ def _say_where(console: Console, request: Request, executor: Executor) -> None:
         if executor.dashboard_url:
             console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
     elif request.how == "auto" and not request.dry:
-        console.print("a small plan: in child processes of this one (--ray starts Ray all the same)", highlight=False)
+        console.print("small plan: running in child processes (--ray to use Ray)", highlight=False)
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
@@ -230,7 +228,7 @@ def print_cells(console: Console, plan: Plan) -> None:
             offer = known[spec.name]
             lines.append(([Text(cell) for cell in cells], "" if offer.available or offer.awaited else "bright_black"))
         console.print(fitted("Planned", heads, lines, console.width))
-        console.print("every cell: … --dry-run > cells.txt")
+        console.print("all cells: … --dry-run > cells.txt")
     else:
         _print_all(console, plan)
     took = _earlier(plan)
@@ -238,7 +236,7 @@ def print_cells(console: Console, plan: Plan) -> None:
     if plan.learned is not None and plan.learned.runs:
         cells = np.isfinite(plan.learned.ms[plan.matrix.wanted > 0]).sum()
         console.print(
-            f"about {duration(seconds(plan, plan.learned))} by what {cells} of these cells took in earlier runs",
+            f"about {duration(seconds(plan, plan.learned))}, estimated from earlier runs of {cells} of these cells",
             highlight=False,
         )
     if took:
@@ -274,15 +272,14 @@ def _sizes(plan: Plan) -> str:
     offers = [plan.offer(b) for b in range(len(plan.backends))]
     there = int((wanted[:, [o.available for o in offers]] > 0).sum())
     awaited = int((wanted[:, [o.awaited for o in offers]] > 0).sum())
-    more = f" and {awaited} on those that are awaited" if awaited else ""
+    more = f", {awaited} on awaited backends" if awaited else ""
     if plan.whole is not None:
         less = plan.whole.cells - plan.matrix.cells
-        more += f" ({less} of the config's {plan.whole.cells} are left out by --budget or unavailable)"
+        more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     return (
-        f"{plan.matrix.cells} cells planned, {there} of them on backends that are available{more}, "
-        f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
-        f"inputs: {int(_given(plan).sum())} cases at most{_oracle_missing(plan)}"
-        + "".join(f"\nleft out: {why}" for why in plan.matrix.absent)
+        f"{plan.matrix.cells} cells planned, {there} on available backends{more}, "
+        f"{len(plan.matrix.skipped)} skipped; at most {int(_given(plan).sum())} cases (a cell is an op in a dtype on a backend, "
+        f"with one case per input){_oracle_missing(plan)}" + "".join(f"\nleft out: {why}" for why in plan.matrix.absent)
     )
 
 
@@ -291,7 +288,7 @@ def _oracle_missing(plan: Plan) -> str:
     every = any(group.distribution == EXHAUSTIVE for group in plan.matrix.groups)
     if not every or importlib.util.find_spec("mpmath"):
         return ""
-    return "\nmpmath is not installed: exhaustive cases are held against float64 alone, and nothing judges that; pip install mpmath"
+    return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
 
 
 def _given(plan: Plan) -> np.ndarray:
@@ -312,7 +309,7 @@ def _run(plan: Plan, console: Console) -> int:
 
     request, run = plan.request, Run(plan)
     if request.record is not None:
-        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases are in the lake")
+        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases already in the lake")
     run.begin()
     say(f"run {run.run_id}: {_sizes(plan)}")
     say(f"results in {request.lake.uri}/run={run.run_id}")
@@ -343,7 +340,7 @@ def _run(plan: Plan, console: Console) -> int:
         return INCOMPLETE
     except OSError as error:
         progress.close(run.dispatcher)
-        print(f"error: stopped: {error}; mend that and resume with: {again}", file=sys.stderr)
+        print(f"error: stopped: {error}; fix that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
         rows, missing = run.finish(voted if any(c.name == GENERATED for c in request.config.catalogs) else None)

@@ -33,10 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="GLOB",
-        help="only kernels whose name, or whose twin's, matches (may be repeated)",
+        help="only kernels whose name or twin's name matches (may be repeated)",
     )
     parser.add_argument(
-        "--policy", default=DEFAULT_POLICY, metavar="P", help="the policy that decides: a name or a path/to/policy.json"
+        "--policy", default=DEFAULT_POLICY, metavar="P", help="policy to judge by: a name or a path/to/policy.json"
     )
     parser.add_argument(
         "--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}"

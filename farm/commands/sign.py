@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.new_key:
         public = manifest.new_key(args.new_key)
-        print(f"written: {args.new_key} (keep it to yourself) and {public} (give it to whoever checks)")
+        print(f"written: {args.new_key} (keep it private) and {public} (give it to verifiers)")
         return OK
     opened = lakes.open_lake(args.results)
     run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run

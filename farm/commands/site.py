@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     out = lakes.open_lake(args.out)
     if not _ours(out):
-        raise Refusal(f"{args.out}: its index.html is no site of the farm's, and stays; choose another place")
+        raise Refusal(f"{args.out}: its index.html is not a farm site and was kept; choose another place")
     nights: list[Night] = []
     names: set[str] = set()
     had: dict[str, str] = {}
@@ -88,11 +88,11 @@ def _nights(name: str, last: int, config: str | None, had: dict[str, str], other
         rows = _rows(opened, run_id, problems) if told is None else None
         if rows is not None and rows.empty:
             if not problems:
-                warn(f"{folder} has no rows and is left out")
+                warn(f"{folder} has no rows, skipped")
             continue
         said = str(record.get("run_id") if rows is None else rows["run_id"].iloc[0]) or run_id
         if said in had:
-            warn(f"{folder} holds run {said}, which is in {had[said]} too, whose rows are shown")
+            warn(f"{folder} holds run {said}, which is also in {had[said]}; those rows are shown")
             continue
         had[said] = folder
         if words := lakes.other_run(folder, said):

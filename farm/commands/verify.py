@@ -78,7 +78,7 @@ def _manifest(args: argparse.Namespace, asked: bool) -> int:
         print("the signature is not that of this manifest")
     if found.trusted is False:
         print(f"signed by another key: {found.key}")
-    whose = "by the key asked for" if found.trusted else f"by {found.key}, which nobody vouches for here"
+    whose = "by the key asked for" if found.trusted else f"by {found.key}, whose owner is not verified"
     good = f"as signed {whose}" if found.good else "NOT as it was signed"
     print(f"run {run_id}: {found.files} files, {good}")
     return OK if found.good else FOUND
@@ -109,7 +109,7 @@ def _again(args: argparse.Namespace) -> int:
     terminal.show(view, terminal.screen(), len(sums))
     ran, same = int(found["ran"].sum()), int(found["status"].sum())
     print(
-        f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not be run here"
+        f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not run here"
     )
     return INCOMPLETE if not ran else OK if same == ran else FOUND
 

@@ -84,7 +84,7 @@ class Finding:
     def reason(self) -> str:
         """Why a backend of this vendor's device cannot run here."""
         if self.shut:
-            return f"{self._denied} (${OVERRIDE}={self.vendor.label} tries it all the same)"
+            return f"{self._denied} (${OVERRIDE}={self.vendor.label} tries anyway)"
         return f"no {self.vendor.name} device on this node ({', '.join(self.without) or 'its label or ' + OVERRIDE + ' says so'})"
 
 
@@ -217,7 +217,7 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
     told = _told(labels or {})
     finding = Finding(BY_LABEL[label]) if told is not None else here().get(label)
     if finding is None:
-        return f"no {BY_LABEL[label].name} device on this node (it is not looked for on {sys.platform})"
+        return f"no {BY_LABEL[label].name} device on this node (not detected on {sys.platform})"
     return finding.reason
 
 
@@ -287,7 +287,7 @@ def _output(argv: tuple[str, ...]) -> tuple[str, str]:
     """(stdout of a command, why there is none). A command that hangs is ended."""
     path = shutil.which(argv[0])
     if path is None:
-        return "", f"{argv[0]} is not there"
+        return "", f"{argv[0]} not found"
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],

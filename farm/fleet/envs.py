@@ -187,7 +187,7 @@ def _locked(path: Path, patience: Patience) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not patience.check():
-                    raise EnvError(f"another process has held {path} for too long: is its installer stuck?") from None
+                    raise EnvError(f"another process has held {path} too long: is its installer stuck?") from None
                 time.sleep(TICK)
             except OSError as error:
                 if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):

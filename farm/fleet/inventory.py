@@ -143,7 +143,7 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
             has = (
                 f"labelled {name}={labels[name]}, not {pattern}"
                 if name in labels
-                else f"without a label {name} ({pattern} is asked for)"
+                else f"no label {name} ({pattern} required)"
             )
             return f"the node is {has}"
     if not node["resources"].get(resource):

@@ -111,7 +111,7 @@ def by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | N
         label, equals, number = value.partition("=")
         check_vendor(label, where)
         if equals and not number.isdigit():
-            raise ValueError(f"{where} {value}: how many devices, a whole number, not {number!r}")
+            raise ValueError(f"{where} {value}: the number of devices is a whole number, not {number!r}")
         made[label] = int(number) if equals else None
     return made
 
@@ -137,7 +137,7 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
         if number is not None:
             if limit and number > limit[0]:
                 raise ValueError(
-                    f"{label}={number}: ${limit[1]} gives this process {limit[0]}; name no more, or unset it"
+                    f"{label}={number}: ${limit[1]} gives this process {limit[0]}; name at most that, or unset it"
                 )
             made[label] = Devices(vendor, number)
             continue

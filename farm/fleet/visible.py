@@ -45,7 +45,7 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
             found.append(item)
         else:
             say = _SAY.get(name, "numbers (0,1)")
-            raise NonsenseVariable(f"${name} is {value!r}: {item!r} is no device; say {say}, or unset it")
+            raise NonsenseVariable(f"${name} is {value!r}: {item!r} is not a device; use {say}, or unset it")
     return tuple(dict.fromkeys(found))
 
 

@@ -20,7 +20,7 @@ from tasks.nearest import nearest
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Of one backend: inputs (n,) and |error| in ulps (n,), infinite for a NaN or Inf out of place; limit: in ulps."""
+    """Of one backend: inputs (n,) and |error| in ulps (n,), infinite for a misplaced NaN or Inf; limit: in ulps."""
 
     backend: str
     op: str

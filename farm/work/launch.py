@@ -258,7 +258,7 @@ def _gone(rows: pd.DataFrame) -> str:
     """Which backends went away in mid-run, with how many rows; "" if none did."""
     gone = rows.loc[rows["status"] == Status.UNAVAILABLE.value, "backend"].value_counts(sort=False)
     told = ", ".join(f"{name} {number}" for name, number in gone.items())
-    return f"{gone.sum()} cases were not run, since their backend went away ({told})" if told else ""
+    return f"{gone.sum()} cases were not run because their backend went away ({told})" if told else ""
 
 
 def new_record(request: Request) -> dict[str, Any]:

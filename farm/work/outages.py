@@ -75,7 +75,7 @@ class Outages:
                 self._vanished.pop(b, None)
             elif now - self._vanished.setdefault(b, now) >= wait_s:
                 del self._vanished[b]
-                self.bury(b, f"the last node that offered it has left, and none came within {wait_s:g} s")
+                self.bury(b, f"the last node that offered it left, and no other joined within {wait_s:g} s")
 
     def _answered(self, offer: Offer) -> None:
         """A backend that was awaited is there, or is not: then it has no part in the run."""
@@ -93,7 +93,7 @@ class Outages:
     def _left(self, node: str) -> None:
         offers = self._plan.offers.values()
         hosts = {h for o in offers for i, h in zip(o.node_ids, o.nodes) if i == node}
-        self.notices.append(f"node {', '.join(hosts) or node} has left")
+        self.notices.append(f"node {', '.join(hosts) or node} left")
         for offer in offers:
             offer.dismiss(node)
 
@@ -105,7 +105,7 @@ class Outages:
         for b in range(len(self._plan.backends)):
             if self._plan.name(b) in new:
                 self._supports.another_host(b, found["host"])
-        self.notices.append(f"node {found['host']} has joined, with {', '.join(new) or 'none of the backends'}")
+        self.notices.append(f"node {found['host']} joined with {', '.join(new) or 'no backends'}")
 
     # --- devices ----------------------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class Outages:
             if self._placement.elsewhere(b, place, alike=False) is None:
                 self._put_off(b, place, flight.gone)
             else:
-                self.quarantine(self._plan.name(b), place, f"a new process does not find it: {flight.gone}")
+                self.quarantine(self._plan.name(b), place, f"a new process cannot find it: {flight.gone}")
         elif not believed and self._placement.available[b]:
             notice = (
-                f"a new process of {self._plan.name(b)} does not find {self._called(place, 'its device on ')}: {flight.gone}; "
-                "what it had left is run again"
+                f"a new process of {self._plan.name(b)} cannot find {self._called(place, 'its device on ')}: {flight.gone}; "
+                "rerunning the rest of its cases"
             )
             if notice not in self.notices:
                 self.notices.append(notice)
@@ -135,11 +135,11 @@ class Outages:
         times, before = self._rests.get(b, (0, rows))
         times = times if rows == before else 0
         if times >= len(REST_S):
-            self.bury(b, f"{why} (asked again {times} times)")
+            self.bury(b, f"{why} (probed again {times} times)")
             return
         self._rests[b] = times + 1, rows
         self._placement.resting[b] = time.monotonic() + REST_S[times]
-        self.notices.append(f"{self._plan.name(b)} is asked again in {REST_S[times]:g} s: {why}")
+        self.notices.append(f"{self._plan.name(b)} will be probed again in {REST_S[times]:g} s: {why}")
 
     def sick(self, b: int, place: Place, why: str) -> None:
         """A device is not to be believed, whatever the backend. Jobs side by side see one incident."""
@@ -168,11 +168,11 @@ class Outages:
         what = self._called(place)
         self.notices.append(
             f"quarantined: {what} for {', '.join(covered.values())}: {why}; "
-            f"{len(failures)} of its failures are run again elsewhere"
+            f"{len(failures)} of its failures will be rerun elsewhere"
         )
         for b in covered:
             if self._placement.available[b] and not self._placement.nodes(b):
-                self.bury(b, f"every device of it is quarantined, the last one, {what}, because {why}")
+                self.bury(b, f"all its devices are quarantined, the last one, {what}, because {why}")
 
     def _host(self, place: Place) -> str:
         return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
@@ -184,7 +184,7 @@ class Outages:
     def bury(self, b: int, why: str) -> None:
         """A backend is gone for good: what is left of its cells becomes rows that say so."""
         self._placement.available[b], self._placement.gone[b], self._plan.offer(b).reason = False, True, why
-        self.notices.append(f"{self._plan.name(b)} is not available any more: {why}")
+        self.notices.append(f"{self._plan.name(b)} is no longer available: {why}")
         self._placement.changed()
         for handle, flight in self._flights.items():
             if flight.backend == b:

@@ -104,7 +104,7 @@ class Progress:
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
         text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"
-        for kind, what in (("prepare", "inputs and references to make"), ("export", "models to export")):
+        for kind, what in (("prepare", "inputs and references to prepare"), ("export", "models to export")):
             if left := run.stock.left[kind]:
                 text += f", {left} {what}"
         return text if done >= cases else f"{text}, {about} {pace.duration(left_s)} left"
@@ -123,7 +123,7 @@ def print_preflight(console: Console, offers: Iterable[Offer], known: Mapping[st
     lacking = [offer for offer in known.values() if offer.installs and not offer.available]
     if lacking and not any(offer.reason == AWAITED for offer in known.values()):
         line = install_line(pair for offer in lacking for pair in offer.installs)
-        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
+        console.print(f"to enable {', '.join(o.name for o in lacking)}: {line}", highlight=False, soft_wrap=True)
 
 
 def _news(new: dict[str, Counter[str]]) -> str:
@@ -145,7 +145,7 @@ def _at_work(run: Dispatcher, now: float) -> str:
         group = run.plan.matrix.groups[g]
         who = run.plan.name(flight.backend) if flight.backend >= 0 else flight.job.kind
         told.append(f"{who} {group.label} {group.dtype} for {pace.duration(now - flight.heard)}")
-    return f"; at work: {', '.join(told)}" if told else "; nothing is at work"
+    return f"; running: {', '.join(told)}" if told else "; nothing is running"
 
 
 def _all(count: Count) -> str:

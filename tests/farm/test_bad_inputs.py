@@ -181,7 +181,7 @@ LINES: list[tuple[str, str]] = [
     ("envs build", "the following arguments are required"),
     ("envs build trch-cpu", "did you mean torch-cpu"),
     ("envs build {d}/d.yaml", "no such file"),
-    ("envs remove", "remove what?"),
+    ("envs remove", "nothing to remove"),
     ("envs remove nothing", "no environment 'nothing'"),
     ("backends trch-cpu", "did you mean torch-cpu"),
     ("backends {d}/d.yaml", "no such file"),

@@ -120,7 +120,7 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
     monkeypatch.setattr(budget, "GROUP_MS", 9e5)  # time for two of six groups
     assert main([str(tmp_path / "c.yaml"), *arguments, "--budget", "40m"]) == INCOMPLETE
     said = capsys.readouterr().out
-    assert "10 of the config's 12 are left out by --budget or unavailable" in said
+    assert "10 of the config's 12 left out by --budget or unavailable" in said
     assert "4 cells left out by --budget 40m, not judged: " in said and "gate NOT PROVED" in said
     rows, record = runs(results)
     assert record["planned"] == rows == 3 and record["left_out"]["cells"] == 4

@@ -17,7 +17,7 @@ from farm.report.tables.view import Report
 from tests.farm.test_report import RUN, frame, make_row
 
 GEMM = "cuBLAS GEMM is right in all dtypes"
-TF32 = "TensorFloat32 is heeded: off it computes in float32, on within TF32"
+TF32 = "TensorFloat32 is respected: off computes in float32, on within TF32"
 ATEN = "All ATen ops dispatch to HIP kernels correctly"
 IMPLEMENTED = "All ONNX ops are implemented in the execution provider"
 
@@ -86,7 +86,7 @@ def test_what_was_not_judged_is_no_proof(more: dict, said: str) -> None:
 def test_a_cell_of_weak_samples_alone_neither_proves_nor_hinders_and_is_said() -> None:
     weak = make_row(op="torch:bmm", backend="torch-cuda", weak=True)
     one = line("cuda", GEMM, run_of(("torch-cuda", "")), *products(), weak)
-    assert (one["state"], one["proved"], one["cells"]) == (PROVED, 3, 3) and "1 cell more has weak samples" in one[
+    assert (one["state"], one["proved"], one["cells"]) == (PROVED, 3, 3) and "1 cell more has only weak samples" in one[
         "said"
     ]
     alone = line("cuda", GEMM, run_of(("torch-cuda", "")), weak)
@@ -131,7 +131,7 @@ def test_some_ops_are_no_proof_of_all() -> None:
     assert line("rocm", ATEN, run, sound)["state"] == PROVED
     for narrowed in (run | {"ops": ["add"]}, run | {"config": run["config"] | {"catalogs": []}}):
         one = line("rocm", ATEN, narrowed, sound)
-        assert one["state"] == PARTLY and "the run asks only some ops of the catalog torch" in one["said"]
+        assert one["state"] == PARTLY and "the run covers only some ops of the catalog torch" in one["said"]
 
 
 def test_a_cell_whose_flags_are_others_is_not_asked_but_one_that_failed_before_it_had_any_is() -> None:

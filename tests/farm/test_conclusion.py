@@ -74,16 +74,16 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
 @pytest.mark.parametrize(
     "rows, record, sentence",
     (
-        (planted(), REC, "1 new failure, look here (2 more are known); 1 new imprecise result"),
+        (planted(), REC, "1 new failure, 2 known; 1 new imprecise result"),
         (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
         (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged; 1 new imprecise result"),
         (planted()[6:], REC | {"planned": 1}, "nothing was judged: fallback"),
         (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
-        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run has not come to its end; resume the run. So far: 2 failures, all known"),
+        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run did not finish; resume the run. So far: 2 failures, all known"),
         (
             frame(make_row("unavailable"), make_row(sample=1)),
             REC | {"planned": 2},
-            "INCOMPLETE: of the planned cases 1 was not run, since its backend went away; resume the run. So far: no failures, 1 judged",
+            "INCOMPLETE: 1 planned case was not run because its backend went away; resume the run. So far: no failures, 1 judged",
         ),
         (planted()[:2], {"run_id": "r1"}, "2 failures; the run's record does not say which of them are known"),
         (
@@ -143,7 +143,7 @@ def test_new_failures_that_are_alike_are_one_line_in_the_words_of_an_engineer() 
         ["build, RuntimeError: gather", 1, "torch-cpu", "float32"],
     ]
     said = printed(rows, REC)
-    assert "8 new failures: 5 groups of what is alike" in said and "torch:sort and 1 more op" in said
+    assert "8 new failures: 5 groups of similar failures" in said and "torch:sort and 1 more op" in said
     assert "build; RuntimeError: Input rank must be greater than 4. But instead got: f16" in said
     assert "numbers; 9 ulps, limit 4" in said
 
@@ -190,10 +190,12 @@ def test_one_reason_is_one_cause_on_whatever_backend_and_in_whatever_status() ->
 def test_a_config_that_lists_nothing_as_known_has_failures_and_none_is_called_new() -> None:
     rows, record = frame(make_row("wrong", kind="numbers"), make_row("imprecise", sample=1)), RUN | {"planned": 2}
     said = verdict(rows, record)
-    assert said.sentence == "1 failure, look here; the config lists none as known" and said.found
+    assert said.sentence == "1 failure; the config lists none as known" and said.found
     for text in (printed(rows, record), markdown(rows, record)):
         assert (
-            "1 failure: 1 group of what is alike\n" in text and "new failure" not in text and "all 1 cell" not in text
+            "1 failure: 1 group of similar failures\n" in text
+            and "new failure" not in text
+            and "all 1 cell" not in text
         )
 
 
@@ -231,8 +233,8 @@ def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_ca
     other = planted().assign(backend="ort-cpu", vendor="Microsoft", status="pass")
     rows = pd.concat([planted(), other], ignore_index=True)
     record = REC | {"planned": 14}
-    order = ("1 new failure, look here", "1 new failure: 1 group", "torch:mul", "2 known failures: 1 cause", "sums in 16 bits",
-             "torch (PyTorch's own op samples): right on the 6 cells that all 2 backends were given", "Coverage by vendor")  # fmt: skip
+    order = ("1 new failure", "1 new failure: 1 group", "torch:mul", "2 known failures: 1 cause", "sums in 16 bits",
+             "torch (PyTorch's own op samples): right on the 6 cells given to all 2 backends", "Coverage by vendor")  # fmt: skip
     for said in (printed(rows, record), markdown(rows, record)):
         assert [said.index(words) for words in order] == sorted(said.index(words) for words in order)
         assert said.index("farm reproduce") < said.index("2 known failures")
@@ -309,7 +311,7 @@ def test_where_nothing_is_common_or_valid_nobody_is_right(status: str) -> None:
     rows = [make_row(status), make_row(status, backend="b"), make_row(status, backend="c", sample=1)]
     made = ranking((report := Report.of(frame(*rows), REC)).rows)
     assert made["right"].tolist() == [0, 0, 0] and made["share"].isna().all()
-    assert "right on the 0 cells that all 3 backends were given" in printed(report, REC)
+    assert "right on the 0 cells given to all 3 backends" in printed(report, REC)
 
 
 def test_a_backend_that_was_given_little_is_not_ranked_and_does_not_shrink_the_comparison() -> None:
@@ -326,11 +328,9 @@ def test_a_backend_that_was_given_little_is_not_ranked_and_does_not_shrink_the_c
     assert made["place"].fillna(0).to_dict() == {"a": 1, "c": 1, "b": 3, "e": 4, "d": 0}
     assert made["cells"].to_dict() == {"a": 8, "c": 8, "b": 8, "e": 8, "d": 2} and made.at["d", "best"] == 2
     for said in (printed(report, REC), markdown(report, REC)):
-        assert "right on the 8 cells that all 4 backends were given" in said
-        assert "c narrows the comparison most, with 8 of 10: without it 10 would be common to all" in said
-        assert (
-            "Not ranked: d, given 2 of 10 cells. Of the 2 that the others were given too, the best of all has 2" in said
-        )
+        assert "right on the 8 cells given to all 4 backends" in said
+        assert "c narrows the comparison most (8 of 10); without it 10 cells would be common to all" in said
+        assert "Not ranked: d, given 2 of 10 cells. On the 2 shared with the others, the best backend has 2" in said
 
 
 def lake_of(path: Path, *runs: tuple[str, str, list[dict[str, Any]]]) -> Path:
@@ -380,7 +380,7 @@ def test_what_changed_since_the_last_run_of_the_same_config(
     assert main([str(path)]) == OK
     said = capsys.readouterr().out
     assert "Since 1-then, the last run of this config: 2 new (1 known), 1 fixed, 1 changed of 5 cells" in said
-    assert said.strip().endswith("3 new failures, look here (1 more are known)")
+    assert said.strip().endswith("3 new failures, 1 known")
     assert "2 new (1 known)" in (path / "run=4-now" / "_report" / "report.md").read_text()
     assert said.count("/_report/") == 1 and "report.html (" in said, "one line for what was written"
     assert main([str(path), "--files"]) == OK
@@ -396,14 +396,14 @@ def test_every_new_cell_is_shown_with_its_command_when_asked_for(
     said = capsys.readouterr().out
     assert all(f"forward/torch:op{n}/float32/0:torch-cpu" in said for n in range(30)) and "torch:add" not in said
     assert "Failures that no known failure covers: 30 cells\n" in said
-    assert said.strip().endswith("30 new failures, look here (1 more are known)")
+    assert said.strip().endswith("30 new failures, 1 known")
     assert not (path / "run=1-a" / "_report").exists(), "it only shows them"
 
 
 def test_of_all_runs_what_any_knows_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = lake_of(tmp_path, ("1-a", "quick", [make_row("wrong")]), ("2-b", "quick", [make_row("wrong", "torch:mul")]))
     assert main([str(path), "--run", "all"]) == OK
-    assert "1 new failure, look here (1 more are known)" in capsys.readouterr().out
+    assert "1 new failure, 1 known" in capsys.readouterr().out
 
 
 def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
@@ -416,7 +416,7 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     file.write_text(yaml.safe_dump(config))
     assert run.main([str(file), "--inline", "--results", str(results)]) == FOUND
     said = capsys.readouterr().out
-    assert said.strip().endswith("2 failures, look here; the config lists none as known (exit code 1)")
+    assert said.strip().endswith("2 failures; the config lists none as known (exit code 1)")
     (key,) = set(re.findall(r"farm reproduce '([^']+)'", said))
     assert reproduce.main([key, "--results", str(results)]) == OK
     assert "new: no known failure of the run's config covers it" in capsys.readouterr().out

@@ -368,8 +368,8 @@ def test_a_device_that_is_back_when_it_is_asked_again_costs_no_row(run: Run) -> 
     done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
     assert set(rows["status"]) == {"pass"}
     assert done.outages.notices[:2] == [
-        "a new process of gpu-nvidia does not find device 0 of one: it has fallen off the bus; what it had left is run again",
-        "gpu-nvidia is asked again in 0.05 s: it has fallen off the bus",
+        "a new process of gpu-nvidia cannot find device 0 of one: it has fallen off the bus; rerunning the rest of its cases",
+        "gpu-nvidia will be probed again in 0.05 s: it has fallen off the bus",
     ]
 
 
@@ -441,7 +441,7 @@ def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
     assert set(rows["status"]) == {"pass"}
     assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
     assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU
-    assert done.outages.notices == ["node old has left", "node new has joined, with gpu-nvidia"]
+    assert done.outages.notices == ["node old left", "node new joined with gpu-nvidia"]
 
 
 def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
@@ -456,8 +456,8 @@ def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
     )
     gone = rows[rows["status"] == "unavailable"]
     assert set(gone["backend"]) == {"gpu-nvidia"}
-    assert gone["error"].str.contains("the last node that offered it has left, and none came within 0.3 s").all()
-    assert any("not available any more" in text for text in done.outages.notices)
+    assert gone["error"].str.contains("the last node that offered it left, and no other joined within 0.3 s").all()
+    assert any("no longer available" in text for text in done.outages.notices)
 
 
 def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:

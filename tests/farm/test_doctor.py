@@ -33,12 +33,12 @@ def test_doctor_says_what_is_missing_and_the_command_that_installs_it(
     assert "  missing    needy-cpu: no planted tool on this machine: " in said
     assert "  missing    nothing-cpu: Nothing.probe() returns a RuntimeInfo; it returned None" in said
     assert "  missing    torch-cuda, inductor-cuda: no NVIDIA device on this node" in said
-    assert "1 of 5 backends can run here\n1 more with: " in said and said.rstrip().endswith(" planted-tool")
+    assert "1 of 5 backends can run here\n1 more after: " in said and said.rstrip().endswith(" planted-tool")
     tool.touch()
     assert main(["doctor", NEEDY, NOTHING, "null-cpu"]) == 0
     said = capsys.readouterr().out
     assert f"planted tool: {tool} (for needy-cpu)" in said
-    assert f"  there      needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
+    assert f"  available  needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
 
 
 def test_what_doctor_says_to_build_is_built_by_it(
@@ -70,7 +70,7 @@ def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brin
 ) -> None:
     assert main(["doctor", "ort-dnnl"]) == 0
     said = capsys.readouterr().out
-    assert "needed of this machine" not in said and "\n\n\n" not in said
+    assert "system requirements" not in said and "\n\n\n" not in said
     assert "no wheel on PyPI has it: build onnxruntime with --use_dnnl" in said and "more with" not in said
 
 
@@ -88,8 +88,8 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [NEEDY, "planted-cpu"]}))
     done = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
-    (line,) = [x for x in done.stdout.splitlines() if x.startswith("to have ")]
-    assert line.startswith("to have needy-cpu as well: ") and line.endswith("install planted-tool")
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("to enable ")]
+    assert line.startswith("to enable needy-cpu: ") and line.endswith("install planted-tool")
 
 
 @pytest.mark.parametrize("change", ["variable", "runtime's variable", "need"])

@@ -42,12 +42,12 @@ def test_what_is_imprecise_and_not_known_is_said_in_one_way_everywhere_and_fails
     said = capsys.readouterr().out
     assert said.strip().endswith(sentence)
     for text in (said, (path / "run=1-a/_report/report.md").read_text()):
-        assert sentence in text and "Imprecise and not known, which fails no run: 1 cell" in text
+        assert sentence in text and "Imprecise and not known (fails no run): 1 cell" in text
     new = pd.read_csv(path / "run=1-a/_report/new.csv")
     assert new[["status", "op"]].values.tolist() == [["imprecise", "torch:exp"]]
     assert main([str(path), "--new"]) == OK
     said = capsys.readouterr().out
-    assert "No failure is new." in said and "torch:exp" in said and said.strip().endswith(sentence)
+    assert "No new failures." in said and "torch:exp" in said and said.strip().endswith(sentence)
     page = Shown(frame(*rows), REC | {"planned": 3})
     assert [one["text"] for one in page.look("standing", ".chip")][:1] == ["1new"]
     assert not verdict(frame(*rows), REC | {"planned": 3}).found
@@ -93,8 +93,8 @@ def test_a_case_with_such_a_failure_is_ranked_for_nobody_and_its_cause_stands_ap
     made = ranking(report.rows).set_index("backend")
     assert made[["right", "failed", "cells", "apart"]].T.to_dict("list") == {"b": [2, 0, 2, 2], "a": [1, 1, 2, 2]}
     for said in (printed(report, report.run), markdown(report, report.run)):
-        assert "1 known failure: 1 cause" in said and "2 known failures of no backend's fault" in said
-        assert "Compared for nobody: 2 cells" in said and "not settled" in said and "the suite's" in said
+        assert "1 known failure: 1 cause" in said and "2 known failures that are no backend's fault" in said
+        assert "Left out for all: 2 cells" in said and "not settled" in said and "the suite's" in said
         assert said.index("1/0 is 0") < said.index("the suite rounds twice")
 
 
@@ -175,7 +175,7 @@ def test_a_known_failure_is_stale_only_where_all_that_it_names_passes_and_one_nu
         ["mended beside another one", 1, "pass 1"],
     ]
     assert (report.rows["standing"] == "stale").sum() == found["rows"].sum() == 4
-    said = "2 known failures not seen, the 4 rows that they name passed"
+    said = "2 known failures not seen (their 4 rows passed)"
     assert said in printed(report, report.run) and said in markdown(report, report.run)
     chips = [one["text"] for one in Shown(rows, report.run).look("standing", ".chip")]
     assert "4stale" in chips
@@ -188,7 +188,7 @@ def test_one_sentence_names_the_best_backend_of_every_vendor_for_what_current_mo
         for name, statuses in outcomes.items()
         for op, status in zip(("add", "mul"), statuses)
     ]
-    sentence = "Best of each vendor, right on what current models need, 2 cells of the catalog critical that all were given: a (A) 2, b (B) 1"
+    sentence = "Best backend per vendor, catalog critical (what current models need), right of the 2 cells given to all: a (A) 2, b (B) 1"
     report = Report.of(frame(*rows), REC)
     for said in (printed(report, REC), markdown(report, REC)):
         assert sentence in said
@@ -210,7 +210,7 @@ def _explained(said: str) -> None:
     for words in ("a cell is all samples", "a case is an op", "ulps: units in the last place", "units: error units"):
         assert said.index(words) < said.index("1 new failure: 1 group")
         assert said.count(words) == 1
-    assert said.index("was shown again with the runtime's own API") < said.index("seen: word0")
+    assert said.index("was confirmed with the runtime's own API") < said.index("seen: word0")
     assert all(f"word{n}" in said for n in range(45))
 
 
@@ -246,11 +246,11 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
         ((words, command),) = causes.see
         return words, command.rpartition(":")[2]
 
-    assert shown(rows) == ("see one for yourself", "torch-cpu'")
-    built = "see one for yourself (tvm-cpu's environment is built first, in a minute or more)"
+    assert shown(rows) == ("reproduce one", "torch-cpu'")
+    built = "reproduce one (builds tvm-cpu's environment first, a minute or more)"
     assert shown(rows[:3]) == (built, "tvm-cpu'")
     monkeypatch.setattr(first, "_built", lambda report, backend: True)
-    assert shown(rows) == ("see one for yourself", "tvm-cpu'")
+    assert shown(rows) == ("reproduce one", "tvm-cpu'")
 
 
 def test_where_something_is_missing_the_report_says_who_tells_what_installs_it() -> None:

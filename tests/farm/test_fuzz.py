@@ -183,7 +183,7 @@ def test_a_run_that_was_cut_off_goes_on(
 
     monkeypatch.setattr(fuzzing.Dispatcher, "run", cut)
     assert fuzz(config, "--cases", 600, "--seconds", 60, "--ops", "Add,Abs", "--seed", 5, results=results) == 3
-    assert "the disk is full; mend that and continue with: farm fuzz --resume" in capsys.readouterr().err
+    assert "the disk is full; fix that and continue with: farm fuzz --resume" in capsys.readouterr().err
     before = len(lakes.read(results))
     monkeypatch.setattr(fuzzing.Dispatcher, "run", whole)
     assert fuzz("--resume", "last", "--cases", 600, results=results) in (0, 1)

@@ -228,7 +228,7 @@ def test_a_dry_run_shows_cells_and_writes_nothing(
     preflight = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
     assert "available" in preflight["torch-cpu"] and socket.gethostname() in preflight["torch-cpu"]
     assert "unavailable" in preflight["torch-npu"] and "npu" in preflight["torch-npu"].split("unavailable")[1]
-    assert "7 cells planned, 4 of them on backends that are available, 1 skipped" in said
+    assert "7 cells planned, 4 on available backends, 1 skipped" in said
     assert not results.exists()
 
 

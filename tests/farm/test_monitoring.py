@@ -106,6 +106,6 @@ def test_whichever_of_both_ends_by_itself_is_named_and_the_other_is_ended(
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     assert monitor.main([]) == BAD_INPUT
     said = capsys.readouterr().err
-    assert f"{dead} ended by itself (exit code 7)" in said and option in said and said.count("\n") == 1
+    assert f"{dead} exited (exit code 7)" in said and option in said and said.count("\n") == 1
     alive = tmp_path / "alive"
     assert not alive.exists() or not Path(f"/proc/{alive.read_text().strip()}").exists()

@@ -66,7 +66,7 @@ def test_a_machine_without_devices_has_none_and_says_what_was_looked_for(root: P
     reason = detect.detect(root)["nvidia"].reason
     assert (
         reason
-        == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi is not there)"
+        == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi not found)"
     )
 
 
@@ -155,8 +155,8 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     ("env", "code", "says"),
     [
         ({"ASCEND_RT_VISIBLE_DEVICES": "7"}, 2, "$ASCEND_RT_VISIBLE_DEVICES is '7', and this machine has devices 0 to 1 of Huawei"),
-        ({"ASCEND_RT_VISIBLE_DEVICES": "1"}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '1': 1 offered"),
-        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '': none offered"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1"}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '1': offering 1"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, 0, "lists 2; $ASCEND_RT_VISIBLE_DEVICES is '': offering none"),
         ({"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, 0, "npu-smi info -m lists 2\n"),
     ],
 )  # fmt: skip
@@ -453,7 +453,7 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
         assert found["amd"].words.endswith(f"; {words}") and node.devices_here([], found) == {}
         made.setattr(detect, "here", lambda: found)
         assert "amd" not in detect.detected()
-        assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries it all the same)"
+        assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
         made.setenv("FARM_VENDORS", "amd=1")
         assert detect.missing("amd") == "" and node.devices_here([], found)["amd"].count == 1
     shut(monkeypatch, "/dev/kfd", mode=0o20000)

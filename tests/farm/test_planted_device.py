@@ -50,7 +50,7 @@ def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[
 def test_its_devices_are_found_and_what_to_type_next_runs_on_them(machine: dict[str, str]) -> None:
     said = farm(machine, "node", "detect").stdout
     assert "2 × Ascend 910B3: npu-smi info -m lists 2" in said and '{"NPU": 2.0}' in said
-    assert said.splitlines()[-1] == "next, on this machine alone: farm run configs/accelerators.yaml"
+    assert said.splitlines()[-1] == "next, on this machine only: farm run configs/accelerators.yaml"
 
 
 def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(

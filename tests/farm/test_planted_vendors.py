@@ -50,7 +50,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     """The device is spoilt by one op: that one's case is a crash, the others' are judged."""
     machine, (found, typed, name) = planted(device, tmp_path), MACHINES[device]
     said = farm(machine, "node", "detect").stdout
-    assert found in said and said.splitlines()[-1] == f"next, on this machine alone: farm run {typed}"
+    assert found in said and said.splitlines()[-1] == f"next, on this machine only: farm run {typed}"
 
     spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
     named = yaml.safe_load((ROOT / typed).read_text())
@@ -94,7 +94,7 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert len(rows) == 20 and set(rows["status"]) == {"pass", "unavailable"}, done.stdout
     said = done.stdout + done.stderr
-    assert f"a new process of torch-{device} does not find its device on " in said and "farm run --resume" in said
+    assert f"a new process of torch-{device} cannot find its device on " in said and "farm run --resume" in said
     (state / "lost-0").unlink()
     again = here("--resume", "last", "--no-ray", "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
@@ -113,14 +113,14 @@ BAD: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
         "cuda",
         {CARDS: "zero"},
         {},
-        "'zero' is no device; say numbers (0,1), ids (GPU-…, MIG-…), or unset it",
+        "'zero' is not a device; use numbers (0,1), ids (GPU-…, MIG-…), or unset it",
     ),
-    "nonsense of oneAPI": ("xpu", {SELECTED: "first"}, {}, "'first' is no device; say level_zero:0,1, or unset it"),
+    "nonsense of oneAPI": ("xpu", {SELECTED: "first"}, {}, "'first' is not a device; use level_zero:0,1, or unset it"),
     "nonsense of Habana": (
         "hpu",
         {MODULES: "a"},
         {},
-        f"${MODULES} is 'a': 'a' is no device; say numbers (0,1), or unset it",
+        f"${MODULES} is 'a': 'a' is not a device; use numbers (0,1), or unset it",
     ),
     "number": ("cuda", {CARDS: "7"}, {}, f"${CARDS} is '7', and this machine has devices 0 to 1"),
     "number of oneAPI": (

@@ -74,7 +74,7 @@ class Said:
 
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(monkeypatch)
-    assert "0:00  0 of 1000 cases done, 40 inputs and references to make" in said.at(0.0)
+    assert "0:00  0 of 1000 cases done, 40 inputs and references to prepare" in said.at(0.0)
     said.run.stock.left["prepare"] = 0
     said.counts["torch-cpu"].planned, said.counts["tvm-cpu"].planned = 500, 400
     assert said.at(6.0) == ""
@@ -103,11 +103,11 @@ def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkey
     said.at(0.0)
     said.at(12.0, torch_cpu={"pass": 10})
     assert said.at(150.0) == ""
-    assert said.at(240.0).endswith("; at work: prepare exp float32 for 4 min, tvm-cpu abs float32 for 2 min\n")
+    assert said.at(240.0).endswith("; running: prepare exp float32 for 4 min, tvm-cpu abs float32 for 2 min\n")
     assert said.at(330.0) == ""
-    assert "at work: " in said.at(430.0)
+    assert "running: " in said.at(430.0)
     said.run.flights.clear()
-    assert "; nothing is at work" in said.at(620.0)
+    assert "; nothing is running" in said.at(620.0)
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +143,8 @@ def test_a_run_says_at_once_what_it_is_explains_its_words_once_and_knows_how_lon
     arguments = [str(config), "--inline", "--results", str(results)]
     assert main(arguments) == OK
     said = capsys.readouterr().out
-    assert said.startswith("mine: the ops of torch on 2 backends")
-    assert said.count("a cell is an op in a dtype on a backend, and has a case for each of its inputs") == 1
+    assert said.startswith("mine: ops of torch on 2 backends")
+    assert said.count("a cell is an op in a dtype on a backend, with one case per input") == 1
     assert re.search(r"^0:00  0 of 8 cases done, .*left$", said, re.M)
     assert re.search(r"^\d+:\d\d  6 of 6 cases done; since the last line: pass 6", said, re.M)
     lake = lakes.open_lake(results)
@@ -182,5 +182,5 @@ def test_a_dry_run_on_a_terminal_is_a_short_table_with_the_sum_last(
     said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
     assert "torch:abs" not in said
     assert re.search(r"torch-cpu +│ +4 │ +8 │", said)
-    assert said.splitlines()[-1].startswith("8 cells planned, 4 of them on backends that are available, 0 skipped")
+    assert said.splitlines()[-1].startswith("8 cells planned, 4 on available backends, 0 skipped")
     assert "--dry-run > " in said

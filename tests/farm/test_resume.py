@@ -208,7 +208,7 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run
     gone = frame[frame["status"] == "unavailable"]
     assert set(gone["backend"]) == {"vanishing-cpu"}
     assert gone["error"].str.contains("gone since: planted: it has gone").all()
-    assert f"{len(gone)} cases were not run, since their backend went away (vanishing-cpu {len(gone)})" in done.stderr
+    assert f"{len(gone)} cases were not run because their backend went away (vanishing-cpu {len(gone)})" in done.stderr
     (tmp_path / "vanished").unlink()
     assert here("--resume", "last", "--results", results).returncode == 0
     complete(rows(results).query("backend == 'vanishing-cpu'"))

@@ -218,7 +218,7 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
     assert said.err.count("warning: ") == 2 == said.err.count("\n") and "of 2 runs" in said.out
     assert site.main([str(tmp_path / "out"), str(many), str(many), "--last", "2"]) == 0
     said = capsys.readouterr()
-    assert said.err.count("is in") == 2 and "of 2 runs" in said.out
+    assert said.err.count("is also in") == 2 and "of 2 runs" in said.out
     (tmp_path / "bare").mkdir()
     assert site.main([str(tmp_path / "out"), str(many), str(tmp_path / "bare"), str(tmp_path / "typo")]) == 0
     bare, typo = capsys.readouterr().err.splitlines()
@@ -253,7 +253,7 @@ def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsy
         assert (summaries.kept(opened, copy) is None) or kept
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
         first, second = (said := capsys.readouterr()).err.splitlines()
-        assert f"run={copy} holds run {runs[0]}, which is in {opened.uri}/run={runs[0]} too" in first
+        assert f"run={copy} holds run {runs[0]}, which is also in {opened.uri}/run={runs[0]};" in first
         assert (
             f"run={renamed} holds the rows of run {runs[1]}: a copy, or renamed" in second and "of 2 runs" in said.out
         )
@@ -269,7 +269,7 @@ def test_somebody_elses_page_is_not_written_over(many: Path, tmp_path: Path, cap
     assert site.main([str(tmp_path), str(many), "--last", "1"]) == 2
     assert (
         capsys.readouterr().err
-        == f"error: {tmp_path}: its index.html is no site of the farm's, and stays; choose another place\n"
+        == f"error: {tmp_path}: its index.html is not a farm site and was kept; choose another place\n"
     )
     assert page.read_text() == "<title>Holidays</title>" and len(list(tmp_path.iterdir())) == 1
     page.unlink()
@@ -289,5 +289,5 @@ def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
         every.append(night(mine, {**RECORD, "run_id": str(at), "started_at": f"2025-01-0{at + 1}"}))
     for nights_told, said in ((every, 1), (every[2:], 0)):
         front = dict(pages(Trends.of(nights_told)))["index.html"]
-        stayed = front.partition("What changed and stayed")[2].partition("</table>")[0]
+        stayed = front.partition("Changes that stayed")[2].partition("</table>")[0]
         assert stayed.count("regression, of a flaky backend") == said and stayed.count("regression") == 2

@@ -94,7 +94,7 @@ def test_a_sample_is_run_again_and_what_does_not_repeat_is_said(
 ) -> None:
     where = ["--results", str(results), "--sample", "3", "--csv", str(tmp_path / "t.csv")]
     assert verify.main(where) == 0
-    assert "3 of 3 outcomes repeat, 3 with the same numbers; 0 could not be run here" in capsys.readouterr().out
+    assert "3 of 3 outcomes repeat, 3 with the same numbers; 0 could not run here" in capsys.readouterr().out
     assert list(pd.read_csv(tmp_path / "t.csv")["said"]) == ["the same"] * 3
     (part,) = parts(lake.open_lake(results), run)
     table = lake.read_table(results, run)

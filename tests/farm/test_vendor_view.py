@@ -82,11 +82,11 @@ def test_where_most_stand_outside_nobody_is_the_outlier() -> None:
     assert not table["outlier"].any()
     assert table.attrs["verdict"] == [
         "1 backend of 1 vendor agrees with the reference: z-1.",
-        "5 backends of 5 vendors do not: look at the op and its limit before you blame one of them.",
+        "5 backends of 5 vendors do not: check the op and its limit before blaming one.",
         "2 backends of 2 vendors agree with one another: d-1, e-1 (imprecise numbers, 1200 against 32).",
         "On their own: a-1 (imprecise numbers, 900 against 32); b-1 (imprecise numbers, 1000 against 32); "
         "c-1 (imprecise numbers, 1100 against 32).",
-        "More vendors agree with one another than with the reference: look at the reference.",
+        "More vendors agree with one another than with the reference: check the reference.",
     ]
 
 

@@ -178,7 +178,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
     table = speedups(distinct(rows)).set_index("backend")
     assert set(table["baseline"]) == {"torch-cpu"}
     assert (table["speedup_low"] <= table["speedup_high"]).where(table["says"] != "unsure", True).all()
-    assert "Speed against the eager arm" in done.stdout
+    assert "Speedup over the eager arm" in done.stdout
 
 
 @pytest.mark.parametrize(

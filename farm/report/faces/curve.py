@@ -47,7 +47,7 @@ def svg(values: Sequence[float], bound: float | None) -> Markup:
     parts.append(f'<text x="{LEFT}" y="{HEIGHT - 3}">node 1</text>')
     parts.append(f'<text x="{end}" y="{HEIGHT - 3}" text-anchor="end">node {len(values)}</text>')
     judged = [x for x in values if not math.isnan(x)]
-    worst = f"{number(max(judged))} units at the most" if judged else "no node was judged"
+    worst = f"{number(max(judged))} units at most" if judged else "no node was judged"
     head = f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{worst}">'
     return Markup(head + "".join(parts) + "</svg>")  # numbers alone: nothing in it comes from elsewhere
 

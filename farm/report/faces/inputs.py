@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-#: Errors in ulps are drawn between these; what is NaN or Inf out of place is drawn at the upper end.
+#: Errors in ulps are drawn between these; what is misplaced NaN or Inf is drawn at the upper end.
 LEAST, MOST = 2.0**-3, 2.0**20
 #: Inputs per point of a line: the worst of them is drawn.
 _TOGETHER = 64
@@ -21,7 +21,7 @@ _DASHES = ("-", "--", ":", "-.")
 def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit: float, out: Path) -> Path:
     """Draw |error| in ulps against the input, in ascending order and evenly spaced: every exponent has the same width.
 
-    inputs: (n,) float64; errors: by backend (n,) in ulps, infinite for a NaN or Inf out of place. Raises OSError, and ValueError for a
+    inputs: (n,) float64; errors: by backend (n,) in ulps, infinite for a misplaced NaN or Inf. Raises OSError, and ValueError for a
     suffix of ``out`` that is no kind of picture.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,7 +41,7 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     for backend, dashes in zip(most, itertools.cycle(_DASHES)):
         worst = drawn[backend].reshape(-1, _TOGETHER).max(1)
         top = float(worst.max(initial=0.0))
-        said = "NaN or Inf out of place" if top >= MOST else f"{top:.3g} ulps"
+        said = "misplaced NaN or Inf" if top >= MOST else f"{top:.3g} ulps"
         axes.plot(
             places,
             worst.clip(LEAST, MOST),
@@ -55,7 +55,7 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     axes.set_ylim(LEAST / 2, MOST * 2)
     at = _ticks(inputs[order])
     axes.set_xticks(at, [f"{inputs[order][k]:.3g}" for k in at], fontsize=7, rotation=30)
-    axes.set_xlabel(f"input, {len(order)} finite ones, each exponent as wide as any other")
+    axes.set_xlabel(f"input, {len(order)} finite ones, all exponents equally wide")
     axes.set_ylabel("error in ulps")
     axes.set_title(title, fontsize=10)
     axes.grid(lw=0.3)

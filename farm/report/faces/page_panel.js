@@ -20,7 +20,7 @@ async function copy(text, button) {
     done = document.execCommand("copy");
     field.remove();
   }
-  button.textContent = done ? "copied" : "select it and copy";
+  button.textContent = done ? "copied" : "not copied: select it";
 }
 function fill(box, row) { // what happened and how to see it, then the others on the same bytes, then every figure
   const list = make("dl"), here = side(value("case", row), place.backend[row]);
@@ -89,7 +89,7 @@ function drawPanel(wanted) {
   if (wanted !== undefined) rows.sort((x, y) => (value("case", y) === wanted) - (value("case", x) === wanted));
   const left = sum.planned - rows.length;
   if (left > 0) panel.append(make("p", { class: "note" },
-    `${left} more passing sample(s) are not in this page (it holds up to ${data.pass_rows_per_square} per square, those with the largest error); the lake has them.`));
+    `${left} more passing sample(s) are not on this page (up to ${data.pass_rows_per_square} per square, largest errors first); the lake has them.`));
   let at = 0;
   const more = make("button", { type: "button", onclick: () => some() }, "show more");
   const some = () => {

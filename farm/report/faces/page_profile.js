@@ -24,7 +24,7 @@ function profile(row) {
     ...[...rows].reverse().map((k, n) => svgOf("polyline", { class: `p${(rows.length - 1 - n) % 6}`,
       points: [...value("profile", k)].map((letter, at) => `${(at * wide).toFixed(1)},${at_letter(letter).toFixed(1)}`).join(" ") },
     svgOf("title", {}, data.backends[place.backend[k]].name))));
-  const words = "Largest error of each 128th of the finite inputs, in ascending order; a step up is twice as much, the top a NaN or Inf out of place.";
+  const words = "Largest error of each 128th of the finite inputs, in ascending order; each step up doubles it, the top is a misplaced NaN or Inf.";
   return [make("p", { class: "note" }, words), picture,
     make("p", { class: "keys" }, ...rows.map((k, n) => make("span", { class: `p${n % 6}` }, `━ ${data.backends[place.backend[k]].name}  `)))];
 }

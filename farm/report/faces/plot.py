@@ -75,7 +75,7 @@ def draw(rows: pd.DataFrame, backend: str, out: Path) -> Path:
         )
     axes.set_yscale("log", base=2)
     axes.set_ylim(LEAST / 2, MOST * 2)
-    axes.set_xlabel(f"{len(table)} ops, by the worst of their samples")
+    axes.set_xlabel(f"{len(table)} ops, worst sample each")
     axes.set_ylabel("distance from the reference")
     axes.set_title(f"{backend}: ulps for exact and elementary ops, error units for all others", fontsize=10)
     axes.grid(axis="y", lw=0.3)

@@ -41,7 +41,7 @@ NOTHING = pd.DataFrame()
 #: The title of the first page, by which the farm knows a site of its own.
 TITLE = "Validation, night by night"
 #: What the strips mean.
-STRIPS = "A strip has a block for each stretch of nights with one outcome, the oldest left; a block says its nights."
+STRIPS = "Each block of a strip is a stretch of nights with one outcome, oldest left; its tooltip names them."
 
 
 def pages(trends: Trends) -> Iterator[tuple[str, str]]:
@@ -60,7 +60,7 @@ def slug(name: str) -> str:
 
 
 #: Below a chart of failures.
-CHART_WORDS = "Rows that failed by a backend's own fault, night by night; in red those that no known failure covers."
+CHART_WORDS = "Rows that failed by a backend's own fault, night by night; red: no known failure covers them."
 
 
 class _Site:
@@ -145,7 +145,7 @@ class _Site:
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
         place = {status: k for k, status in enumerate(SEVERITY)}
         lines = sorted(lines, key=lambda one: (place[one["worst"]], -one["bad"], one[what]))
-        caption = {"label": "Ops, the worst first", "backend": "Backends, the worst first"}[what]
+        caption = {"label": "Ops, worst first", "backend": "Backends, worst first"}[what]
         columns = self._columns(what, folder)
         return View(
             name, caption, NOTHING, columns, lines=lines, notes=[STRIPS], open=True, counted=True, unit=f"{folder}s"
@@ -166,7 +166,7 @@ class _Site:
             yield replace(view, caption=caption, columns=columns, notes=(), open=False)
 
     def _changed(
-        self, table: pd.DataFrame, up: str, caption: str = "What changed from a night to the next", known: str = ""
+        self, table: pd.DataFrame, up: str, caption: str = "What changed from night to night", known: str = ""
     ) -> View:
         """known: the column that is the page's own."""
         columns = [
@@ -188,7 +188,7 @@ class _Site:
             counted=True,
             open=True,
             most=CHANGES_SHOWN,
-            empty="Nothing changed from a night to the next.",
+            empty="Nothing changed from night to night.",
         )
 
     def _versions(self, line: Line) -> str:
@@ -250,7 +250,7 @@ class _Site:
                 range(seen[0][0], len(self.nights)), fill_value=0
             )
             told = pd.DataFrame([{name: plain(line[name]) for name in ("status", "ops", "backends", "cases")}])
-            views = [View("last_seen", f"As last seen, {self.nights[night].day}", told, open=True)]
+            views = [View("last_seen", f"Last seen {self.nights[night].day}", told, open=True)]
             yield from self._page(
                 f"defect/{slug(reason)}",
                 plain(reason, 160),
@@ -264,7 +264,7 @@ class _Site:
         """The first page, and a badge of each config."""
         newest = {one.facts["name"]: one for one in self.nights}
         for name, one in newest.items():
-            short = "passing" if one.facts["tone"] == "ok" else one.facts["verdict"].partition(",")[0]
+            short = "passing" if one.facts["tone"] == "ok" else re.split("[,;] ", one.facts["verdict"])[0]
             yield (
                 f"badge-{slug(name).removesuffix('.html')}.svg",
                 badge(plain(name, 24), plain(short, 40), one.facts["tone"]),
@@ -277,7 +277,7 @@ class _Site:
             [
                 *_gates(self.nights),
                 self._vendors(),
-                self._changed(self.lasting, "", "What changed and stayed"),
+                self._changed(self.lasting, "", "Changes that stayed"),
                 *_flaky_list(self.flaky),
                 self._backend_list(),
                 *self._cause_list(),
@@ -445,7 +445,7 @@ def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
         Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
     ]
     if lines:
-        caption = f"Flaky: failed for a single night, or failed anew ({TURNS} times at least)"
+        caption = f"Flaky: failed for a single night, or again (at least {TURNS} times)"
         yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
 
 
@@ -479,7 +479,7 @@ def _failed(line: Line) -> bool:
 def _nights(line: Line) -> str:
     if not line["bad"]:
         return f"0 of {line['nights']}"
-    return f"{line['bad']} of {line['nights']}" + f", {many(line['turns'], 'time')} anew" * bool(line["turns"])
+    return f"{line['bad']} of {line['nights']}" + f", {many(line['turns'], 'time')} again" * bool(line["turns"])
 
 
 def _colours() -> str:

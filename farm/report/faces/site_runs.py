@@ -23,16 +23,16 @@ def releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
         ends = [nights[at].day for at in (places[0], places[-1])]
         lines.append({"version": version, "ends": ends, "nights": len(places), **last[["failed", "new"]].astype(int)})
     columns = [
-        Column("version", lambda line: plain(line["version"] or "not told"), foreign=True),
+        Column("version", lambda line: plain(line["version"] or "unknown"), foreign=True),
         Column("nights", lambda line: line["nights"], right=True),
         Column("first", lambda line: line["ends"][0]),
         Column("last", lambda line: line["ends"][1]),
-        Column("failed at its end", lambda line: f"{line['failed']:,}", right=True),
+        Column("failed at the end", lambda line: f"{line['failed']:,}", right=True),
         Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True),
     ]
     return View(
         "releases",
-        "Versions of its runtime, the newest first",
+        "Versions of its runtime, newest first",
         pd.DataFrame(lines),
         columns,
         lines=lines[::-1],
@@ -53,4 +53,4 @@ def runs(nights: Sequence[Night]) -> View:
         Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
         Column("lake", lambda line: plain(line["results"]), foreign=True),
     ]
-    return View("runs", "Runs, the newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs")
+    return View("runs", "Runs, newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs")

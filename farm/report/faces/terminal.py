@@ -73,7 +73,7 @@ def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> Non
         console.print(_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
     commands = [line[view.command] for line in view.shown(limit) if view.command and line[view.command]]
     if commands:
-        console.print("Reproduced by:")
+        console.print("Reproduce with:")
     for command in commands[:most]:
         console.print(_text(command), soft_wrap=True)  # one line each, to be copied
 

@@ -24,8 +24,8 @@ REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
 #: What the error of a result is counted in.
 UNITS = {
-    "ulps": "ulps: units in the last place of the result, for ops that can be computed well on any input.",
-    "units": "units: error units. One is what rounding the inputs and the result once could have done.",
+    "ulps": "ulps: units in the last place of the result, for ops that can be computed accurately on any input.",
+    "units": "units: error units. One is the error that rounding the inputs and the result once can cause.",
 }
 #: The numbers were compared and are not within the policy's limit.
 _OUTSIDE = names(status for status in MEASURED if status is not Status.PASS)
@@ -80,11 +80,11 @@ def why(line: Line) -> str:
     if math.isfinite(times):
         said.append(f"{times:,.0f} × the limit" if times >= 100 else f"{times:.3g} × the limit")
     if line["nonfinite"] > 0:
-        said.append(f"{line['nonfinite']:,.0f} of {line['numel']:,.0f} elements are a NaN or Inf out of place")
+        said.append(f"{line['nonfinite']:,.0f} of {line['numel']:,.0f} elements are a misplaced NaN or Inf")
     elif line["numel"] > 0 and not pd.isna(line["mismatched"]):
         said.append(f"{line['mismatched']:,.0f} of {line['numel']:,.0f} elements outside the classic tolerance")
     if line["compute_precision"] not in ("", line["dtype"]):
-        said.append(f"counted in {line['compute_precision']}, which the backend declares")
+        said.append(f"in units of {line['compute_precision']}, as the backend declares")
     return "; ".join(said)
 
 
@@ -234,7 +234,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         same = sum(bool(line["same_bytes"]) for line in near)
         said.append(
             f"{_many(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list(near)}"
-            + (f"; {same} of them share their bytes with another." if same else ".")
+            + (f"; {same} of them have the same bytes as another." if same else ".")
         )
     groups_of: dict[Any, list[Mapping[str, Any]]] = {}
     for place, line in enumerate(outside):  # what cannot be compared stands by itself
@@ -242,7 +242,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     parts = [groups_of[g] for g in sorted(groups_of, key=lambda g: (isinstance(g, int), len(str(g)), str(g)))]
     most = len(outside) > len(near) > 0
     if most:
-        said.append(f"{_many(outside)} do not: look at the op and its limit before you blame one of them.")
+        said.append(f"{_many(outside)} do not: check the op and its limit before blaming one.")
     blamed = bool(near) and not most
     for part in [part for part in parts if len(part) > 1]:
         whom = "Outliers, which agree with one another" if blamed else f"{_many(part)} agree with one another"
@@ -254,7 +254,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     if outside and not near:
         said.append(_nobody(outside, parts))
     elif any(_vendors(part) > _vendors(near) for part in parts):
-        said.append("More vendors agree with one another than with the reference: look at the reference.")
+        said.append("More vendors agree with one another than with the reference: check the reference.")
     if dead:
         said.append("No result: " + ", ".join(f"{line['backend']} ({line['status']})" for line in dead) + ".")
     if not near and not outside and not dead:
@@ -264,12 +264,12 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _nobody(outside: Sequence[Mapping[str, Any]], parts: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     if {line["status"] for line in outside} == {Status.IMPRECISE.value}:
-        return "Nobody is within the limit of the reference, everybody within the classic tolerance."
+        return "No backend is within the limit of the reference, all are within the classic tolerance."
     if any(_vendors(part) > 1 for part in parts):
-        return "Nobody agrees with the reference: suspect the reference, or what all were given."
+        return "No backend agrees with the reference: suspect the reference or the inputs."
     if _vendors(outside) > 1:
-        return "Nobody agrees with the reference, and no two vendors with each other."
-    return "Nobody agrees with the reference; only one vendor was judged."
+        return "No backend agrees with the reference, and no two vendors agree with each other."
+    return "No backend agrees with the reference; only one vendor was judged."
 
 
 def _vendors(part: Sequence[Mapping[str, Any]]) -> int:
@@ -341,5 +341,5 @@ def case_views(table: pd.DataFrame) -> list[View]:
     far = said["distances"].loc[outside, outside]
     if len(outside) < 2 or not far.notna().to_numpy().any():
         return [sides]
-    title = "Apart at least, in error units, outside the reference"
+    title = "Minimum distances between results off the reference, in error units"
     return [sides, View("distances", title, far.rename_axis(index="backend"), index=True)]

@@ -106,17 +106,17 @@ class Verdict:
             return f"{self.missing:,} of {self.planned:,} planned cases have no row yet"
         if self.gone:
             verb, whose = ("was", "its") if self.gone == 1 else ("were", "their")
-            return f"of the planned cases {self.gone:,} {verb} not run, since {whose} backend went away"
-        return "" if self.finished else "the run has not come to its end"
+            return f"{many(self.gone, 'planned case')} {verb} not run because {whose} backend went away"
+        return "" if self.finished else "the run did not finish"
 
     def _failures(self) -> str:
         if self.failures and not self.recorded:
             return f"{many(self.failures, 'failure')}; the run's record does not say which of them are known"
         if self.new and not self.listed:
-            return f"{many(self.new, 'failure')}, look here; the config lists none as known"
+            return f"{many(self.new, 'failure')}; the config lists none as known"
         if self.new:
             known = self.failures - self.new
-            return f"{many(self.new, 'new failure')}, look here" + f" ({known:,} more are known)" * bool(known)
+            return f"{many(self.new, 'new failure')}" + f", {known:,} known" * bool(known)
         if self.failures:
             return f"{many(self.failures, 'failure')}, all known"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
@@ -255,8 +255,8 @@ def counted(causes: pd.DataFrame) -> str:
     failed = causes[causes["status"] != Status.INVALID.value]
     rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
     return (
-        f"{many(rows, 'failed row')} (a row is a case on a backend): {many(cases, 'case')}, those that several backends of a vendor "
-        f"fail for the same cause counted once, of {many(len(failed), 'cause')}."
+        f"{many(rows, 'failed row')} (a row is a case on a backend): {many(cases, 'case')} of {many(len(failed), 'cause')}. A case that "
+        "several backends of a vendor fail for the same cause counts once."
     ) * bool(rows)
 
 

@@ -187,7 +187,7 @@ def _sums(table: pd.DataFrame) -> list[str]:
     ]
     if said["with_bytes"]:
         same = percent(said["same_bytes"], said["with_bytes"])
-        lines.append(f"the very same bytes: {same} of the results that both gave")
+        lines.append(f"same bytes: {same} of the results that both have")
     return lines
 
 
@@ -231,7 +231,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
             unit="ops and dtypes",
             counted=True,
             turns="change",
-            empty="No cell changed.",
+            empty="No cells changed.",
             command="command",
         ),
     ]

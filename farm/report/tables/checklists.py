@@ -99,7 +99,7 @@ _ROCM = (
     ),
     Item(
         "torch.cuda.* APIs work on ROCm",
-        never="no check calls streams, events and memory statistics by name; what each cell goes through is device and synchronize",
+        never="no check calls streams, events or memory statistics by name; each cell exercises device and synchronize",
     ),
     Item(
         "torch.compile with the Triton backend generates valid GPU code",
@@ -128,7 +128,7 @@ _CUDA = (
         each=("dtype", _HALVES),
     ),
     Item(
-        "TensorFloat32 is heeded: off it computes in float32, on within TF32",
+        "TensorFloat32 is respected: off computes in float32, on within TF32",
         (*_PRODUCTS, *_CONVOLUTIONS),
         dtypes=("float32",),
         backends=("torch-cuda",),
@@ -159,8 +159,8 @@ _TENSORFLOW = (
     Item("tf.matmul, softmax, relu, gelu and layer normalisation are right", _COMMON, each=("op", _COMMON)),
     Item("The same in float16", _COMMON, dtypes=("float16",), each=("op", _COMMON)),
     Item("Graph optimisation and XLA keep the results", _COMMON, backends=("tfxla-*",), each=("op", _COMMON)),
-    Item("Ops run on the device that they were asked for", against=DISPATCHED),
-    Item("A SavedModel that was written and read again gives the same", check="roundtrip"),
+    Item("Ops run on the requested device", against=DISPATCHED),
+    Item("A saved and reloaded SavedModel gives the same results", check="roundtrip"),
 )
 
 CHECKLISTS = {
@@ -267,10 +267,10 @@ def _said(item: Item, backend: str, rows: pd.DataFrame, report: Report) -> dict[
     missing = _missing(item, rows[right & evidence])
     narrowed = bool(item.whole) and not _whole(report.run, item.whole, list(rows["backend"].unique()))
     lacks = [f"none of {', '.join(missing)}"] * bool(missing)
-    lacks += [f"the run asks only some ops of the catalog {item.whole}"] * narrowed
+    lacks += [f"the run covers only some ops of the catalog {item.whole}"] * narrowed
     lacks += [f"no proof: {', '.join(f'{count} {status}' for status, count in rest.items())}"] * bool(len(rest))
     of = f"{counts['proved']} of {many(counts['cells'], 'cell')}, {many(rows['op'].nunique(), 'op')}"
-    of += f"; {many(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} weak samples alone" * bool(
+    of += f"; {many(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} only weak samples" * bool(
         weakly.any()
     )
     if counts["failed"]:
@@ -351,8 +351,8 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
         most=10_000,
         command="reproduce",
         notes=(
-            "A cell is an op in a dtype on a backend under a check. It is proved if all its samples ran where they were asked "
-            "to and passed, one of them at least being evidence; cells of weak samples alone count in neither number.",
+            "A cell is an op in a dtype on a backend under a check. It is proved if all its samples ran where asked and "
+            "passed, and at least one is evidence; cells with only weak samples count in neither number.",
         ),
     )
 

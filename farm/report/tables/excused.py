@@ -45,17 +45,17 @@ def no_evidence(report: Report) -> Iterator[View]:
         return
     yield View(
         "excused",
-        "Weak, as the noise floor excuses nearly any result",
+        "Weak: the noise floor excuses nearly any result",
         found,
         (
             *("op", "dtype", ("op_class", "judged as"), "samples"),
             Column("excused", lambda line: f"{100 * line['excused']:.0f} %", right=True),
             ("judged_by", "class that would judge it"),
         ),
-        unit="ops and dtypes, passes are no evidence",
+        unit="ops and dtypes, a pass is no evidence",
         counted=True,
         notes=(
-            "A kernel of yours that is made element by element is judged in ulps with `class: elementary`, which takes its "
-            "inputs as given exactly. Any other needs inputs that its result depends on less steeply.",
+            "An elementwise kernel of yours is judged in ulps with `class: elementary`, which takes its inputs as exact. Any "
+            "other kernel needs inputs on which its result depends less steeply.",
         ),
     )

@@ -90,7 +90,7 @@ _ALIKE = (
     text("dtypes", "dtype"),
     text("backends", "backend"),
     measured("rows"),
-    Column("what, the worst of them", _COLUMNS[-1].cell, foreign=True),
+    Column("what (worst case)", _COLUMNS[-1].cell, foreign=True),
 )
 
 
@@ -104,7 +104,7 @@ def new(report: Report) -> Iterator[View]:
     what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
-    caption = "Your own that could not be judged: model, reference or inputs are broken"
+    caption = "Your own samples not judged: model, reference or inputs are broken"
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
     yield _found("own_not_judged", caption, frame[own], **shown)
     said = report.verdict
@@ -116,7 +116,7 @@ def new(report: Report) -> Iterator[View]:
         frame[~own],
         _ALIKE,
         lines=records(lines),
-        unit="groups of what is alike",
+        unit="groups of similar failures",
         see=[(f"all {many(cells, 'cell')} with their commands", _command(report))] * (cells > 1),
         open=True,
     )
@@ -124,7 +124,7 @@ def new(report: Report) -> Iterator[View]:
 
 
 def _imprecise(report: Report) -> str:
-    return "Imprecise and not known, which fails no run" if report.verdict.listed else "Imprecise"
+    return "Imprecise and not known (fails no run)" if report.verdict.listed else "Imprecise"
 
 
 def new_cells(report: Report) -> Iterator[View]:
@@ -133,7 +133,7 @@ def new_cells(report: Report) -> Iterator[View]:
     imprecise = frame["status"] == Status.IMPRECISE.value
     every: dict[str, Any] = {"most": len(frame), "lead": list(UNITS.values()) * bool(len(frame))}
     caption = "Failures that no known failure covers"
-    yield _found("new", caption, frame[~imprecise], empty="No failure is new.", **every)
+    yield _found("new", caption, frame[~imprecise], empty="No new failures.", **every)
     yield _found("new_imprecise", _imprecise(report), frame[imprecise], most=len(frame))
 
 
@@ -155,7 +155,7 @@ def found(report: Report) -> View:
     standing = Column("", lambda line: line["standing"])
     columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
-    return _found("findings", "Findings, the worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
+    return _found("findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
 
 
 @view(80)
@@ -179,7 +179,7 @@ def oracles(report: Report) -> View:
             Column("seen on", lambda line: f"{line['backends']}; {line['samples']} samples", foreign=True),
             text("error", "what", length=300, faces=("page",)),
         ),
-        unit="ops and dtypes, nobody is blamed",
+        unit="ops and dtypes, no backend is blamed",
         counted=True,
         command="reproduce",
     )

@@ -19,7 +19,7 @@ from farm.report.words import percent
 from tasks import catalogs
 from tasks.cache import default_cache
 
-_SEEN = 'A cause that begins with "seen" was shown again with the runtime\'s own API, without the farm.'
+_SEEN = 'A cause that begins with "seen" was confirmed with the runtime\'s own API, without the farm.'
 
 
 @view(3)
@@ -40,8 +40,8 @@ def why(report: Report) -> Iterator[View]:
         open=True,
     )
     idle = stale(report.rows, report.run)
-    right = f"the {many(int(idle['rows'].sum()), 'row')} that {'it names' if len(idle) == 1 else 'they name'} passed"
-    where = f"{many(len(idle), 'known failure')} not seen, {right}: mended, or of another machine?"
+    right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
+    where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
     columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "seen")
     yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
     said = f"{where} (stale.csv)" * bool(len(idle))
@@ -77,10 +77,8 @@ def _example(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
     if line is None:
         return []
-    first = f" ({plain(line['backend'])}'s environment is built first, in a minute or more)" * (
-        not built[line["backend"]]
-    )
-    return [(f"see one for yourself{first}", line["reproduce"])]
+    first = f" (builds {plain(line['backend'])}'s environment first, a minute or more)" * (not built[line["backend"]])
+    return [(f"reproduce one{first}", line["reproduce"])]
 
 
 def _built(report: Report, backend: str) -> bool:
@@ -132,7 +130,7 @@ def nobodys(report: Report) -> View:
     known = report.causes.query(f"standing == '{KNOWN}' and fault != 'backend'")
     return View(
         "apart",
-        f"{many(int(known['rows'].sum()), 'known failure')} of no backend's fault, which no rate counts",
+        f"{many(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
         (*_causes(), Column("whose", lambda line: WHOSE[line["fault"]])),
         lines=records(known),
@@ -150,9 +148,9 @@ def _about(catalog: str) -> str:
 
 #: What the columns of a ranking count.
 _COUNTED = (
-    "Of a cell's samples: right, all ran where they were asked to and none failed (imprecise: of these, some lost digits); weak, so "
-    "too, but a constant output would have passed them; failed, one did; fallback, one ran elsewhere; unsupported, one was not "
-    "taken."
+    "A cell is right if all its samples ran where asked and none failed (imprecise: some lost digits); weak if so, but a "
+    "constant output would have passed them all; failed if a sample failed; fallback if one ran elsewhere; unsupported if one was "
+    "not accepted."
 )
 
 
@@ -160,7 +158,7 @@ _COUNTED = (
 def best(report: Report) -> Iterator[View]:
     """Backends ranked on the cells that all of them were given, catalog by catalog."""
     frame = report.ranking
-    yield View("ranking", "Backends ranked on the cells that all were given", frame, faces=("csv",))
+    yield View("ranking", "Backends ranked on the cells given to all", frame, faces=("csv",))
 
     def who(line: Line) -> str:
         return plain(f"{line['backend']} ({line['vendor']}{', emulated' * line['emulated']})")
@@ -170,7 +168,7 @@ def best(report: Report) -> Iterator[View]:
         if len(lines) < 2:
             continue
         first = records(lines)[0]
-        many_of = f"the {many(first['cells'], 'cell')} that all {first['backends']} backends were given"
+        many_of = f"the {many(first['cells'], 'cell')} given to all {first['backends']} backends"
         yield View(
             f"ranking_{catalog}",
             f"{plain(catalog)}{_about(str(catalog))}: right on {many_of}",
@@ -207,16 +205,16 @@ def _compared(lines: Sequence[Line]) -> Iterator[str]:
     apart = [line for line in lines if line["place"] != line["place"]]
     most, narrow = max(line["given"] for line in lines), max(ranked, key=lambda line: line["without"])
     if nobody := ranked[0]["apart"]:
-        yield f"Compared for nobody: {many(nobody, 'cell')} in which a failure is of no backend's fault."
+        yield f"Left out for all: {many(nobody, 'cell')} with a failure that is no backend's fault."
     if narrow["without"] > narrow["cells"]:
         yield (
-            f"Not all were given the same cells. {plain(narrow['backend'])} narrows the comparison most, with "
-            f"{narrow['given']:,} of {most:,}: without it {narrow['without']:,.0f} would be common to all."
+            f"Backends were given different cells. {plain(narrow['backend'])} narrows the comparison most ("
+            f"{narrow['given']:,} of {most:,}); without it {narrow['without']:,.0f} cells would be common to all."
         )
     for cells, best in dict.fromkeys((line["cells"], line["best"]) for line in apart):
         names = [line for line in apart if (line["cells"], line["best"]) == (cells, best)]
         given = " and ".join(dict.fromkeys(f"{line['given']:,}" for line in names))
         yield (
-            f"Not ranked: {', '.join(plain(line['backend']) for line in names)}, given {given} of {most:,} cells. Of the "
-            f"{cells:,} that the others were given too, the best of all has {best:,} right."
+            f"Not ranked: {', '.join(plain(line['backend']) for line in names)}, given {given} of {most:,} cells. On the "
+            f"{cells:,} shared with the others, the best backend has {best:,} right."
         )

@@ -90,7 +90,7 @@ def gate_of(run: Mapping[str, Any]) -> Gate | None:
         return None if told is None else Gate.model_validate(told)
     except pydantic.ValidationError as error:
         raise ConfigError(
-            f"the gate of run {run.get('run_id')} is of another version ({error.errors()[0]['msg']}); name one with --config"
+            f"the gate of run {run.get('run_id')} is of another version ({error.errors()[0]['msg']}); give one with --config"
         ) from None
 
 
@@ -103,7 +103,7 @@ def judged(report: Report, gate: Gate) -> Judged:
 def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     said = report.verdict
     if "name" not in report.run:
-        yield Item("a complete run", ABSENT, "the run has no record: nobody knows whether it is complete")
+        yield Item("a complete run", ABSENT, "the run has no record, so it may be incomplete")
     elif said.missing or said.gone or not said.finished:
         yield Item("a complete run", ABSENT, said.sentence)
     elif said.left_out:
@@ -116,7 +116,7 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
         f"{many(len(counted), 'cell')} with new failures",
     )
     if len(counted) > gate.new and not said.recorded:
-        found = f"{many(len(counted), 'cell')} failed, and no record says what is known of them (--config has it)"
+        found = f"{many(len(counted), 'cell')} failed, and no record says which are known (name a list with --config)"
         yield Item(asked, ABSENT, found)
     else:
         yield Item(asked, _state(len(counted) <= gate.new), found)
@@ -194,7 +194,7 @@ def _coverage(report: Report, floor: Floor) -> Item:
     left_out = _left_out(report, floor)
     valid = total["valid"] + left_out
     if not valid:
-        return Item(asked, ABSENT, f"{asked}: nothing of these was planned and valid{_away(report, floor)}")
+        return Item(asked, ABSENT, f"{asked}: nothing planned and valid{_away(report, floor)}")
     holds = total["judged"] / valid >= floor.at_least
     found = f"it is {percent(total['judged'], valid)}"
     if not holds and (total["judged"] + left_out) / valid >= floor.at_least:  # once they are judged as well
@@ -296,11 +296,11 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
         )  # cases a run that fail so often in a row where each fails by chance
         runs = f"{many(int(line['runs']), 'run')} of the same inputs and version"
         if line["again"] >= flaky.times:
-            found[case] = f"flaky: failed in {line['failed']} of {runs}, and passed again {line['again']} times between"
+            found[case] = f"flaky: failed in {line['failed']} of {runs}, and passed {line['again']} times in between"
         elif flaky.backend and others >= flaky.backend and line["runs"] > in_a_row:
             words = f"flaky backend: in {runs} {many(others, 'failure')} of it passed again; this one"
             if in_a_row == 1:
-                found[case] = f"{words} did not fail so in the run before"
+                found[case] = f"{words} did not fail like this in the previous run"
             elif chance >= IN_A_ROW:
                 found[case] = f"{words} failed {in_a_row} times in a row, as {number(chance)} cases a run do by chance"
     return found

@@ -15,7 +15,7 @@ from tasks.model.kind import KIND_ORACLE
 MEANING = {
     "both agree": "the gradient is right",
     "only autograd agrees": "the check is suspect: float64 autograd may be wrong too",
-    "only differences agree": "a convention differs from autograd's: look",
+    "only differences agree": "a convention differs from autograd's: check it",
     "neither agrees": "the gradient is wrong",
     "no differences": "agrees with autograd; differences say nothing here (a kink, NaN, no elements)",
     "no differences, wrong": "disagrees with autograd; differences say nothing here",

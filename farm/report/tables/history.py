@@ -210,5 +210,5 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0) -> View:
 
 def _then(line: Line) -> str:
     if line["now"]:
-        return "still so"
+        return "still"
     return f"{'fixed' if line['then'] == Status.PASS.value else line['then'] or DASH} in {line['ended']}"

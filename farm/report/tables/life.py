@@ -16,10 +16,10 @@ from farm.report.tables.view import Column, Line, View, measured, text
 STATES = {
     "met": "rows failed as it says",
     "otherwise": "its cases fail in another way, which is new",
-    "not met": "its cases fail, but as others say",
+    "not met": "its cases fail, but as other entries say",
     "stale": "what it names was judged and is right",
-    "expired": "its last day is past: it covers nothing",
-    "doubled": "others, before it, cover all that it does",
+    "expired": "its expiry date is past: it covers nothing",
+    "doubled": "earlier entries cover all that it covers",
     "not tried": "nothing that it names was judged",
 }
 MET, OTHERWISE, NOT_MET, STALE, EXPIRED, DOUBLED, NOT_TRIED = STATES
@@ -85,10 +85,10 @@ def life_view(frame: pd.DataFrame, title: str) -> View:
         text("backend"),
         text("dtype"),
         Column("fails", _how, foreign=True),
-        Column("holds, owner", _life, foreign=True),
+        Column("valid for, owner", _life, foreign=True),
         text("reason", length=100),
-        text("instead", "the rows have", length=100),
-        *([text("place", "written in")] if "place" in frame else []),
+        text("instead", "found instead", length=100),
+        *([text("place", "file")] if "place" in frame else []),
     )
     states = [f"{state}: {words}" for state, words in STATES.items() if (frame["state"] == state).any()]
     return View("known", title, frame, columns, unit="known failures", counted=True, notes=states)

@@ -116,7 +116,7 @@ def whole_models(report: Report) -> Iterator[View]:
     licence = text("licence", faces=("markdown", "page"))
     yield View(
         "models",
-        f"Models by backends: error units (up to {USUAL_UNITS:g} pass), decisions that flip, precision that nobody asked for",
+        f"Models by backend: error units (up to {USUAL_UNITS:g} pass), flipped decisions, unrequested precision",
         frame.drop(columns="node_units"),
         (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
         lines=lines,
@@ -154,15 +154,15 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
 
     return View(
         "models_not_right",
-        "Models that are not right, and who is to blame",
+        "Models that are not right, with their culprit",
         bad.drop(columns="node_units"),
         (
             status(),
             op("model"),
             text("backend"),
-            Column("how far", far),
+            Column("error", far),
             Column("culprit", blamed, foreign=True),
-            Column("what is known", known, foreign=True),
+            Column("cause or error", known, foreign=True),
         ),
         unit="models",
         counted=True,
@@ -182,7 +182,7 @@ def _along(frame: pd.DataFrame) -> Iterator[View]:
 
     yield View(
         "models_layers",
-        "Own error units of every node, in the graph's order, each against its own noise floor",
+        "Error units of every node in graph order, each against its own noise floor",
         pd.DataFrame(
             [
                 {
@@ -194,7 +194,7 @@ def _along(frame: pd.DataFrame) -> Iterator[View]:
                 for place, units in enumerate(_numbers(line["node_units"]))
             ]
         ),
-        (op("model"), text("backend"), Column("culprit, and own units along the layers", curve, foreign=True)),
+        (op("model"), text("backend"), Column("culprit, with units node by node", curve, foreign=True)),
         lines=lines,
         unit="models",
         counted=True,

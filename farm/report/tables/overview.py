@@ -36,7 +36,7 @@ from tasks.model import Status
 from tasks.model.errors import gist
 
 #: Why statuses and rates do not add up.
-_APART = "Failures of no backend's fault are counted by their status, and in no rate."
+_APART = "Failures that are no backend's fault count by status, but in no rate."
 #: The catalog of what current models need.
 _NEEDED = "critical"
 
@@ -77,8 +77,8 @@ def how_much(line: Mapping[str, Any]) -> str:
 def words() -> str:
     """The words and units of all tables, in one line."""
     return (
-        "Words: a case is an op in a dtype on one sample of inputs, a row is a case on a backend, a cell is all samples of an op in "
-        "a dtype on a backend. A weak pass is one that a constant output would have had as well: no evidence. "
+        "Terms: a case is an op in a dtype on one sample of inputs, a row is a case on a backend, a cell is all samples of an op in "
+        "a dtype on a backend. A weak pass is no evidence: a constant output would have passed too. "
         + " ".join(UNITS.values())
     )
 
@@ -89,9 +89,9 @@ def best(report: Report) -> str:
     first = records(ranked.drop_duplicates("vendor"))
     if len(first) < 2:
         return ""
-    of = f"{catalogs.get(_NEEDED).about}, {first[0]['cells']:,} cells of the catalog {_NEEDED} that all were given"
+    of = f"catalog {_NEEDED} ({catalogs.get(_NEEDED).about}), right of the {many(first[0]['cells'], 'cell')} given to all"
     named = ", ".join(f"{plain(line['backend'])} ({plain(line['vendor'])}) {line['right']:,}" for line in first)
-    return f"Best of each vendor, right on {of}: {named}"
+    return f"Best backend per vendor, {of}: {named}"
 
 
 def headline(report: Report) -> list[str]:
@@ -102,14 +102,14 @@ def headline(report: Report) -> list[str]:
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(
-            f"{many(skipped, 'file')} of the lake could not be read; what {'it holds' if skipped == 1 else 'they hold'} is not counted here."
+            f"{many(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
     (total,) = records(coverage(once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
         f"pass rate {percent(total['passed'], total['judged'])}, "
         f"imprecise {percent(total[Status.IMPRECISE.value], total['judged'])}, "
-        f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes, which are no evidence)"
+        f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes: no evidence)"
     )
     lines += filter(None, [best(report)])
     return lines
@@ -122,7 +122,7 @@ def _quarantined(record: Mapping[str, Any]) -> str:
         else str(record.get("node") or DASH)
     )
     names = ", ".join(map(str, record.get("backends") or ())) or record.get("scope") or DASH
-    again = f"; {record['failures']} of its failures were run again elsewhere" if record.get("failures") else ""
+    again = f"; {record['failures']} of its failures rerun elsewhere" if record.get("failures") else ""
     return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
 
 
@@ -218,10 +218,10 @@ def not_here(report: Report) -> View | None:
         return None
     return View(
         "not_here",
-        f"Not here: {len(missing)} of {len(said)} backends",
+        f"Unavailable: {len(missing)} of {len(said)} backends",
         missing,
         ("backend", "vendor", ("reason", "why")),
-        see=[*[("with more of them", line)] * bool(line), ("what each of them lacks", _doctor())],
+        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", _doctor())],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
@@ -248,9 +248,9 @@ def by_backend(report: Report) -> Iterator[View]:
         ),
         lines=lines,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
-        empty="No backend.",
+        empty="No backends.",
         notes=[_APART] * bool(blameless(rows).any()),
-        see=[("what is missing here, and what installs it", _doctor())] * any(line["missing"] for line in lines),
+        see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
     )
@@ -274,7 +274,7 @@ def only_built(report: Report) -> View | None:
         made,
         (
             *("vendor", "backend"),
-            rate("built", lambda line: line["built"] + line["failed"], "built (built/built and failed)"),
+            rate("built", lambda line: line["built"] + line["failed"], "built (built/built + failed)"),
             *("refused", "failed"),
         ),
         index=True,

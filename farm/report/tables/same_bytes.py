@@ -57,17 +57,17 @@ def same_bytes(report: Report) -> View | None:
         return None
     return View(
         "same_bytes",
-        "The same inputs, the same bytes",
+        "Same inputs, same bytes",
         answers(report.rows),
         (
             *(text("backend"), text("check")),
-            *(("yes", "yes (ops)"), ("no", "no (ops)"), ("neither", "failed otherwise"), ("not_asked", "not asked")),
+            *(("yes", "yes (ops)"), ("no", "no (ops)"), ("neither", "failed otherwise"), ("not_asked", "not tested")),
             Column("furthest apart, units", _units, right=True),
-            text("ops", "ops that say no"),
+            text("ops", "ops with no"),
         ),
         unit="checks",
         notes=(
-            "Units: |a - b| ÷ (ε · max(|a|, |b|, root mean square of the output)). Not asked: no rows that are computed each by "
-            "itself, or the backend takes no other number of rows or no second process.",
+            "Units: |a - b| ÷ (ε · max(|a|, |b|, root mean square of the output)). Not tested: rows are not computed independently, or "
+            "the backend accepts no other number of rows or no second process.",
         ),
     )

@@ -45,7 +45,7 @@ class Since:
     def sentence(self) -> str:
         known = {"new": f" ({self.known:,} known)" * bool(self.known)}
         counts = ", ".join(f"{self.counts[name]:,} {name}{known.get(name, '')}" for name in GROUPS)
-        return f"Since {self.run_id}, the last run of this config: {counts} of {self.compared:,} cells that are in both"
+        return f"Since {self.run_id}, the last run of this config: {counts} of {self.compared:,} cells in both"
 
 
 @functools.lru_cache(maxsize=1)  # every face asks

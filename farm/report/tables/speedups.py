@@ -46,18 +46,18 @@ def speedup_view(report: Report) -> View | None:
         return None
     return View(
         "speedups",
-        "Speed against the eager arm, of what is right",
+        "Speedup over the eager arm, right results only",
         found,
         (
             *("op", "dtype", "backend", ("baseline", "eager arm")),
-            Column("times as fast", lambda line: _interval(line, "speedup"), right=True),
+            Column("speedup", lambda line: _interval(line, "speedup"), right=True),
             Column("by CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
-            ("says", "it is"),
+            ("says", "result"),
         ),
         unit="samples",
         counted=True,
         notes=(
-            "Beneath: intervals of confidence 99.9 %. Unsure: the eager arm, timed against itself in the same rounds, was not as "
-            "fast as itself. A call is timed with its inputs at hand, its outputs read back.",
+            "Below: 99.9 % confidence intervals. Unsure: the eager arm, timed against itself in the same rounds, was not as "
+            "fast as itself. A timed call has its inputs ready and reads its outputs back.",
         ),
     )

@@ -157,7 +157,7 @@ def side_by_side(report: Report) -> Iterator[View]:
         caption = f"Vendors by {by.replace('_', ' ')}: pass rate (passed/judged), of coverage (judged/valid)"
         yield View(
             f"vendor_by_{by}",
-            f"{caption}; alone: cells that no other vendor fails",
+            f"{caption}; alone: cells that only this vendor fails",
             table,
             (text("vendor"), *(column(by, name) for name in columns)),
             lines=lines,
@@ -166,7 +166,7 @@ def side_by_side(report: Report) -> Iterator[View]:
             faces=faces,
         )
     found = unique(report.rows)
-    yield View("only_one_or_everybody", "What only one vendor or everybody gets wrong", found, faces=("csv",))
+    yield View("only_one_or_everybody", "What only one vendor or all vendors get wrong", found, faces=("csv",))
     yield from (_wrong(found[found["everybody"] != alone], alone, faces) for alone in (True, False))
 
 
@@ -180,7 +180,7 @@ def _wrong(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
             status=line["status"],
         )
 
-    everybody = "Everybody is wrong: look at the reference, or at an op that nobody gets right"
+    everybody = "All vendors are wrong: check the reference, or the op itself"
     return View(
         "only_one" if alone else "everybody",
         "Only this vendor is wrong" if alone else everybody,
@@ -195,6 +195,6 @@ def _wrong(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
         ),
         counted=True,
         turns="alone",
-        empty="No sample that only one vendor gets wrong." if alone else "No sample that everybody gets wrong.",
+        empty="No sample that only one vendor gets wrong." if alone else "No sample that all vendors get wrong.",
         faces=tuple(face for face in faces if face != "csv"),
     )
