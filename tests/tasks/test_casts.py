@@ -15,7 +15,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.casts import quantised, rules, values
 from tasks.judge import verdict
 from tasks.judging import judged
-from tasks.model import EXHAUSTIVE, LARGEST, Group, RuntimeInfo, Status, Unsupported, np_dtype
+from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, np_dtype
 from tasks.model.dtypes import TABLE
 from tasks.prepare.cases import PreparedSample, prepare
 from tasks.runner import Runner, whole
@@ -185,5 +185,6 @@ def test_a_function_that_was_called_has_no_attribute_to_ignore() -> None:
 
     x = torch.from_numpy(made.samples[0].tensors()[0].view(np.int16)).view(torch.bfloat16)
     y = x.to(torch.float8_e8m0fnu).view(torch.uint8).numpy().view(np_dtype(rules.E8M0))
-    found = [judged(made.samples[0], [[y]], (), POLICY, INFO, called=called) for called in (False, True)]
+    forms = [Form("torch", "", "bfloat16", [], call=call) for call in (None, x.to)]
+    found = [judged(made.samples[0], [[y]], (), POLICY, INFO, form=form) for form in forms]
     assert ["saturate is ignored" in x.columns["cause"] for x in found] == [True, False]
