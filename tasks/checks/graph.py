@@ -25,7 +25,7 @@ class Graph(Check):
     ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at most, which is no fault."""
 
     name = "graph"
-    about = "a captured run (CUDA graphs) replayed on changed inputs gives what the eager run gives on them"
+    about = "a captured run (CUDA graphs), replayed on changed inputs, matches the eager run on them"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def fits(self, backend: Backend) -> bool:

@@ -471,6 +471,6 @@ def test_inductor_says_what_it_needs_of_the_machine() -> None:
         name: [need.what for need in BackendSpec.parse(name).create().needs]
         for name in ("inductor-cuda", "inductor-rocm", "inductor-xpu", "inductor-cpu")
     }
-    header = "header of Python (Python.h)"
+    header = "Python header (Python.h)"
     assert needed["inductor-cuda"] == needed["inductor-rocm"] == ["C compiler (gcc)", header]
     assert needed["inductor-cpu"] == needed["inductor-xpu"] == ["C++ compiler (g++)", header]
