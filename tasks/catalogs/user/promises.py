@@ -54,7 +54,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         for name, old in before.items():
             if not torch_tree.same(tensors[name], old):
                 raise Misbehaviour(
-                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
         _aliasing(op, tensors, outputs, _share_storage)
         _reuse(op, [x.detach() for x in outputs], returned, _share_storage)
@@ -87,7 +87,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
                 raise Misbehaviour(
-                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
         _aliasing(op, inputs, outputs, np.shares_memory)
         _reuse(op, outputs, returned, np.shares_memory)
