@@ -64,5 +64,5 @@ class Threads(Check):
 def _elsewhere(form: Form, threads: int = 1) -> Sequence[Any]:
     """The same sample, run by another process. Raises Unsupported where there can be none."""
     if form.elsewhere is None:
-        raise Unsupported("this backend is no config's: another process cannot be given it")
+        raise Unsupported("this backend is of no config: another process cannot get it")
     return form.elsewhere(threads)

@@ -61,7 +61,7 @@ class Graph(Check):
                 break
         if not told:
             raise Vacuous(
-                "its outputs do not depend on the inputs that can be changed: a replay that heeds none would pass"
+                "its outputs do not depend on inputs that can be changed: a replay that ignores them would pass"
             )
         last = copied(replay(form.arrays))
         program.columns = program.columns | {APART: worst}

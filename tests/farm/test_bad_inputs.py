@@ -216,8 +216,8 @@ CONFIGS: list[tuple[str, str]] = [
     ("catalogs: [torch]\nbackends: [{like: ort-cpu}]\n", "2:12: backends.0: no name is given"),
     (
         "catalogs: [torch]\nbackends: [{like: ort-cpu, packages: [onnxruntime]}]\n",
-        "2:12: backends.0: no name is given, and none can be made of ort-cpu and a version: the first package, "
-        "'onnxruntime', says no version (NAME==VERSION); add a name",
+        "2:12: backends.0: no name is given, and none follows from ort-cpu and a version: the first package, "
+        "'onnxruntime', has no version (NAME==VERSION); add a name",
     ),
     (
         "catalogs: [torch]\nbackends: [{like: ort-cpu, packages: ['= =']}]\n",
