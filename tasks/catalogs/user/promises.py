@@ -149,7 +149,7 @@ def _aliasing(
             if shared(output, given):
                 where = f"output {i}" if len(outputs) > 1 else "the output"
                 raise Misbehaviour(
-                    "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if that is meant)"
+                    "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if intended)"
                 )
 
 
@@ -158,8 +158,7 @@ def _reuse(op: UserOp, outputs: list[Any], returned: list[Any], shared: Callable
     before, returned[:] = returned[:], outputs
     if not op.aliases and any(shared(x, old) for x in outputs for old in before):
         raise Misbehaviour(
-            "aliasing",
-            "the output is in the memory that the call before returned its own in (declare aliases: true if that is meant)",
+            "aliasing", "the output reuses the memory of the previous call's output (declare aliases: true if intended)"
         )
 
 
