@@ -190,7 +190,7 @@ def kinds() -> str:
     from tasks.model.kind import OF_INVALID
 
     return table(
-        ["kind", "why nobody is judged"],
+        ["kind", "why it is not judged"],
         ([code([kind]) if kind else "none", text] for kind, text in OF_INVALID.items()),
     )
 

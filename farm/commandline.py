@@ -72,7 +72,7 @@ def split(option: str, values: Sequence[str]) -> list[str]:
     """What an option names, several times or with commas; each once. Raises Refusal where it is given and names nothing."""
     named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
     if values and not named:
-        raise Refusal(f"{option} {values[0]!r}: names nothing; name some, or leave the option out for all")
+        raise Refusal(f"{option} {values[0]!r}: names nothing; give a name, or omit the option for all")
     return named
 
 

@@ -145,7 +145,7 @@ def chosen_by(device: str) -> str:
         ", ".join(f"${name}" for name in names)
         or "its vendor's variable ($CUDA_VISIBLE_DEVICES, $HIP_VISIBLE_DEVICES, …)"
     )
-    return f"which of several devices it is, {said} says when the farm is started"
+    return f"to choose among several devices, set {said} when starting the farm"
 
 
 def device_number() -> int:

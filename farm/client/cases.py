@@ -152,7 +152,7 @@ class Cases:
         Raises ClientError."""
         at_least_one("cases", cases)
         if type(seed) is not int or not 0 <= seed < 2**63:
-            raise ClientError(f"seed: {seed!r} is none; give a whole number from 0 to {2**63 - 1}")
+            raise ClientError(f"seed: a whole number from 0 to {2**63 - 1}, not {seed!r}")
         called = function if function is not None else reference
         assert called is not None
         kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, **settings)

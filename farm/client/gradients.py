@@ -19,14 +19,14 @@ from tasks.model import Leaf, OpClass
 
 #: Said of a function that no differences can be taken of, nor a gradient be checked by them.
 RANDOM = (
-    "the function is random: two runs of it on the same inputs differ; seed it in every call (def seeded(x): torch.manual_seed(0); "
-    "return dropout(x)), or make what it draws an input"
+    "the function is random: two runs on the same inputs differ; seed every call (def seeded(x): torch.manual_seed(0); "
+    "return dropout(x)), or pass its draws as an input"
 )
 
 
 #: Said of a function that rounds to less than float64 inside or at its end.
 COARSE = (
-    "differences of {0} say nothing of a gradient; compute in the inputs' dtype, or hold it against a reference: farm.fuzz(…, "
+    "differences of {0} say nothing about a gradient; compute in the inputs' dtype, or compare with a reference: farm.fuzz(…, "
     "backward=True)"
 )
 
@@ -91,7 +91,7 @@ def check_autograd(
     """
     not_negative(eps=eps, atol=atol, rtol=rtol)
     if eps == 0:
-        raise ClientError("eps: 0 is no step; leave it out, and one that fits the values is taken")
+        raise ClientError("eps: 0 is no step; omit it to use one that fits the values")
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     call = functools.partial(_in_float64, _callable(function))
     checks = [_gradient("backward", call, args, eps, atol, rtol)]
@@ -102,7 +102,7 @@ def check_autograd(
 
 def _callable(function: Any) -> Any:
     if not callable(function):
-        raise ClientError(f"{function!r} is no function: hand over the kernel itself")
+        raise ClientError(f"{function!r} is not a function: pass the kernel itself")
     return function
 
 
@@ -123,7 +123,7 @@ def _widened(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
 
     floating = [x for x in args if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
     if not floating:
-        raise ClientError("there is no floating tensor among the inputs: nothing can be differentiated")
+        raise ClientError("no input is a floating tensor: nothing can be differentiated")
     asked = any(x.requires_grad for x in floating)
     made, wrt, place = [], [], 0
     for x in args:
@@ -158,7 +158,7 @@ def _gradient(
 def _raised(check: str, error: Exception) -> Check:
     text = " ".join(str(error).split())
     if check == "double_backward" and "once_differentiable" in text:
-        return Check(check, True, None, "declared to be differentiable once")
+        return Check(check, True, None, "declared once-differentiable")
     return Check(check, False, None, f"raised {type(error).__name__}: {text}")
 
 
@@ -177,9 +177,7 @@ def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt:
     if oracle is None:
         return Check(check, True, None, _random(call, args) or why, judged=False)
     if any(np.any(y) for y in oracle.references):
-        words = (
-            "the outputs depend on the inputs, and autograd knows no way from one to the other: something detaches them"
-        )
+        words = "the outputs depend on the inputs, but autograd finds no path between them: something detaches them"
         return Check(check, False, None, words)
     return Check(check, True, None, "no output depends on a differentiable input")
 
@@ -250,7 +248,7 @@ def _coarse(call: Callable[..., Any], args: Sequence[Any]) -> str:
         y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
         fractions = y != y.round()
         if fractions.any() and torch.equal(y[fractions], y[fractions].float().double()):
-            return f"it computes in float32 or less inside, whatever it is given: {COARSE.format('that')}"
+            return f"it always computes in float32 or less internally: {COARSE.format('that')}"
     return ""
 
 
@@ -292,7 +290,7 @@ def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], 
         found = assert_correct(function, args, reference, **settings)
     except AssertionError as error:
         return Check("forward", False, None, str(error))
-    return Check("forward", True, float(found.rows["error_units"].max()), "as the reference has it")
+    return Check("forward", True, float(found.rows["error_units"].max()), "equals the reference")
 
 
 def _saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:

@@ -69,7 +69,7 @@ def checks_of(op: UserOp) -> list[str]:
 def at_least_one(name: str, value: Any) -> None:
     """Raise ClientError for a number that is none."""
     if type(value) is not int or value < 1:
-        raise ClientError(f"{name}: {value!r} is none; give 1 or more")
+        raise ClientError(f"{name}: at least 1, not {value!r}")
 
 
 def assert_correct(
@@ -122,15 +122,15 @@ def not_negative(**given: Any) -> None:
     """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
     for name, value in given.items():
         if value is not None and (type(value) not in (int, float) or not value >= 0):
-            raise ClientError(f"{name}: {value!r} is none; give a number from 0 on")
+            raise ClientError(f"{name}: a number of at least 0, not {value!r}")
 
 
 def _not_imported() -> None:
     """Raises ClientError in a script that is imported for the functions in it: it would do all of its work again."""
     if load.EXECUTED:
         raise ClientError(
-            f"{load.EXECUTED[-1].name} is imported for the functions in it, and calls the farm meanwhile: "
-            'put its calls under `if __name__ == "__main__":`'
+            f"{load.EXECUTED[-1].name} calls the farm while it is imported for its functions: "
+            'put those calls under `if __name__ == "__main__":`'
         )
 
 
@@ -154,7 +154,7 @@ def given(
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
         kwargs = sizes.keywords(told, _dims(declared.op, arrays)) | kwargs
     if not arrays:
-        raise ClientError("inputs: there is no tensor or array among them")
+        raise ClientError("inputs: none is a tensor or array")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]
     return kernel_of(
         function,

@@ -76,7 +76,7 @@ def kernel_of(
     if isinstance(dims, Mapping) or dims is None:
         changes["dims"] = {k: _sizes(k, v) for k, v in (dims or {}).items()}
     else:
-        raise ClientError(f"dims: {dims!r} is no mapping: give the ends of every dimension, e.g. {{'n': (1, 2048)}}")
+        raise ClientError(f"dims: {dims!r} is not a mapping: give every dimension's range, e.g. {{'n': (1, 2048)}}")
     if isinstance(changes.get("kwargs"), Mapping):
         changes["kwargs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes["kwargs"].items()}
     valid = [f.name for f in fields(UserOp)]
@@ -120,7 +120,7 @@ def _sizes(name: str, given: Any) -> Any:
 
 def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
     if not callable(function):
-        raise ClientError(f'{function!r} is no function: hand over the kernel, or its name as "module:function"')
+        raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
     called = changes.pop("name", "") or _identifier(getattr(function, "__name__", type(function).__name__))
     if "reference" not in changes:
         raise ClientError(
@@ -161,9 +161,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     if ops:
         return Declared(ops[0], (), name_of(function)[2])
     if named:
-        raise ClientError(
-            f"{named} is not declared: put @tasks.op before it, or hand over the function with reference="
-        )
+        raise ClientError(f"{named} is not declared: put @tasks.op before it, or pass the function with reference=")
     return None
 
 
@@ -235,11 +233,11 @@ def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[s
     named = f"{file}:{called}" if file else f"{module or '?'}:{called}"
     cwd = str(Path.cwd())
     if "<locals>" in called or "<lambda>" in called:
-        return named, f"{called} is made inside another function: move it to the top of a file", cwd
+        return named, f"{called} is defined inside another function: move it to module level", cwd
     if file is None or not file.is_file():
-        return named, f"{called} is of no file: put it into one", cwd
+        return named, f"{called} is in no file: put it into one", cwd
     if module == "__main__" and not script:
-        return named, f"{called} is of the script that runs: put it into a module that the script imports", cwd
+        return named, f"{called} is in the running script: put it into a module that the script imports", cwd
     found: Any = place
     for word in called.split("."):
         found = getattr(found, word, None)
@@ -257,7 +255,7 @@ def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> d
     for name, x in arrays.items():
         own = dtype_name(x.dtype)
         if not x.size:
-            raise ClientError(f"inputs.{name}: has no elements, shape {list(x.shape)}: nothing could be compared")
+            raise ClientError(f"inputs.{name}: has no elements, shape {list(x.shape)}: nothing to compare")
         spec: dict[str, Any] = {"shape": list(x.shape), "data": _values(x)}
         if not (dtypes and is_inexact(own)):
             spec["dtype"] = own

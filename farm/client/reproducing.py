@@ -114,7 +114,7 @@ def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str
     except (ValueError, KeyError, TypeError) as error:
         raise ClientError(f"the record of run {place.run_id} holds no config of this version: {error}") from None
     if row["catalog"] != "user":
-        raise ClientError(f"{place} is no kernel of your own: farm reproduce '{place}'")
+        raise ClientError(f"{place} is not your own kernel: farm reproduce '{place}'")
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
     kernel = LIVE.get(place.run_id)
     with undisturbed():

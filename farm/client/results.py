@@ -45,7 +45,7 @@ class Finding:
     def minimal(self) -> Smaller:
         """The case made smaller: `farm.minimize` with its strategy shrink-all."""
         if not self.results:
-            raise ClientError("its row was not kept: give results=, a lake, and it can be run again")
+            raise ClientError("its row was not kept: to rerun it, give results=, a lake")
         return minimize(self.key, results=self.results)
 
     @property
@@ -54,7 +54,7 @@ class Finding:
         if not self.results:
             return ""
         if self.only_here:
-            return f"farm.reproduce({self.key!r}, results={self.results!r})  # in this process alone: {self.only_here}"
+            return f"farm.reproduce({self.key!r}, results={self.results!r})  # only in this process: {self.only_here}"
         return f"farm reproduce '{self.key}'" + (f" --results {self.results}" if self.results != "results" else "")
 
     def __str__(self) -> str:

@@ -68,14 +68,14 @@ def minimize(
     also for a case that did not fail. Rows of other catalogs, crashes and hangs are `farm minimise`'s.
     """
     if strategy not in STRATEGIES:
-        raise ClientError(f"there is no strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
+        raise ClientError(f"unknown strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
     if type(budget) is not int or budget <= KEPT:
-        raise ClientError(f"budget: {budget!r} runs are too few; more than {KEPT}")
+        raise ClientError(f"budget: more than {KEPT} runs, not {budget!r}")
     with opened(key, seed, results, dtype, run) as case:
         status = Status(case.row["status"])
         name = str(Key.of(case.row))
         if status not in SOUGHT:
-            raise ClientError(f"{name} is {status}: only what failed or was imprecise can be made smaller")
+            raise ClientError(f"{name} is {status}: only failed or imprecise cases can be reduced")
         if status in DEADLY:
             raise ClientError(f"{name} is a {status}, which this process may not survive: farm minimise '{name}'")
         first = _taken_apart(case)

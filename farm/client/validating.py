@@ -64,7 +64,7 @@ class Validation:
     @property
     def outcome(self) -> Outcome:
         if not self.outcomes:
-            raise ClientError("there is no outcome before the end of the with block")
+            raise ClientError("there is no outcome until the with block ends")
         return next((o for o in self.outcomes if not o.passed), self.outcomes[0])
 
     def check(self) -> None:
@@ -146,11 +146,11 @@ def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> P
     job = Job(name="validate", cache=str(cache), limits=Limits(deadline_s), prepare=(wire.ToPrepare(group),))
     for message in run_job(job):
         if isinstance(message, wire.Failed):
-            raise ClientError(f"the reference of {kernel.op.name} cannot be had: {message.failure.error}")
+            raise ClientError(f"the reference of {kernel.op.name} failed: {message.failure.error}")
         if isinstance(message, wire.Prepared):
             return PreparedGroup(message.path)
         if isinstance(message, wire.Stopped):
-            raise ClientError(f"the reference of {kernel.op.name} cannot be had: {message.why}")
+            raise ClientError(f"the reference of {kernel.op.name} failed: {message.why}")
     raise ClientError(f"the reference of {kernel.op.name} gave no answer")
 
 
@@ -160,11 +160,11 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
 
     for (name, x), before in zip(((n, inputs.get(n)) for n in kernel.op.inputs), form.arrays):
         if is_array(x) and name not in kernel.op.mutates and array_of(x).tobytes() != before.tobytes():
-            raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if that is meant)")
+            raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if intended)")
     leaves = list(torch_tree.leaves(output))
     for x in leaves:
         if isinstance(x, (str, bytes)) or not (hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))):
-            raise Misbehaviour("structure", f"v.output has a {type(x).__name__} where a tensor or an array is expected")
+            raise Misbehaviour("structure", f"v.output has a {type(x).__name__} instead of a tensor or array")
     if form.check == "forward":
         return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]
     pairs = [(y, form.arrays[i]) for y, i in zip(leaves, form.cotangents) if i >= 0 and y.requires_grad]

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.op:
         parser.error("name an op, or ask for --table")
     if args.samples < 1:
-        raise GradcheckError(f"--samples: {args.samples} is none; give 1 or more")
+        raise GradcheckError(f"--samples: at least 1, not {args.samples}")
     answer = check(Question(args.op, args.dtype, args.samples, args.sample, args.double, args.backend))
     print("\n".join([answer.title, *answer.lines, *answer.summary()]))
     if args.plot:

@@ -98,7 +98,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if len(args.model) != len(args.inputs):
         parser.error(f"{len(args.model)} --model and {len(args.inputs)} --inputs: give one --inputs for each --model")
     if args.samples < 1:
-        parser.error(f"--samples: {args.samples} is none; at least 1")
+        parser.error(f"--samples: at least 1, not {args.samples}")
     if not args.mib > 0:
         parser.error(f"--mib: {args.mib:g} is no room; more than 0")
     if not (args.models or args.model or args.run):

@@ -55,4 +55,4 @@ def _source() -> Path:
     for file in metadata.files("validation-farm") or ():
         if file.parts[-2:] == ("own_kernels", PROJECT[0]):
             return Path(str(file.locate())).resolve().parent
-    raise OSError("this installation of the farm has no example project: install it again")
+    raise OSError("this installation of the farm has no example project: reinstall it")

@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.strategy not in (*STRATEGIES, SEQUENCE):
             known = [*STRATEGIES, SEQUENCE]
-            raise ReproduceError(f"--strategy: there is no strategy {args.strategy!r}{nearest(args.strategy, known)}")
+            raise ReproduceError(f"--strategy: unknown strategy {args.strategy!r}{nearest(args.strategy, known)}")
         if args.budget <= KEPT:
-            raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
+            raise ReproduceError(f"--budget: more than {KEPT} runs, not {args.budget}")
         results = lakes.open_lake(args.results)
         case = load(_key(args, results), results, None, args.cache)
         case = checked(case, args.packages, args.here)
@@ -53,9 +53,9 @@ def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
     """What is to be made small. Raises ReproduceError, ConfigError, LakeError."""
     if not args.model:
         if args.inputs or args.backend:
-            raise ReproduceError("--inputs and --backend are of a model: name it with --model")
+            raise ReproduceError("--inputs and --backend need a model: name it with --model")
         if not args.key:
-            raise ReproduceError("what is to be made small? A row (run_id:case_id:backend), a seed, or --model")
+            raise ReproduceError("what is to be reduced? A row (run_id:case_id:backend), a seed, or --model")
         return parse(args.key, results)
     if args.key or not (args.inputs and args.backend):
         raise ReproduceError("--model takes --inputs (an .npz file) and --backend, and no key")
@@ -65,7 +65,7 @@ def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm minimise",
-        description="Make a failing case as small as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
+        description="Reduce a failing case as far as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
         "fewer of the cases that ran before it. Shows the minimal case and a script of at most 40 lines, which is first run "
         "in a clean environment; both are kept in the lake, with the text of an issue.",
         epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it no "
@@ -81,7 +81,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--strategy",
         default="shrink-all",
         metavar="NAME",
-        help=f"what is made smaller: {', '.join((*STRATEGIES, SEQUENCE))} (default: shrink-all)",
+        help=f"what to reduce: {', '.join((*STRATEGIES, SEQUENCE))} (default: shrink-all)",
     )
     parser.add_argument(
         "--budget",

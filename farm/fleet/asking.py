@@ -151,7 +151,7 @@ class Asking:
             if isinstance(said, Death):
                 child.close()
                 child = None
-                answer: dict[str, Any] = {"unavailable": f"while it was imported, {said.text}"}
+                answer: dict[str, Any] = {"unavailable": f"during its import, {said.text}"}
             elif isinstance(said, wire.Refused):
                 answer = {"unavailable": said.reason, "installs": said.installs}
             else:

@@ -245,7 +245,7 @@ class ChildProcess:
         if not status:
             status = Status.CRASH.value
             if code is None:
-                kind, story = "unkillable", "the process closed its pipe and does not end, a driver's call most likely"
+                kind, story = "unkillable", "the process closed its pipe and hangs, most likely in a driver call"
             elif code < 0:
                 kind = signal.Signals(-code).name
                 story = f"the process died of {kind}"

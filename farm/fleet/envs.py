@@ -44,11 +44,10 @@ _UNREACHED = re.compile(
 _WHERE = re.compile(r"^Using Python \S+ environment at: \S+ (?:error: )?")
 #: What to do, by what uv says of a package.
 _ADVICE = {
-    r"matching platform tag": "No wheel is for this machine's processor and system: name a version that has one, or an index "
-    "with such a wheel (--extra-index-url=URL among the backend's packages)",
-    r"matching Python (?:ABI|implementation|version)? ?tag": "No wheel is for this Python: name another with the key `python`",
-    r"there is no version of|was not found in the package registry": "Name a version that there is, or the index that has it "
-    "(--extra-index-url=URL among the backend's packages; one that answers 404 is passed over)",
+    r"matching platform tag": "No wheel for this machine's processor and system: name a version that has one, or an index with such a wheel (--extra-index-url=URL in the backend's packages)",
+    r"matching Python (?:ABI|implementation|version)? ?tag": "No wheel for this Python: name another with the key `python`",
+    r"there is no version of|was not found in the package registry": "Name an existing version, or the index that has it "
+    "(--extra-index-url=URL in the backend's packages; one that answers 404 is skipped)",
 }
 #: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
 _PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
@@ -193,8 +192,8 @@ def _locked(path: Path, patience: Patience) -> Iterator[None]:
                 if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
                     raise
                 raise EnvError(
-                    f"{path.parent} is on a file system without locks ({error.strerror}), and environments are built under one: mount it "
-                    "with them (Lustre: -o flock), or name another place in FARM_CACHE"
+                    f"{path.parent} is on a file system without locks ({error.strerror}), which building environments needs: mount it "
+                    "with locks (Lustre: -o flock), or set FARM_CACHE to another place"
                 ) from None
         yield
 
@@ -267,9 +266,9 @@ def _unreached(words: str) -> str:
         return ""
     why = words.rpartition("cause: ")[2]
     return (
-        f"the index {index[1]} cannot be reached ({why}). Name one that can be, in PIP_INDEX_URL or PIP_EXTRA_INDEX_URL or among "
-        "the backend's packages in the config (--extra-index-url=URL), or files in PIP_FIND_LINKS; or build where it can be, with "
-        "farm envs build, and copy the folder envs of the cache here"
+        f"the index {index[1]} cannot be reached ({why}). Name a reachable one in PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or the "
+        "backend's packages in the config (--extra-index-url=URL), or files in PIP_FIND_LINKS; or run farm envs build where it can "
+        "be reached, and copy the cache's folder envs here"
     )
 
 

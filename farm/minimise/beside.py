@@ -40,7 +40,7 @@ def _mutation(lines: list[str], form: Form, group: Group) -> Lines:
 def _aliasing(lines: list[str], form: Form, group: Group) -> Lines:
     told = [
         "shared = [(i, k) for i, a in enumerate(got) for k, x in enumerate(arrays) if np.may_share_memory(a, x)]",
-        'print("outputs and inputs in one piece of memory:", shared)',
+        'print("outputs and inputs share memory:", shared)',
         'raise SystemExit("wrong" if shared else 0)',
     ]
     return [], lines, told
@@ -76,7 +76,7 @@ def _batch(lines: list[str], form: Form, group: Group, error: str) -> Lines:
     given = torch_arrays(form) if form.kind == "torch" else form.arrays
     plain = all(x.strides is None for x in tensor_specs([form.args, form.kwargs]))
     if where is None or not plain or form.kind not in ("torch", "onnx"):
-        raise NoScript("no short script: the rows of its inputs cannot be told apart")
+        raise NoScript("no short script: its inputs have no rows to separate")
     place, count = map(int, where.groups())
     rows: list[Any] = [k for k, x in enumerate(given) if any(x is form.arrays[i] for i in form.batched)]
     names, sized = "arrays", list[str]()
@@ -110,8 +110,8 @@ def _process(lines: list[str], form: Form, group: Group) -> Lines:
 def _threads(lines: list[str], form: Form, group: Group) -> Lines:
     told = [_ONE_THREAD.sub(r"\g<1>THREADS", line) for line in lines]
     if told == lines:
-        raise NoScript("no short script: the number of threads is no line of it")
-    return _in_processes(told, (1, *THREADS), "with so many threads:")
+        raise NoScript("no short script: no line sets the number of threads")
+    return _in_processes(told, (1, *THREADS), "by number of threads:")
 
 
 def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Lines:

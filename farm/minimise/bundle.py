@@ -146,7 +146,7 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
         try:
             python = str(envs.build(Environment(tuple(packages)), minimal.cache))
         except envs.EnvError as error:
-            return "", f"none: its clean environment ({listed}) cannot be made: {error}"
+            return "", f"none: cannot build its clean environment ({listed}): {error}"
         with trial.written(text) as path:
             patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else 4)
             good, what = trial.check(path, outcome.row, patience_s, python, is_short)

@@ -64,7 +64,7 @@ class Runner:
         try:
             return row_of(list(rows_of(replace(job, run=(item,))))[-1])
         except CannotRun as error:
-            raise ReproduceError(f"the backend cannot be run any more: {error}") from None
+            raise ReproduceError(f"the backend no longer runs: {error}") from None
 
     def _after(self, wants: Wants) -> Row:
         """The row of a case that is run after others in a process of their own."""
@@ -132,7 +132,7 @@ def minimise(
     if told is None and sys.stderr.isatty():
         print(f"\r{' ' * 60}\r", end="", file=sys.stderr, flush=True)
     if isinstance(answer, Ended):
-        raise ReproduceError(f"nothing was made smaller: {answer.text}")
+        raise ReproduceError(f"nothing was reduced: {answer.text}")
     assert isinstance(answer, Minimised)
     return answer, time.monotonic() - began
 

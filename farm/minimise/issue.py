@@ -92,7 +92,7 @@ def _manner(record: Mapping[str, Any]) -> str:
         return (f"{status} result" if values else _WRONG.get(kind, f"{status} result")) + values
     words = {
         "crash": f"crash ({kind or _telling(_raised(outcome) or 'the process ends')})",
-        "timeout": "does not end",
+        "timeout": "hangs",
         "oom": "runs out of memory",
     }
     return words.get(status, status)
@@ -155,7 +155,7 @@ def _what(record: Mapping[str, Any]) -> str:
     if record["flaky"]:
         lines.append(f"It is intermittent: in new processes it failed {record['failed']} of {record['tried']} times.")
         if record.get("got") and record["got"] == record.get("expected"):
-            lines.append("The result below is of a run that did not fail.")
+            lines.append("The result below is from a run that passed.")
     return "\n\n".join(lines)
 
 

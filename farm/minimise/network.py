@@ -70,7 +70,7 @@ def _own(one: own.Own, form: Form) -> list[str]:
     file = load.load(name, one.root, ()).__file__
     inputs = next((x for x in one.files if _holds(x, form.arrays)), None)
     if not file or inputs is None:
-        raise NoScript("no short script: the network, or what it is given, is in no file any more")
+        raise NoScript("no short script: the network or its input is no longer in a file")
     return [
         *load_lines(file, one.root),
         f"net = module.{function}",

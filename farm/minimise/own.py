@@ -19,7 +19,7 @@ def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.La
     request = requests.new("", lake, backends=[backend], model=model, inputs=inputs, how="no-ray", dashboard=False)
     rows, record, missing = judged(request)
     if missing or rows.empty:
-        raise ReproduceError(f"{model} was not judged on {backend}: {missing or 'no row came of it'}")
+        raise ReproduceError(f"{model} was not judged on {backend}: {missing or 'it left no row'}")
     row = min(rows.to_dict("records"), key=lambda row: Status(row["status"]).facts.severity)
     print(f"run {record['run_id']}: {row['op']} is {row['status']} on {backend}", flush=True)
     if row["status"] == Status.INVALID:

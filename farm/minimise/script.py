@@ -322,7 +322,7 @@ _BREAKS = {
 def _broken(said: str, inputs: str, leaf: Leaf) -> list[str]:
     """Lines that say whether what came breaks the promise that a row was ``said`` to break. Raises NoScript."""
     if (what := said.partition(":")[0]) not in _BREAKS or math.prod(leaf.shape) > _PAIRED:
-        raise NoScript(f"no short script: what shows it is the long one ({said})")
+        raise NoScript(f"no short script: only the long script shows it ({said})")
     eps, smallest = EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype]
     return [
         f"# {said}",
@@ -363,7 +363,7 @@ def _judged(
     told = []
     for leaf in expected:
         if leaf.reference is None:
-            raise NoScript("no short script: an output is defined by its shape alone")
+            raise NoScript("no short script: an output is defined only by its shape")
         most = _allowed(leaf, row)
         told.append(
             f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference, any_nan=True)}, {_bound(most, writer)})"
@@ -406,9 +406,9 @@ def _at_border(expected: Sequence[Leaf], precision: str) -> list[str]:
     near = {leaf.dtype for leaf in expected if _reach(leaf) >= LARGEST.get(leaf.dtype, np.inf) / 2}
     narrow = LARGEST.get(precision, np.inf)
     if any(_reach(leaf) >= narrow / 2 for leaf in expected if narrow < LARGEST.get(leaf.dtype, 0.0)):
-        raise NoScript("no short script: a result is at the border of what the declared precision holds")
+        raise NoScript("no short script: a result is at the edge of what the declared precision holds")
     if len(near) > 1:
-        raise NoScript("no short script: results of several dtypes are at the border of overflow")
+        raise NoScript("no short script: results of several dtypes are at the edge of overflow")
     return [
         line
         for beyond in (LARGEST[dtype] * (1 + EPS[dtype]) for dtype in near)
@@ -468,7 +468,7 @@ def _by_rule(leaf: Leaf, op_class: OpClass, row: Mapping[str, Any]) -> np.ndarra
     if leaf.dtype == "str":
         return np.zeros(y.shape)
     if leaf.noise is not None and not np.isfinite(leaf.noise).all():
-        raise NoScript("no short script: what rounding does to a result has no bound, and the policy has no limit")
+        raise NoScript("no short script: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "absolute" and not is_inexact(leaf.dtype) and row["bound"] <= 1:
         return np.zeros(y.shape)  # integers are equal, or one apart
     rtol, atol = tolerance_of(leaf, op_class, declared_precision(row))
@@ -480,7 +480,7 @@ def _by_rule(leaf: Leaf, op_class: OpClass, row: Mapping[str, Any]) -> np.ndarra
 def _limit(row: Mapping[str, Any]) -> float:
     """The limit of a row. Raises NoScript where its policy has none."""
     if row["limit"] is None:
-        raise NoScript("no short script: it is judged by no limit")
+        raise NoScript("no short script: no limit judges it")
     return float(row["limit"])
 
 

@@ -55,7 +55,7 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     for why in record["why"]:
         line("note", why)
     if record["flaky"]:
-        line("flaky", f"in new processes it failed {record['failed']} of {record['tried']} times; there is no script")
+        line("flaky", f"failed {record['failed']} of {record['tried']} times in new processes; no script")
     if others := record.get("others"):
         line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
     line(
@@ -71,7 +71,7 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (folder / name).write_bytes(data)
-        line("written", ", ".join(str(folder / name) for name in files) or "nothing: there is no script")
+        line("written", ", ".join(str(folder / name) for name in files) or "nothing: no script")
 
 
 def off_by(outcome: Mapping[str, Any]) -> str:

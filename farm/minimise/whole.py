@@ -46,7 +46,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
     elif status not in SOUGHT:
         raise ReproduceError(
-            f"{key.case_id} is {status} on {key.backend}: only what failed or was imprecise can be made smaller; "
+            f"{key.case_id} is {status} on {key.backend}: only failed or imprecise cases can be reduced; "
             f"farm report --run {key.run_id} lists what failed"
         )
     case = versions.within(case, packages)
@@ -58,7 +58,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
             raise
         raise ReproduceError(f"{error}; the row is of {stored}: {versions.offered(case, stored)}") from None
     if (other := versions.another(case, found)) and not here:
-        raise ReproduceError(f"{other}, --here goes on with the one that is here")
+        raise ReproduceError(f"{other}, --here uses the installed one")
     return replace(case, row={**case.row, "runtime_version": found})
 
 

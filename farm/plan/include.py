@@ -82,7 +82,7 @@ def _reaches(
         and (others := [b.name for b in included if _takes(catalog, b)])
     ):
         refuse(
-            at, f"{others[0]} is an included file's; name it in the backends of this file to give it a catalog of this"
+            at, f"{others[0]} is an included file's; name it in this file's backends to give it a catalog of this file"
         )
 
 

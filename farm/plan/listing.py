@@ -113,7 +113,7 @@ def append(file: Path, known: KnownFailure) -> None:
         aside.write_text(after)
         try:
             if known_failures(aside) != [*there, known]:
-                raise ConfigError(f"{file}: it is no list with an entry in each item; add this by hand:\n{entry}")
+                raise ConfigError(f"{file}: not a list of one entry per item; add this by hand:\n{entry}")
             os.replace(aside, file)
         finally:
             aside.unlink(missing_ok=True)

@@ -144,8 +144,8 @@ class BackendConfig(_Model):
             return data | {"name": f"{like}@{version}"}
         if first:
             _requirement(first)
-        why = f"the first package, {first!r}, says no version (NAME==VERSION)" if first else "there are no packages"
-        raise ValueError(f"no name is given, and none can be made of {like} and a version: {why}; add a name")
+        why = f"the first package, {first!r}, has no version (NAME==VERSION)" if first else "there are no packages"
+        raise ValueError(f"no name is given, and none follows from {like} and a version: {why}; add a name")
 
     @pydantic.field_validator("packages")
     @classmethod
@@ -210,7 +210,7 @@ class KnownFailure(_Model):
     def _tells(cls, value: str) -> str:
         if value and not masked(value):
             raise ValueError(
-                f"{value!r} has only what errors that are alike differ in: numbers, paths, names in quotes; leave it out"
+                f"{value!r} has only parts in which similar errors differ: numbers, paths, quoted names; omit it"
             )
         return value
 
@@ -220,9 +220,7 @@ class KnownFailure(_Model):
         try:
             SpecifierSet(value if isinstance(value, str) else "")
         except InvalidSpecifier:
-            raise ValueError(
-                f'{value!r} are no versions as pip writes them, e.g. ">=1.20,<1.25" or "==1.31.*"'
-            ) from None
+            raise ValueError(f'{value!r} is not a pip version range, e.g. ">=1.20,<1.25" or "==1.31.*"') from None
         return value
 
     @pydantic.field_validator("expires", mode="before")
@@ -231,7 +229,7 @@ class KnownFailure(_Model):
         try:
             return str(datetime.date.fromisoformat(str(value))) if value else ""
         except ValueError:
-            raise ValueError(f"{value!r} is no day; write it as 2027-01-31") from None
+            raise ValueError(f"{value!r} is not a date; write 2027-01-31") from None
 
     @pydantic.model_serializer(mode="wrap")
     def _said(self, handler: Any) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def fuzzing(
     if not generated:
         raise ConfigError(
             f"{path}: catalogs: none is {GENERATED!r}, whose cases are generated: add {{name: {GENERATED}}}"
-            + "; cases of kernels of your own are drawn by farm run, with distributions: [fuzz]"
+            + "; for your own kernels, farm run draws cases with distributions: [fuzz]"
             * any(c.kernels for c in config.catalogs)
         )
     more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
@@ -145,7 +145,7 @@ def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Re
     )
     where = f"run {record.get('run_id')} cannot be resumed"
     if path and (name := configs.load(path).name) != record.get("name", name):
-        raise ConfigError(f"{where} with {path}: it is of the config {record['name']}; leave {path} out")
+        raise ConfigError(f"{where} with {path}: it is of the config {record['name']}; omit {path}")
     if missing := [key for key in ("config", "ops", "policy") if key not in record]:
         raise ConfigError(f"{where}: its record has no {missing[0]!r}; start a new run")
     try:

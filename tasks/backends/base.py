@@ -258,7 +258,7 @@ class Backend:
         """
         levels = self.levels()
         if len(levels) < 2:
-            raise Unsupported(f"{self.name} has no lower level of optimisation to be timed against")
+            raise Unsupported(f"{self.name} has no lower optimisation level to time against")
         name, level = next(iter(levels.items()))
         return Arm(f"{self.name}:{name}", level.build(form), form)
 

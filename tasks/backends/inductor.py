@@ -101,7 +101,7 @@ class Inductor(TorchEager):
 
             if importlib.util.find_spec("triton") is None:
                 own = " ".join(self.known.packages)
-                how = f"; a torch for this device brings it: name {own} among its packages" if own else ""
+                how = f"; a torch for this device includes it: add {own} to its packages" if own else ""
                 raise Unavailable(f"inductor needs triton on this device: it is not installed{how}")
         if self.target != "mps":
             self._try_compiled()

@@ -176,9 +176,7 @@ class Iree(Backend):
                 raise Unavailable(f"IREE's driver {self._target.driver} finds no device")
             at = _number(self._target.driver)
             if at >= len(found):
-                raise Unavailable(
-                    f"IREE's driver {self._target.driver} finds {len(found)} devices, and not number {at}"
-                )
+                raise Unavailable(f"IREE's driver {self._target.driver} finds {len(found)} devices, not number {at}")
             said.extend((driver.dump_device_info(found[at]["device_id"]), found[at]["name"]))
             return self.build(one_add()).run()[0]
 
@@ -275,7 +273,7 @@ def _taken(form: Form) -> list[np.ndarray]:
 
 
 def _not_run() -> list[Any]:
-    raise RuntimeError("code that was made ahead of time is not run")
+    raise RuntimeError("code made ahead of time is not run")
 
 
 # --- the device's runtime ---------------------------------------------------------------------------------------

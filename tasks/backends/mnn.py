@@ -162,7 +162,7 @@ class Mnn(Backend):
 def _fail(who: str, said: list[str], error: Exception | None = None) -> NoReturn:
     """Raise Unsupported or RuntimeError with what MNN printed and, of a SystemError, what Python was told beneath it."""
     beneath = [str(error.__cause__ or error)] if error else []
-    words = f"{who}: {' '.join(_NOISE.sub('', ' '.join([*said, *beneath])).split()) or 'it does not say why'}"
+    words = f"{who}: {' '.join(_NOISE.sub('', ' '.join([*said, *beneath])).split()) or 'no reason given'}"
     raise (Unsupported if _NOT_SUPPORTED.search(words) else RuntimeError)(words) from error
 
 

@@ -253,9 +253,7 @@ C_COMPILER = Need("C compiler (clang)", _clang, {"apt-get": "clang", "dnf": "cla
 CXX_COMPILER = Need("C++ compiler (g++)", _cxx, {"apt-get": "g++", "dnf": "gcc-c++", "pacman": "gcc"})
 #: What Triton builds the part with that launches its kernels.
 ANY_C_COMPILER = Need("C compiler (gcc)", _cc, {"apt-get": "gcc", "dnf": "gcc", "pacman": "gcc"})
-PYTHON_HEADERS = Need(
-    "header of Python (Python.h)", _python_headers, {"apt-get": "python3-dev", "dnf": "python3-devel"}
-)
+PYTHON_HEADERS = Need("Python header (Python.h)", _python_headers, {"apt-get": "python3-dev", "dnf": "python3-devel"})
 GNU_OPENMP = Need(
     "OpenMP library (libgomp.so.1)",
     library("libgomp.so.1", lambda: _files([os.path.join(os.environ.get(LENT, "/nowhere"), "libgomp.so.1")])),

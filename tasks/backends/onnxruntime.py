@@ -151,7 +151,7 @@ class OnnxRuntime(Backend):
         listed but does not work (in ORT's words).
         """
         if self.device == "dml" and sys.platform != "win32":
-            raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
+            raise Unavailable(f"DirectML is part of Windows; this is {platform.system()}")
         with importing("onnxruntime"):
             import onnxruntime as ort
         self._find_provider(ort)
@@ -171,7 +171,7 @@ class OnnxRuntime(Backend):
             if cause := _NOT_LOADED.search(text):
                 return f"{cause[1]} cannot be loaded: {cause[2].strip()}"
             if refused := _ADAPTER_REFUSED.findall(text):
-                return f"no Vulkan driver is good enough: {'; '.join(refused)}"
+                return f"no suitable Vulkan driver: {'; '.join(refused)}"
             return _ASSERTION.sub("", str(error))
 
         precision = self._compute_precision()
@@ -210,10 +210,10 @@ class OnnxRuntime(Backend):
                 # Other providers see those alone that the vendor's variable names.
                 at = device_number() if self.device == "webgpu" else 0
                 if at >= len(devices):
-                    raise Unavailable(f"the plugin {library} offers {len(devices)} devices, and not number {at}")
+                    raise Unavailable(f"the plugin {library} offers {len(devices)} devices, not number {at}")
                 self._provider, self._devices, self._found = wanted, devices[at : at + 1], True
                 return
-            missing = f"; the plugin {library} was loaded and offers no device on this machine"
+            missing = f"; the plugin {library} was loaded but offers no device here"
         available = ort.get_available_providers()
         by_name = {x.lower(): x for x in available}
         if wanted.lower() in by_name:

@@ -75,7 +75,7 @@ _DRIVERS = {
         lambda: "",
         {"apt-get": "intel-opencl-icd", "dnf": "intel-compute-runtime", "pacman": "intel-compute-runtime"},
     ),
-    "NPU": Need("Intel's driver of it (https://github.com/intel/linux-npu-driver)", lambda: ""),
+    "NPU": Need("Intel's NPU driver (https://github.com/intel/linux-npu-driver)", lambda: ""),
 }
 
 #: The property of an NPU that says it (openvino/runtime/intel_npu/properties.hpp); a GPU has none.
@@ -175,7 +175,7 @@ class OpenVino(Backend):
         nodes = BY_LABEL[self.device_vendor].files
         if not any(map(glob.glob, nodes)):  # a driver brings nothing where there is no device
             return Unavailable(f"{said}; there is no {' and no '.join(nodes)} here")
-        return Missing([_DRIVERS[kind]], f"{said}; {_DRIVERS[kind].what} is not there, or its device may not be opened")
+        return Missing([_DRIVERS[kind]], f"{said}; {_DRIVERS[kind].what} is missing, or access to its device is denied")
 
     def _possible(self, core: Any) -> dict[str, Any]:
         """What is asked of the device, without what it cannot be asked: a precision that it has not (an NPU has no float32),

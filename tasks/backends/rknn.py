@@ -76,7 +76,7 @@ class Rknn(Backend):
                 f"rknn-toolkit2 is made for Linux on x86-64 and ARM64, not for {sys.platform} on {platform.machine()}"
             )
         if self.emulated and platform.machine().lower() == "aarch64":
-            raise Unavailable("the simulator of rknn-toolkit2 is only made for x86-64")
+            raise Unavailable("rknn-toolkit2's simulator is for x86-64 only")
         try:
             with captured([]):
                 import rknn.api  # noqa: F401
@@ -207,6 +207,6 @@ def _refusal(step: str, said: str) -> Exception:
     lines = _RAISED.findall(plain)[-1:] or [
         x for x in _ERROR_LINE.findall(plain) if "====" not in x and "Traceback" not in x
     ]
-    words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "it did not say why"
+    words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "no reason given"
     text = f"{step} failed: {words}"
     return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)

@@ -69,4 +69,4 @@ class TensorRtRtx(TensorRt):
 
 
 def _not_run() -> list[Any]:
-    raise RuntimeError("an engine that was built ahead of time is not run")
+    raise RuntimeError("an engine built ahead of time is not run")

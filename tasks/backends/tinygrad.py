@@ -108,9 +108,7 @@ class Tinygrad(Backend):
         kind = device.partition(".")[0]
         self.device_vendor = str(options.get("device_vendor", _DEVICE_VENDORS.get(kind, kind)))
         if self.device_vendor and self.device_vendor not in vendors.BY_LABEL:
-            raise ValueError(
-                f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}"
-            )
+            raise ValueError(f"backend {name}: no vendor {self.device_vendor!r}; known: {', '.join(vendors.BY_LABEL)}")
         self.resource = vendors.resource_of(self.device_vendor)
         if kind == "cl" or (kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang"):
             self.needs, more = _NEEDS[kind]

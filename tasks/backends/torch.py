@@ -367,17 +367,17 @@ def _visible(vendor: str) -> str:
     """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
     names = BY_LABEL[vendor].heeded(os.environ) if vendor in BY_LABEL else ()
     told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
-    return f" ({told}: name what is there, or unset it)" if told else ""
+    return f" ({told}: name what exists, or unset it)" if told else ""
 
 
 def _advised(error: BaseException) -> str:
     """The first line of an error, and what to do where the wheel is not for this driver or this device."""
     said = _line(error)
     for words, what in (
-        (r"too old|driver version is insufficient", "; or name a torch for this driver among its packages"),
+        (r"too old|driver version is insufficient", "; or add a torch for this driver to its packages"),
         (
             r"no kernel image|NoBinaryForGpu|invalid device function|was built for \d+ devices?",
-            "; this torch has no code for this device: name one that has among its packages",
+            "; this torch has no code for this device: add one that has to its packages",
         ),
     ):
         said = said.rstrip(".") + what if re.search(words, said) else said

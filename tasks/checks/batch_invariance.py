@@ -41,8 +41,8 @@ class BatchInvariance(Derived):
 
     name = "batch_invariance"
     about = (
-        "a row alone and in batches of 2, 17, 33, 128 and 257, first, in the middle and last, gives the same bytes; of ops of which "
-        "float64 says that they compute each row by itself"
+        "a row gives the same bytes alone and in batches of 2, 17, 33, 128 and 257, first, in the middle and last; for ops that "
+        "compute each row independently in float64"
     )
     of_model = False
     exported = True

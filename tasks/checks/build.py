@@ -5,7 +5,7 @@ from tasks.checks.base import Check
 
 class Build(Check):
     name = "build"
-    about = "a program is made and not run, for backends that only compile"
+    about = "a program is built, not run, for backends that only compile"
     runs = False
 
     @property

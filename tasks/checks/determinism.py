@@ -23,7 +23,7 @@ class Determinism(Check):
     compiled or measured at the start differs there. ``flags``: how many runs were compared, and in how many processes."""
 
     name = "determinism"
-    about = "the same bytes in three runs, and in another process"
+    about = "the same bytes in three runs and in another process"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
@@ -44,7 +44,7 @@ class Threads(Check):
     divided among threads is rounded elsewhere."""
 
     name = "threads"
-    about = "the same bytes with one thread, two and four, of runtimes that take a number of threads"
+    about = "the same bytes with one, two and four threads, for runtimes that take a thread count"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def fits(self, backend: Backend) -> bool:
@@ -64,5 +64,5 @@ class Threads(Check):
 def _elsewhere(form: Form, threads: int = 1) -> Sequence[Any]:
     """The same sample, run by another process. Raises Unsupported where there can be none."""
     if form.elsewhere is None:
-        raise Unsupported("this backend is no config's: another process cannot be given it")
+        raise Unsupported("this backend is of no config: another process cannot get it")
     return form.elsewhere(threads)

@@ -13,8 +13,8 @@ from tasks.model import Form, Program
 class Backward(Check):
     name = "backward"
     about = (
-        "the gradient of an op's inputs; of a model a training step in float32: its loss, the gradient of every parameter, "
-        "one step of the optimiser"
+        "the gradient of an op's inputs; for a model, a training step in float32: its loss, every "
+        "parameter's gradient, one optimiser step"
     )
     prepared = True
     gradient = True
@@ -33,7 +33,7 @@ class DoubleBackward(Check):
 
 class Amp(Backward):
     name = "amp"
-    about = "the training step of a model under autocast to the dtype, judged in that dtype's precision"
+    about = "a model's training step under autocast to the dtype, judged in that dtype's precision"
 
     def precision(self, dtype: str) -> str:
         return dtype

@@ -25,7 +25,7 @@ class Graph(Check):
     ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at most, which is no fault."""
 
     name = "graph"
-    about = "a captured run (CUDA graphs) replayed on changed inputs gives what the eager run gives on them"
+    about = "a captured run (CUDA graphs), replayed on changed inputs, matches the eager run on them"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def fits(self, backend: Backend) -> bool:
@@ -61,7 +61,7 @@ class Graph(Check):
                 break
         if not told:
             raise Vacuous(
-                "its outputs do not depend on the inputs that can be changed: a replay that heeds none would pass"
+                "its outputs do not depend on inputs that can be changed: a replay that ignores them would pass"
             )
         last = copied(replay(form.arrays))
         program.columns = program.columns | {APART: worst}

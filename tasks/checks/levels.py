@@ -35,8 +35,8 @@ class Levels(Check):
 
     name = "levels"
     about = (
-        "the outputs at each level of optimisation, from none to the one that is asked for: the first that is off, in both "
-        "of two runs, is the culprit (ORT, OpenVINO, inductor, JAX, TensorRT)"
+        "the outputs at each optimisation level, from none to the one asked for: the first level that is off in both of "
+        "two runs is the culprit (ORT, OpenVINO, inductor, JAX, TensorRT)"
     )
 
     def fits(self, backend: Backend) -> bool:
@@ -49,7 +49,7 @@ class Levels(Check):
         """
         levels = backend.levels()
         if len(levels) < 2:
-            raise Unsupported(f"{backend.name} has no levels of optimisation that could be asked for")
+            raise Unsupported(f"{backend.name} has no optimisation levels to choose from")
         last = list(levels)[-1]
         steps: dict[str, Callable[[], Sequence[Any]]] = {}
         top: Program | None = None

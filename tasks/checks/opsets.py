@@ -12,7 +12,7 @@ class Opsets(Derived):
 
     name = "opsets"
     about = (
-        "the model converted to opsets 15 to 19, 21 and 23, each a sample of that number: the converted graph is the same in "
+        "the model converted to opsets 15 to 19, 21 and 23, one sample each: the converted graph is the same in "
         "float64, else the converter is the culprit"
     )
     numbers = (15, 16, 17, 18, 19, 21, 23)

@@ -15,7 +15,7 @@ class Quantized(Derived):
 
     name = "quantized"
     about = (
-        "a float32 model in INT8 (static, calibrated on its own inputs) and in float16, as ONNX Runtime's tools make them: "
-        "against that very graph in float64, in steps of its scales; column `loss`: what it lost against the float32 model"
+        "a float32 model in INT8 (static, calibrated on its own inputs) and in float16, made by ONNX Runtime's tools: compared "
+        "with that same graph in float64, in steps of its scales; column `loss`: the loss against the float32 model"
     )
     numbers = tuple(KINDS)

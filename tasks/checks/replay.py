@@ -24,7 +24,7 @@ class Replay(Check):
     """
 
     name = "replay"
-    about = "the same bytes three times, after a run on other inputs, and beside a thread that runs on other inputs"
+    about = "the same bytes three times, after a run on other inputs, and while a thread runs on other inputs"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:

@@ -36,8 +36,8 @@ class RoundTrip(Derived):
 
     name = "roundtrip"
     about = (
-        "torch to ONNX to the runtime, and exported again: the graph is the module in float64, else the exporter is the culprit; "
-        "column `torch_diff`: the largest difference to torch itself in the same process"
+        "torch to ONNX to the runtime, and exported again: the graph equals the module in float64, else the exporter is the "
+        "culprit; column `torch_diff`: the largest difference from torch in the same process"
     )
     numbers = (ONCE, AGAIN)
 

@@ -38,8 +38,8 @@ class Shapes(Derived):
 
     name = "shapes"
     about = (
-        "a model with open dimensions at its own size, grown, shrunk and back, in one program, against programs made for each "
-        "size: what is right in those and wrong in that is the culprit"
+        "a model with open dimensions, in one program at its own size, grown, shrunk and back, against a program for each size: "
+        "a size that only the one program gets wrong is the culprit"
     )
     any_size = True
 

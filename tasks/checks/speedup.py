@@ -47,8 +47,8 @@ class Speedup(Check):
 
     name = "speedup"
     about = (
-        "how many times as fast as eager torch (or the runtime's lowest level), with an interval and a null arm; right on "
-        "inputs that change from run to run"
+        "speedup over eager torch (or the runtime's lowest level), with an interval and a null arm; right on inputs that "
+        "change from run to run"
     )
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 

@@ -12,8 +12,8 @@ class Switch(Check):
 
     name = "switch"
     about = (
-        "of a backend that declares a coarser precision (TF32, bfloat16): its products are off by more than the dtype's own limit, "
-        "and within the declared one's"
+        "for a backend that declares a coarser precision (TF32, bfloat16): its products exceed the dtype's own limit, but not the "
+        "declared precision's"
     )
     without = tuple(x for x in OpClass if x is not OpClass.CONTRACTION)
     effect = True

@@ -30,12 +30,12 @@ class Variant(Check):
 
 class Out(Variant):
     name = "out"
-    about = "an op of torch called with out=, a tensor with gaps in it (none where it is compiled): its outputs, as written there"
+    about = "a torch op called with out=, a tensor with gaps (without gaps if compiled): the outputs written there"
 
 
 class InPlace(Variant):
     name = "inplace"
-    about = "the variant of an op of torch that writes to its first argument: that argument, as it is then"
+    about = "the variant of a torch op that writes to its first argument: that argument afterwards"
 
 
 class Method(Variant):

@@ -244,7 +244,7 @@ class GraphCase:
             return list(graph.run(dict(zip(names, given, strict=True))).values())
 
         if not places or not by_row(reference, arrays, places):
-            raise Unfit("no input has rows that are computed each by itself")
+            raise Unfit("no input has rows computed independently")
         return places
 
     def _expected(self) -> tuple[list[Leaf], OpClass]:

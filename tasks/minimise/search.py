@@ -110,26 +110,26 @@ def search(
     failed, tried, row = yield from _again(first, Ask(fresh=True, patient=True), wanted, FIRST)
     if not failed:
         return (yield from _in_sequence(first, stored, earlier, row))
-    flaky = (f"run again by itself it failed {failed} of {tried} times",) if failed < tried else ()
+    flaky = (f"rerun alone it failed {failed} of {tried} times",) if failed < tried else ()
     if strategy == SEQUENCE:
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, "it fails by itself"))
     try:
         case = start()
         _, sample = case.made()
     except Unfit as error:
-        left = f"it is left as it is: {error}"
+        left = f"left as is: {error}"
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
     in_parts = yield from first.run(Ask(case))
     own = Failure.of(in_parts, sample.expected, case.names)
     if not _alike(wanted, own):
-        left = f"it is left as it is: by the reference of its parts it is {own.status} {own.kind}".rstrip()
+        left = f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip()
         alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
         return replace(alone, by_parts=own.status)
     why = list(flaky)
     hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
     ended = yield from _ended(hunt, tuple(why), triggers)
     if not ended.failed and wanted.status == Status.TIMEOUT:
-        left = "made smaller it ends, if late: it is left as it is"
+        left = "left as is: when reduced it ends, if late"
         return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
@@ -144,7 +144,7 @@ def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
     try:
         yield from STRATEGIES[strategy](hunt)
     except Spent:
-        why.append(f"the budget of {budget} runs is used up: it may be smaller still")
+        why.append(f"the budget of {budget} runs is used up: it may not be minimal")
     hunt.budget = budget
     return hunt
 
@@ -182,23 +182,19 @@ def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Mini
         why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
         if Status(row.status).failed:
             was, now = (f"{x.status} {x.kind} {x.stage}".strip() for x in (hunt.wanted, row))
-            raise NotFailing(
-                f"run again by itself it is {now}{why}, where it was {was}: is something kept from call to call?"
-            )
-        raise NotFailing(f"run again by itself it is {row.status}{why}: it does not fail any more")
+            raise NotFailing(f"rerun alone it is {now}{why}, not {was}: is something kept from call to call?")
+        raise NotFailing(f"rerun alone it is {row.status}{why}: it no longer fails")
     try:
         found = yield from hunt.run(Ask(before=tuple(range(earlier)), fresh=True))
         if not hunt.wanted.again(Failure.of(found)):
             raise NotFailing(
-                f"run again it is {row.status}, also after the {earlier} cases that were run before it: it does not fail any more"
+                f"rerun it is {row.status}, also after the {earlier} cases that ran before it: it no longer fails"
             )
         before = yield from parts.fewer_before(hunt, earlier)
         failed, tried, row = yield from _again(hunt, Ask(before=before, fresh=True), hunt.wanted, LAST)
     except Spent:
-        raise NotFailing(
-            "it does not fail by itself, and the budget was used up looking for the cases it takes"
-        ) from None
-    why = f"by itself it does not fail: it takes {len(before)} of the {earlier} cases that were run before it"
+        raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
+    why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
     return Minimal(None, hunt.wanted, row, hunt.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 

@@ -52,7 +52,7 @@ class Minimiser:
         except NotFailing as error:
             return Minimised(error=str(error))
         except Spent:
-            return Minimised(error=f"{self._command.budget} runs are too few to run it again and make it smaller")
+            return Minimised(error=f"{self._command.budget} runs are too few to rerun and reduce it")
         return self._wants(asked)
 
     def _wants(self, asked: Ask) -> Wants:

@@ -20,6 +20,6 @@ KIND_ZERO = "zero sign"
 OF_INVALID: dict[str, str] = {
     "": "The case cannot be made or widened to float64, or the reference raises.",
     KIND_ORACLE: "Two oracles disagree, or the noise floor of a model is not finite.",
-    KIND_SUSPECT: "A generated case with whose reference nobody independent stands (until it had a name of its own: `oracle`).",
-    KIND_SPEC: "What a generated case asks, the specification leaves open.",
+    KIND_SUSPECT: "A generated case whose reference nothing independent confirms (formerly also `oracle`).",
+    KIND_SPEC: "The specification leaves open what a generated case asks.",
 }

@@ -73,22 +73,20 @@ class Row:
     digest: str | None = column("string", "case", "SHA-256 of the inputs' bytes, first 16 hex digits")
     shapes: str | None = column("string", "case", "shapes of the input tensors")
     weak: bool | None = column(
-        "bool", "case", "it is no evidence: a constant output, or nearly any, would have passed this sample"
+        "bool", "case", "no evidence: a constant output, or nearly any, would have passed this sample"
     )
     excused: float | None = column(
         "float64",
         "case",
-        "share of the result that the limit does not ask for, as rounding the inputs moves it so far",
+        "share of the result that the limit excuses, because rounding the inputs moves it so far",
         "1",
     )
-    licence: str | None = column("string", "case", "of a model: the licence of its weights, or of what defines it")
+    licence: str | None = column("string", "case", "models: the licence of the weights, or of what defines the model")
     unobserved: str | None = column(
-        "string",
-        "case",
-        "of a model: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none",
+        "string", "case", "models: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none"
     )
     choices: tuple[int, ...] | None = column(
-        "list<int64>", "case", "of a generated case: the choices that made it, of which it can be made again"
+        "list<int64>", "case", "generated cases: the choices that made one and can make it again"
     )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
@@ -103,25 +101,25 @@ class Row:
         "string",
         "outcome",
         "what is to blame: exporter, optimiser PASS, precision NAME, node NAME (OP), window FIRST..LAST, fusion, a level of "
-        "optimisation, a converter, …; empty: nothing, or not known",
+        "optimisation, a converter, …; empty: nothing or unknown",
     )
     probe_effect: str | None = column(
         "string",
         "outcome",
-        "what asking for all tensors of a failing model did to its outputs: same, changed, healed; empty where it does "
-        "not run then",
+        "what requesting all tensors of a failing model did to its outputs: same, changed, healed; empty if it does not "
+        "run then",
     )
     node_units: tuple[float, ...] | None = column(
         "list<float32>",
         "outcome",
-        "own error units of each node of a failing model, in the graph's order; NaN for a node that was not judged",
+        "own error units of each node of a failing model, in graph order; NaN for a node not judged",
         "1",
     )
     crash_after: str | None = column(
         "string",
         "outcome",
-        "of a case that killed its process, and does not where it is the first one: kind and stage of that crash, and the case_ids "
-        "of the earlier cases that it takes, as JSON",
+        "cases that killed their process, but not when run first: kind and stage of that crash, and the case_ids of the "
+        "earlier cases needed, as JSON",
     )
     cause: str | None = column(
         "string",
@@ -139,38 +137,38 @@ class Row:
         "largest |actual − reference| in units in the last place of the output dtype, or of compute_precision if coarser",
         "ulp",
     )
-    rmse: float | None = column("float64", "metrics", "root of the mean squared error", "as the output")
+    rmse: float | None = column("float64", "metrics", "root mean squared error", "as the output")
     error_units: float | None = column(
         "float64", "metrics", "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"
     )
     strict_units: float | None = column(
-        "float64", "metrics", "of a model: error_units with each element's own noise floor, not its row's", "1"
+        "float64", "metrics", "models: error_units with each element's own noise floor, not its row's", "1"
     )
     noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
     loss: float | None = column(
         "float64",
         "metrics",
-        "what quantising cost: root mean square of the quantised graph's outputs less the float32 model's, both in float64, "
+        "cost of quantising: root mean square of the quantised graph's outputs minus the float32 model's, both in float64, "
         "over that of the float32 model's",
         "1",
     )
     torch_diff: float | None = column(
         "float64",
         "metrics",
-        "check roundtrip: largest difference to what torch itself gave in the same process and dtype",
+        "check roundtrip: largest difference from torch's own result in the same process and dtype",
         "as the output",
     )
     limit: float | None = column(
-        "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
+        "float64", "metrics", "threshold applied to error_units or, for exact and elementary ops, max_ulp", "1"
     )
     loss_divergence: float | None = column(
-        "float64", "metrics", "of a training step: |loss − reference| / |reference|", "1"
+        "float64", "metrics", "training steps: |loss − reference| / |reference|", "1"
     )
     gradient_divergence: float | None = column(
-        "float64", "metrics", "of a training step: ‖gradients − reference‖ / ‖reference‖, all parameters together", "1"
+        "float64", "metrics", "training steps: ‖gradients − reference‖ / ‖reference‖, all parameters together", "1"
     )
     nonfinite: int | None = column("int64", "metrics", "elements with a misplaced NaN or Inf")
-    second_oracle: str | None = column("string", "metrics", "a further oracle that computed the expected output")
+    second_oracle: str | None = column("string", "metrics", "another oracle that computed the expected output")
     second_units: float | None = column(
         "float64", "metrics", "the result against that oracle, as error_units or max_ulp", "1"
     )
@@ -178,16 +176,16 @@ class Row:
     output_digest: str | None = column(
         "string",
         "metrics",
-        "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result",
+        "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for identical results",
     )
     decisions: int | None = column(
-        "int64", "metrics", "of a model whose outputs have a stated meaning: arg-maxes, or numbers against a threshold"
+        "int64", "metrics", "models whose outputs have a stated meaning: arg-maxes, or numbers against a threshold"
     )
     flips: int | None = column(
-        "int64", "metrics", "decisions other than the reference's, though its margin is wider than the limit allows for"
+        "int64", "metrics", "decisions unlike the reference's although its margin exceeds what the limit allows"
     )
-    ties: int | None = column("int64", "metrics", "other decisions, of a margin within the limit: either is right")
-    flip_units: float | None = column("float64", "metrics", "the largest margin of a decision that is another one", "1")
+    ties: int | None = column("int64", "metrics", "differing decisions, margin within the limit: either is right")
+    flip_units: float | None = column("float64", "metrics", "the largest margin of a differing decision", "1")
     divergence: float | None = column(
         "float64", "metrics", "largest Kullback-Leibler divergence of logits or probabilities from the reference", "nat"
     )
@@ -197,7 +195,7 @@ class Row:
     signature: tuple[float, ...] | None = column(
         "list<float32>",
         "metrics",
-        "of a result outside the limit, at most 16 signed errors: of each element, or the smallest and largest of runs of elements",
+        "results outside the limit, at most 16 signed errors: of each element, or the smallest and largest of runs of elements",
         "1",
     )
     mismatched: int | None = column(
@@ -207,41 +205,41 @@ class Row:
     bias: float | None = column(
         "float64",
         "metrics",
-        "of a contraction, reduction or normalisation: mean signed error in error units, by the number line or by the result's sign",
+        "contractions, reductions, normalisations: mean signed error in error units, by the number line or by the result's sign",
         "1",
     )
-    bias_sigmas: float | None = column("float64", "metrics", "by how many standard errors the bias is not 0", "1")
+    bias_sigmas: float | None = column("float64", "metrics", "how many standard errors the bias is from 0", "1")
     zero_signs: int | None = column(
         "int64",
         "metrics",
-        "zeros of another sign than the exact result, of ops whose definition fixes it (IEEE 754, annex F of C); null of others",
+        "zeros whose sign differs from the exact result, for ops whose definition fixes it (IEEE 754, C annex F); else null",
     )
     breaks: str | None = column(
         "string",
         "outcome",
-        "of an exhaustive case: what mathematics promises of the op and its results break (order, symmetry, a bound, an exact point), "
+        "exhaustive cases: mathematical properties of the op that its results break (order, symmetry, a bound, an exact point), "
         "with the inputs that show it",
     )
     profile: str | None = column(
         "string",
         "metrics",
-        "of an exhaustive case: a letter for each of 128 equal shares of the finite inputs in ascending order, the largest error there; a: at "
-        "most an eighth of an ulp, each letter twice as much, z: a NaN or Inf out of place",
+        "exhaustive cases: a letter for the largest error in each of 128 equal shares of the finite inputs, in ascending order; "
+        "a: at most an eighth of an ulp, each letter doubles it, z: a misplaced NaN or Inf",
     )
     beyond: int | None = column(
-        "int64", "metrics", "of a result outside the limit: elements beyond it, misplaced NaN and Inf included"
+        "int64", "metrics", "results outside the limit: elements beyond it, misplaced NaN and Inf included"
     )
     worst: str | None = column(
         "string",
         "metrics",
-        "of a result outside the limit: the element furthest off, for what was expected, and its place; of an exhaustive case "
-        "with its input",
+        "results outside the limit: the worst element, what was expected, and its place; exhaustive cases: also the "
+        "input",
     )
     apart_units: float | None = column(
         "float64",
         "metrics",
-        "checks of the same bytes (determinism, threads, batch_invariance, replay): the largest |a - b| ÷ (ε·max(|a|, |b|, root "
-        "mean square of the output)) of two results that differ; 0: none do",
+        "same-bytes checks (determinism, threads, batch_invariance, replay): the largest |a - b| ÷ (ε·max(|a|, |b|, root mean "
+        "square of the output)) of two results that differ; 0: none do",
         "1",
     )
     classic: bool | None = column(
@@ -252,16 +250,16 @@ class Row:
         "string", "case", "who computed the expected output: float64, numpy-float64, stored, metadata, …"
     )
     compute_precision: str | None = column(
-        "string", "outcome", "precision the backend was asked to compute in; the dtype where it declares none"
+        "string", "outcome", "precision the backend was asked to compute in; the dtype if it declares none"
     )
     unasked: str | None = column(
         "string",
         "outcome",
-        "coarser precision that it was computed in though nobody asked for it: the runtime says so (and it is judged in it), "
-        "or a model's errors tell (and it is not)",
+        "coarser precision that it was computed in without being asked: the runtime says so (and it is judged in it), "
+        "or a model's errors show it (and it is not)",
     )
     placement: str | None = column(
-        "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" where no device was used'
+        "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" if no device was used'
     )
     prepare_ms: float | None = column(
         "float64", "times", "time to make inputs, reference and noise floor (once for all backends)", "ms"
@@ -269,14 +267,13 @@ class Row:
     build_ms: float | None = column("float64", "times", "time to build or compile", "ms")
     run_ms: float | None = column("float64", "times", "time of the measured call", "ms")
     speedup: float | None = column(
-        "float64",
-        "times",
-        "check speedup: times as fast as the eager arm that the flags name, the median of pairs",
-        "1",
+        "float64", "times", "check speedup: speedup over the eager arm that the flags name, median of pairs", "1"
     )
-    speedup_low: float | None = column("float64", "times", "lower end of its interval of confidence 99.9 %", "1")
+    speedup_low: float | None = column("float64", "times", "lower end of its 99.9 % confidence interval", "1")
     speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
-    speedup_cpu: float | None = column("float64", "times", "the same of CPU time, which other processes move less", "1")
+    speedup_cpu: float | None = column(
+        "float64", "times", "the same by CPU time, which other processes affect less", "1"
+    )
     speedup_cpu_low: float | None = column("float64", "times", "lower end of its interval", "1")
     speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
     #: In seconds since the epoch.

@@ -111,7 +111,7 @@ def kills(folder: Path, size: Size) -> Result:
         figures,
         f"{sum(killed.values())} SIGKILLs ({', '.join(f'{n} {kind}' for kind, n in sorted(killed.items()))}) in "
         f"{figures['runs']:.0f} runs of {len(expected)} rows: {figures['lost']:.0f} rows lost, "
-        f"{figures['doubled']:.0f} doubled, {figures['other status']:.0f} of another status than in peace (bound: 0)",
+        f"{figures['doubled']:.0f} doubled, {figures['other status']:.0f} with a changed status (bound: 0)",
     )
 
 

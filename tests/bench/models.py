@@ -49,9 +49,7 @@ def top50(folder: Path, size: Size) -> Result:
         cells = some["status"].isin(PASSED_STATUSES).groupby([some["op"], some["variant"]]).all()
         figures |= {f"{backend} {dtype} cells": len(cells), f"{backend} {dtype} right": int(cells.sum())}
         words.append(f"{backend} {dtype} {int(cells.sum())} of {len(cells)} cells right")
-    return Result(
-        figures, f"{figures['operations']} operations: {'; '.join(words)}; a GPU that is not there has no column"
-    )
+    return Result(figures, f"{figures['operations']} operations: {'; '.join(words)}; an absent GPU has no column")
 
 
 def roundtrip(folder: Path, size: Size) -> Result:

@@ -164,5 +164,5 @@ def _result(tally: Tally) -> Result:
     return Result(
         figures,
         f"{tally.counts['samples']} samples, {tally.counts['weak samples']} weak: {'; '.join(parts)}; healthy within "
-        f"{tally.largest:.3g} units; {failed} outputs not had, since the runtime fails by itself",
+        f"{tally.largest:.3g} units; {failed} outputs missing: the runtime itself fails",
     )

@@ -132,7 +132,7 @@ LINES: list[tuple[str, str]] = [
     ("harvest", "the following arguments are required: --out"),
     ("harvest --out {d}/new", "name models of the catalog (basic_pitch, "),
     ("harvest ppocr --out {d}/new", "the catalog models has no 'ppocr'; did you mean ppocr_"),
-    ("harvest resnet50 --samples 0 --out {d}/new", "--samples: 0 is none; at least 1"),
+    ("harvest resnet50 --samples 0 --out {d}/new", "--samples: at least 1, not 0"),
     ("harvest resnet50 --mib 0 --out {d}/new", "--mib: 0 is no room"),
     ("harvest resnet50 --mib nan --out {d}/new", "--mib: nan is no room"),
     ("harvest resnet50 --mib much --out {d}/new", "invalid float value: 'much'"),
@@ -169,7 +169,7 @@ LINES: list[tuple[str, str]] = [
     ("gradcheck", "name an op, or ask for --table"),
     ("gradcheck nothing", "nothing"),
     ("gradcheck softmx", "softmax"),
-    ("gradcheck softmax --samples 0", "--samples: 0 is none"),
+    ("gradcheck softmax --samples 0", "--samples: at least 1, not 0"),
     ("gradcheck softmax --dtype flaot64", "flaot64"),
     ("gradcheck softmax --backend trch-cpu", "trch-cpu"),
     ("gradcheck --table --results {d}/empty", "no runs in"),
@@ -216,8 +216,8 @@ CONFIGS: list[tuple[str, str]] = [
     ("catalogs: [torch]\nbackends: [{like: ort-cpu}]\n", "2:12: backends.0: no name is given"),
     (
         "catalogs: [torch]\nbackends: [{like: ort-cpu, packages: [onnxruntime]}]\n",
-        "2:12: backends.0: no name is given, and none can be made of ort-cpu and a version: the first package, "
-        "'onnxruntime', says no version (NAME==VERSION); add a name",
+        "2:12: backends.0: no name is given, and none follows from ort-cpu and a version: the first package, "
+        "'onnxruntime', has no version (NAME==VERSION); add a name",
     ),
     (
         "catalogs: [torch]\nbackends: [{like: ort-cpu, packages: ['= =']}]\n",

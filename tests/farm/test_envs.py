@@ -128,8 +128,8 @@ def test_a_rebuilt_environment_has_the_versions_of_the_first(wheels: Path, tmp_p
         (("farm-fake-runtime==1.0", "farm-torn"), "", "farm-fake-runtime"),
         (("farm-fake-runtime==7.0",), "", "7.0"),
         (("farm-fake-runtime",), "3.77", "3.77"),
-        (("farm-fake-runtime==7.0",), "", "Name a version that there is"),
-        (("farm-elsewhere",), "", "No wheel is for this machine's processor and system"),
+        (("farm-fake-runtime==7.0",), "", "Name an existing version"),
+        (("farm-elsewhere",), "", "No wheel for this machine's processor and system"),
         (("farm-elsewhere",), "", "macosx_14_0_arm64"),
     ],
 )
@@ -167,7 +167,7 @@ def test_an_index_that_has_nothing_there_is_told_from_one_that_has_no_such_versi
     with HTTPServer(("127.0.0.1", 0), Nothing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"--extra-index-url=http://127.0.0.1:{server.server_port}/whl"
-        with pytest.raises(EnvError, match="or the index that has it .*one that answers 404 is passed over") as caught:
+        with pytest.raises(EnvError, match="or the index that has it .*one that answers 404 is skipped") as caught:
             envs.build(Environment((url, "farm-no-such-package==1.0")), tmp_path)
         server.shutdown()
     assert "\n" not in str(caught.value)

@@ -42,7 +42,7 @@ def test_the_curve_is_written_as_png(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["argmax"], ("torch:argmax", "declares no backward")),
         (["tanh", "--dtype", "int64"], ("--dtype", "int64")),
         (["tanh", "--sample", "77"], ("--sample", "77")),
-        (["tanh", "--samples", "0"], ("--samples", "1 or more")),
+        (["tanh", "--samples", "0"], ("--samples", "at least 1")),
         (["tanh", "--backend", "nope-cpu"], ("--backend", "nope-cpu")),
         (["tanh", "--samples", "1", "--plot", "/nonexistent/x.png"], ("--plot", "/nonexistent/x.png")),
         (["--table", "--results", "/nonexistent"], ("/nonexistent",)),

@@ -216,9 +216,9 @@ def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
 @pytest.mark.parametrize(
     "wrong, says",
     (
-        ({"versions": "1.2"}, "no versions as pip writes them"),
-        ({"expires": "soon"}, "is no day; write it as 2027-01-31"),
-        ({"error": "'x' 12"}, "has only what errors that are alike differ in"),
+        ({"versions": "1.2"}, "is not a pip version range"),
+        ({"expires": "soon"}, "is not a date; write 2027-01-31"),
+        ({"error": "'x' 12"}, "has only parts in which similar errors differ"),
         ({"cuase": "x"}, "cuase"),
     ),
 )

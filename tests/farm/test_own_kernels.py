@@ -138,7 +138,7 @@ def test_a_kernel_that_returns_one_buffer_at_every_call_says_so() -> None:
     given = {"reference": _sin, "inputs": {"x": ["n"]}, "dims": {"n": (1, 40)}, "cases": 4, "results": None}
     found = farm.fuzz(_into_one_buffer, **given)
     assert found.failed == 4 and {f.kind for f in found.findings} == {"aliasing"}
-    assert "in the memory that the call before returned" in str(found)
+    assert "reuses the memory of the previous call's output" in str(found)
     assert farm.fuzz(_into_one_buffer, aliases=True, **given).failed == farm.fuzz(_sound, **given).failed == 0
 
 

@@ -127,28 +127,23 @@ BAD: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
         "xpu",
         {SELECTED: "level_zero:3"},
         {},
-        f"No XPU devices are available. (${SELECTED} is 'level_zero:3': name what is there, or unset it)",
+        f"No XPU devices are available. (${SELECTED} is 'level_zero:3': name what exists, or unset it)",
     ),
     "number of Habana": (
         "hpu",
         {MODULES: "9"},
         {},
-        f"Device acquire failed. (${MODULES} is '9': name what is there, or unset it)",
+        f"Device acquire failed. (${MODULES} is '9': name what exists, or unset it)",
     ),
-    "none": ("cuda", {CARDS: ""}, {}, f"No CUDA GPUs are available (${CARDS} is '': name what is there, or unset it)"),
+    "none": ("cuda", {CARDS: ""}, {}, f"No CUDA GPUs are available (${CARDS} is '': name what exists, or unset it)"),
     "another vendor's": ("cuda", {}, {"like": "torch-xpu"}, "no Intel device on this node (no /dev/dri/renderD*, "),
     "driver": (
         "cuda",
         {"FARM_DEVICE_DRIVER": "12020", CARDS: "0"},
         {},
-        "version of the CUDA driver; or name a torch for this driver among its packages",
+        "version of the CUDA driver; or add a torch for this driver to its packages",
     ),
-    "architecture": (
-        "cuda",
-        NO_CODE,
-        {},
-        "this torch has no code for this device: name one that has among its packages",
-    ),
+    "architecture": ("cuda", NO_CODE, {}, "this torch has no code for this device: add one that has to its packages"),
     "option": ("cuda", {}, {"options": {"tf3": True}}, "unknown option 'tf3'; it takes tf32, "),
 }
 

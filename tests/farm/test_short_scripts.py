@@ -485,7 +485,7 @@ def test_a_script_of_other_numbers_of_threads_asks_the_runtime_for_them(line: st
     how, form, group = beside.of({"kind": "threads", "error": ""}), Form("onnx", "a", "b", []), Group("a:b", "", "", 1)
     assert how is not None
     assert how([line.format(1)], form, group)[1] == [line.format("THREADS")]
-    with pytest.raises(NoScript, match="the number of threads is no line of it"):
+    with pytest.raises(NoScript, match="no line sets the number of threads"):
         how(["got = run(feeds)"], form, group)
 
 

@@ -203,11 +203,11 @@ def test_a_device_that_does_not_tell_its_precision_computes_in_what_it_can(
 @pytest.mark.parametrize(
     ("device", "installs", "says"),
     [
-        ("gpu", ["intel-opencl-icd"], "finds no device GPU; it finds CPU; Intel's OpenCL driver is not there, or "),
+        ("gpu", ["intel-opencl-icd"], "finds no device GPU; it finds CPU; Intel's OpenCL driver is missing, or "),
         (
             "npu",
             [],
-            "finds no device NPU; it finds CPU; Intel's driver of it (https://github.com/intel/linux-npu-driver) ",
+            "finds no device NPU; it finds CPU; Intel's NPU driver (https://github.com/intel/linux-npu-driver) ",
         ),
     ],
 )
@@ -229,9 +229,9 @@ def test_openvino_says_what_brings_a_device_that_it_does_not_find(
 @pytest.mark.parametrize(
     ("said", "how"),
     [
-        ("libhipblas.so.3: cannot open shared object file", "ROCm brings it: install that, and name its folder"),
-        ("Failed to load libamdhip64.so", "ROCm brings it"),
-        ("libascendcl.so: cannot open shared object file", "CANN brings it: source its set_env.sh first"),
+        ("libhipblas.so.3: cannot open shared object file", "part of ROCm: install it, and add its folder"),
+        ("Failed to load libamdhip64.so", "part of ROCm"),
+        ("libascendcl.so: cannot open shared object file", "part of CANN: source its set_env.sh first"),
         ("libgomp.so.1: cannot open shared object file", ""),
     ],
 )
@@ -471,6 +471,6 @@ def test_inductor_says_what_it_needs_of_the_machine() -> None:
         name: [need.what for need in BackendSpec.parse(name).create().needs]
         for name in ("inductor-cuda", "inductor-rocm", "inductor-xpu", "inductor-cpu")
     }
-    header = "header of Python (Python.h)"
+    header = "Python header (Python.h)"
     assert needed["inductor-cuda"] == needed["inductor-rocm"] == ["C compiler (gcc)", header]
     assert needed["inductor-cpu"] == needed["inductor-xpu"] == ["C++ compiler (g++)", header]

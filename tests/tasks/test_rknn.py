@@ -24,7 +24,7 @@ def test_the_toolkits_words_are_the_reason() -> None:
     failed = rknn._refusal("build", LOG % "ValueError: reduced: set shape = [1] fail, ori_shape = [2, 2]")
     assert not isinstance(failed, Unsupported)
     assert str(failed) == "build failed: ValueError: reduced: set shape = [1] fail, ori_shape = [2, 2]"
-    assert "did not say" in str(rknn._refusal("build", ""))
+    assert "no reason given" in str(rknn._refusal("build", ""))
 
 
 def test_the_simulator_takes_a_cpu_and_a_board_its_npu() -> None:

@@ -103,7 +103,7 @@ def test_a_device_that_is_called_by_its_vendor_or_product_is_named_as_torch_name
     ],
 )
 def test_who_chooses_one_of_several_devices_is_told_the_variable(name: str, meant: str, variable: str) -> None:
-    how = rf"which of several devices it is, {variable} says when the farm is started"
+    how = rf"to choose among several devices, set {variable} when starting the farm"
     with pytest.raises(Unavailable, match=rf"did you mean torch-{meant}\? \({how}\)$"):
         eager(name).start()
     for option in ("device", "index"):
@@ -166,9 +166,7 @@ def test_a_driver_that_is_too_old_for_the_wheel_is_said_in_torchs_words(monkeypa
     monkeypatch.setattr(torch, "empty", empty)
     with pytest.raises(Unavailable) as caught:
         eager("cuda").probe()
-    assert (
-        str(caught.value) == f"torch {torch.__version__}: {words}; or name a torch for this driver among its packages"
-    )
+    assert str(caught.value) == f"torch {torch.__version__}: {words}; or add a torch for this driver to its packages"
 
 
 def test_xla_on_its_own_cpu_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +479,7 @@ def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.M
 def test_inductor_without_triton_says_which_torch_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchEager, "probe", lambda self: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match=r"name .*whl/rocm7\.2 torch==2\.13\.0\+rocm7\.2 .*among its packages"):
+    with pytest.raises(Unavailable, match=r"add .*whl/rocm7\.2 torch==2\.13\.0\+rocm7\.2 .*to its packages"):
         Inductor("inductor-rocm", "rocm", {}).probe()
 
 

@@ -60,11 +60,11 @@ TOOLKITS = {
 _BROUGHT = (
     (
         r"lib(?:amdhip64|hip\w+|roc\w+|hsa-runtime64|MIOpen|migraphx\w*)\.so",
-        "ROCm brings it: install that, and name its folder (/opt/rocm/lib) in $LD_LIBRARY_PATH",
+        "part of ROCm: install it, and add its folder (/opt/rocm/lib) to $LD_LIBRARY_PATH",
     ),
-    (r"lib(?:ascend\w*|hccl|ge_\w+|opapi|acl_\w+)\.so", "CANN brings it: source its set_env.sh first"),
-    (r"libze_\w+\.so", "Intel's compute runtime (Level Zero) brings it"),
-    (r"lib(?:Synapse|hl-thunk|hcl)\.so", "SynapseAI brings it: install habanalabs-graph of the plug-in's release"),
+    (r"lib(?:ascend\w*|hccl|ge_\w+|opapi|acl_\w+)\.so", "part of CANN: source its set_env.sh first"),
+    (r"libze_\w+\.so", "part of Intel's compute runtime (Level Zero)"),
+    (r"lib(?:Synapse|hl-thunk|hcl)\.so", "part of SynapseAI: install habanalabs-graph of the plug-in's release"),
 )
 
 

@@ -23,4 +23,4 @@ def eager_torch(backend: Backend, form: Form) -> Arm:
         try:
             return Backend.eager(backend, form)
         except Unsupported as lacks:
-            raise Unsupported(f"{lacks}; nor is there eager torch: {error}") from None
+            raise Unsupported(f"{lacks}; no eager torch either: {error}") from None

@@ -35,7 +35,7 @@ class Provider:
 
 
 def _built(flag: str) -> str:
-    return f"no wheel on PyPI has it: build onnxruntime with {flag} and name that wheel in the backend's packages"
+    return f"no wheel on PyPI has it: build onnxruntime with {flag} and add that wheel to the backend's packages"
 
 
 #: The extras name CUDA 13's runtime, cuFFT, cuRAND, NVRTC and cuDNN 9, which brings cuBLAS.
@@ -91,7 +91,7 @@ PROVIDERS: dict[str, Provider] = {
         "AMD",
         "amd-npu",
         "NPU",
-        source="the wheel of AMD's Ryzen AI software has it (https://ryzenai.docs.amd.com): name that in the backend's packages",
+        source="the wheel of AMD's Ryzen AI software has it (https://ryzenai.docs.amd.com): add it to the backend's packages",
     ),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
     "openvino": Provider(

@@ -28,9 +28,7 @@ def captured(
     args, kwargs = arguments(arrays)
     held = _tensors([args, kwargs])
     if any(x.device.type != target for x in held):
-        raise Unsupported(
-            "it cannot be recorded: a tensor of its arguments stays on the CPU, where no replay looks again"
-        )
+        raise Unsupported("it cannot be recorded: an argument tensor stays on the CPU, which no replay rereads")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(side):

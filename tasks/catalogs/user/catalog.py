@@ -106,7 +106,7 @@ class User(Catalog):
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
-            text = f"its smallest inputs have more than the {gradients.MOST} elements that differences are taken of"
+            text = f"its smallest inputs exceed the {gradients.MOST} elements allowed for differences"
             return iter([Sample(-1, failure=Failure.vacuous(text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
 
@@ -289,9 +289,7 @@ def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
         or not all(np.isfinite(x).all() for x in given)
     ):
         return
-    raise ValueError(
-        "the reference is NaN or Inf everywhere on finite inputs: mend it, or give the inputs low and high"
-    )
+    raise ValueError("the reference is NaN or Inf everywhere on finite inputs: fix it, or give the inputs low and high")
 
 
 def _checked(x: Any, inputs: Arrays) -> np.ndarray:

@@ -54,7 +54,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         for name, old in before.items():
             if not torch_tree.same(tensors[name], old):
                 raise Misbehaviour(
-                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
         _aliasing(op, tensors, outputs, _share_storage)
         _reuse(op, [x.detach() for x in outputs], returned, _share_storage)
@@ -87,7 +87,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
                 raise Misbehaviour(
-                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
         _aliasing(op, inputs, outputs, np.shares_memory)
         _reuse(op, outputs, returned, np.shares_memory)
@@ -149,7 +149,7 @@ def _aliasing(
             if shared(output, given):
                 where = f"output {i}" if len(outputs) > 1 else "the output"
                 raise Misbehaviour(
-                    "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if that is meant)"
+                    "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if intended)"
                 )
 
 
@@ -158,8 +158,7 @@ def _reuse(op: UserOp, outputs: list[Any], returned: list[Any], shared: Callable
     before, returned[:] = returned[:], outputs
     if not op.aliases and any(shared(x, old) for x in outputs for old in before):
         raise Misbehaviour(
-            "aliasing",
-            "the output is in the memory that the call before returned its own in (declare aliases: true if that is meant)",
+            "aliasing", "the output reuses the memory of the previous call's output (declare aliases: true if intended)"
         )
 
 

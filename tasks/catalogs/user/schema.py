@@ -91,7 +91,7 @@ def _kinds(op: UserOp) -> Iterator[Mistake]:
     """Settings that are no mapping or no list where nothing else can be."""
     for key in MAPPINGS:
         if not isinstance(given := getattr(op, key), Mapping):
-            yield (key,), f"{given!r} is no mapping of names"
+            yield (key,), f"{given!r} is not a mapping of names"
     for key in LISTS:
         if isinstance(given := getattr(op, key), str) or not isinstance(given, Sequence):
             yield (key,), f"{given!r} is no list; give [{given!r}]"

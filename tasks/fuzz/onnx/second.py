@@ -28,49 +28,49 @@ AT_FAULT: dict[str, tuple[str, str]] = {
         "has none before operator set 19",
         "The dequantization formula is `y = (x - x_zero_point) * x_scale`.",
     ),
-    "Erf": ("rounds to float32 in float64", "Computes the error function of the given input tensor element-wise."),
+    "Erf": ("rounds float64 to float32", "Computes the error function of the given input tensor element-wise."),
     "GatherElements": (
-        "refuses indices that are smaller than the data beside the axis",
+        "rejects indices smaller than the data outside the axis",
         "Its output shape is the same as the shape of `indices` and consists of one value (gathered from the `data`) for each "
         "element in `indices`.",
     ),
-    "Gelu": ("rounds erf and constants to float32 in float64", "$y = 0.5 * x * (1 + erf(x/sqrt(2)))$"),
+    "Gelu": ("rounds erf and constants of float64 to float32", "$y = 0.5 * x * (1 + erf(x/sqrt(2)))$"),
     "GlobalLpPool": ("has none", "applies lp pool pooling across the values in the same channel"),
     "GlobalMaxPool": (
-        "reduces other axes than the spatial ones of what is no image",
+        "reduces axes other than the spatial ones of a non-image",
         "applies max pooling across the values in the same channel",
     ),
-    "HardSwish": ("takes alpha as 1/6 in float32 in float64", "where alpha = 1/6 and beta = 0.5"),
+    "HardSwish": ("rounds alpha to float32 in float64", "where alpha = 1/6 and beta = 0.5"),
     "LRN": (
         "reads beyond the last channel, and takes attributes of float32 to the end of float64",
         "max(0, c - floor((size - 1) / 2)) <= i <= min(C - 1, c + ceil((size - 1) / 2))",
     ),
     "LayerNormalization": ("has only stash_type 1", _STASH),
     "LogSoftmax": (
-        "takes the logarithm of a softmax that has become 0",
+        "takes the logarithm of a softmax underflowed to 0",
         "LogSoftmax(input, axis) = Log(Softmax(input, axis=axis))",
     ),
     "LpNormalization": ("sums signed elements for p = 1", "output = input / Lp_norm(input, axis)"),
     "LpPool": (
-        "refuses dilated kernels that reach beyond SAME pads",
+        "rejects dilated kernels that exceed SAME pads",
         "SAME_UPPER or SAME_LOWER: output_spatial_shape[i] = ceil(input_spatial_shape[i] / strides_spatial_shape[i])",
     ),
     "MeanVarianceNormalization": (
         "adds a float32 constant of the body to float64",
         "Perform mean variance normalization on the input tensor X",
     ),
-    "OneHot": ("refuses a depth that is a scalar", "Scalar or Rank 1 tensor containing exactly one element"),
-    "Pad": ("refuses pads below 0", "the number of padding elements to add or remove (if negative)"),
+    "OneHot": ("rejects a scalar depth", "Scalar or Rank 1 tensor containing exactly one element"),
+    "Pad": ("rejects pads below 0", "the number of padding elements to add or remove (if negative)"),
     "RMSNormalization": ("has only stash_type 1", _STASH),
     "ReduceSumSquare": (
         "returns another dtype for small integers",
         "Computes the sum square of the input tensor's elements along the provided axes.",
     ),
     "Shape": (
-        "counts an end below the first axis from behind again",
+        "wraps an end before the first axis a second time",
         "axes will be clamped to the range [0, r], where r is the rank of the input tensor if they are out-of-range",
     ),
-    "Softsign": ("refuses scalars", "Calculates the softsign (x/(1+|x|)) of the given input tensor element-wise."),
+    "Softsign": ("rejects scalars", "Calculates the softsign (x/(1+|x|)) of the given input tensor element-wise."),
 }
 #: What onnx's evaluator does element by element in Python: torch does it in its place.
 _BY_TORCH = ("AveragePool", "Conv", "ConvTranspose", "MaxPool")

@@ -45,7 +45,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     for batched in _choices(arrays):
         if _by_row(catalog, group, own, batched):
             return replace(own, batched=batched)
-    raise Vacuous("no input has rows that are computed each by itself")
+    raise Vacuous("no input has rows computed independently")
 
 
 def _choices(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
