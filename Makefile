@@ -21,9 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/python -m farm.launch $(CONFIG) $(ARGS) || { code=$$?; test $$code -eq 1; }
 
-# Three at once, also on two cores: tests wait for processes and clusters of their own. A file stays in one process, the longest come first.
+# Four at once, also on two cores: tests wait for processes and clusters of their own. A file stays in one process, the longest come first.
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
