@@ -85,7 +85,7 @@ def _request(args: argparse.Namespace) -> Request:
     """What the command line asks for. Raises ConfigError, LakeError."""
     for name, value in (("cpus", args.cpus), ("cases", args.cases), ("seconds", args.seconds)):
         if value is not None and value <= 0:
-            raise ConfigError(f"--{name} {value:g}: it is more than 0")
+            raise ConfigError(f"--{name} {value:g}: must be more than 0")
     if args.seed is not None and not 0 <= args.seed < 2**42:
         raise ConfigError(f"--seed {args.seed}: it is from 0 to {2**42 - 1}")
     lake = lakes.open_lake(args.results)

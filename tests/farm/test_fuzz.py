@@ -198,7 +198,7 @@ def test_a_run_that_was_cut_off_goes_on(
     [
         (["--ops", "Cnov"], "--ops: no op 'Cnov'; did you mean"),
         (["--backends", "ort-cup"], "backends"),
-        (["--cases", "0"], "--cases 0: it is more than 0"),
+        (["--cases", "0"], "--cases 0: must be more than 0"),
         (["--seed", "-1"], "--seed -1: it is from 0 to"),
         (["--resume", "last"], "no run"),
         (["none.yaml"], "none.yaml: no such file"),
