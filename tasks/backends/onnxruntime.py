@@ -122,6 +122,8 @@ class OnnxRuntime(Backend):
                 raise ValueError(f"backend {name}: soc_model is an option of ort-qnn only")
             self._options["soc_model"] = str(options["soc_model"])
         self._options |= {str(k): str(v) for k, v in self.many("provider_options", dict).items()}
+        # TensorRT chooses kernels by timings, which are kept where the options do not say otherwise.
+        self._timed = device == "tensorrt" and not any("timing_cache" in name for name in self._options)
         self._session_config = self.many("session_config", dict)
         self.choice("compute_precision", EPS, "")
         self._level = self.choice("graph_optimization", LEVELS, "")
@@ -315,16 +317,6 @@ class OnnxRuntime(Backend):
             return {"gpu_mem_limit": str(bound)} | self._options
         return self._options
 
-    @property
-    def _timed(self) -> bool:
-        """Whether kernels are chosen by timings that are kept: TensorRT's, where the backend's options do not say otherwise."""
-        return self.device == "tensorrt" and not any("timing_cache" in name for name in self._options)
-
-    def _timings(self) -> contextlib.AbstractContextManager[dict[str, str]]:
-        """Options of the provider while a session is made, beside its own."""
-        libraries = self._known.libraries
-        return ort_timings.kept(libraries[1][0]) if self._timed and libraries else contextlib.nullcontext({})
-
     def _session(self, ort: Any, model: bytes, alone: bool = True) -> Any:
         """alone: nothing may be left to the CPU, not what is there by design either."""
         options = ort.SessionOptions()
@@ -343,7 +335,7 @@ class OnnxRuntime(Backend):
             options.add_provider_for_devices(self._devices, self._options)
             providers = None
         try:
-            with self._timings() as timed:
+            with ort_timings.kept(self._known.libraries[1][0]) if self._timed else contextlib.nullcontext({}) as timed:
                 if timed:
                     providers = [(self._provider, given | timed)]
                 # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.
