@@ -335,7 +335,7 @@ class OnnxRuntime(Backend):
             options.add_provider_for_devices(self._devices, self._options)
             providers = None
         try:
-            with ort_timings.kept(self._known.libraries[1][0]) if self._timed else contextlib.nullcontext({}) as timed:
+            with ort_timings.kept(self._known.libraries if self._timed else None) as timed:
                 if timed:
                     providers = [(self._provider, given | timed)]
                 # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.

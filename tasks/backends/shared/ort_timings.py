@@ -15,14 +15,17 @@ _KIND = "ort-tensorrt-timings"
 
 
 @contextlib.contextmanager
-def kept(nvinfer: str, ordinal: int = 0) -> Iterator[dict[str, str]]:
+def kept(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 0) -> Iterator[dict[str, str]]:
     """Around the making of a session: options with which the provider finds what was timed before. What it adds is kept.
 
-    nvinfer: TensorRT's library. The folder is this process's own, since the provider writes its file in place, and a second
+    libraries: TensorRT's, as `Provider.libraries`; None: no timings, no options. The folder is this process's own, since the provider writes its file in place, and a second
     writer would tear it. An engine of dynamic shapes is built when it runs: its timings are kept at the next session.
     """
+    if libraries is None:
+        yield {}
+        return
     folder = Path(_folder().name)
-    where = _where(nvinfer, ordinal)
+    where = _where(libraries[1][0], ordinal)
     file = folder / f"TensorrtExecutionProvider_cache_{where[-1].replace('_', '')}.timing" if where else None
     if file and len(before := artefacts.recall(_KIND, where) or b"") > _keep(file, where, len(before)):
         file.write_bytes(before)
