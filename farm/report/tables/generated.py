@@ -83,4 +83,4 @@ def suspect(rows: pd.DataFrame) -> pd.DataFrame:
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
     some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == KIND_SPEC)]
-    return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 200))
+    return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 300))
