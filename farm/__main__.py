@@ -22,7 +22,7 @@ COMMANDS = {
     "sign": "sign a run: the digests of its files",
     "verify": "check a signed run; rerun a sample of its rows and report how many outcomes repeat",
     "known": "list, check and add known failures: which cases fail, how, why, and until when",
-    "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",
+    "findings": "list the distinct defects of a lake, each with its minimal case; write a folder for each",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog for every backend",
     "init": "write an example project: two kernels of your own, their references, a config, a test",
     "backends": "list every backend: what it needs, where it runs, or why it does not",

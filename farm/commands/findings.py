@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.issues:
             print(f"written: {_bundles(results, found, table, Path(args.issues))}")
         return OK
+    except BrokenPipeError:  # whoever read the output has left
+        raise
     except OSError as error:
         raise Refusal(f"cannot write: {error}; choose another place with --issues or --csv") from error
     finally:
@@ -188,4 +190,4 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
                 (here / name).write_bytes(data)
     less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
     less += f"; {others.sum()} left out that do not count against the backend" if others.any() else ""
-    return f"{many(len(mine), 'bundle')} in {folder}{less}"
+    return f"{many(len(mine), 'folder')} in {folder}{less}"

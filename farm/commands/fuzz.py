@@ -113,7 +113,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
     again = f"farm fuzz --resume {fuzzing.run_id}{elsewhere}"
     fuzzing.begin()
     say(
-        f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}"
+        f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}/run={fuzzing.run_id}"
     )
 
     def told(round_: Told) -> None:
@@ -150,12 +150,13 @@ def _conclude(
     again: str,
 ) -> int:
     from farm.report import Report
+    from farm.report.tables.causes import many
     from farm.report.tables.generated import findings, left_open, suspect
 
     report = Report.of(rows, fuzzing.run.record)
     found = findings(report.rows)
     say(
-        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {len(found)} findings, {int(found['known'].sum())} of them known"
+        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {many(len(found), 'finding')}, {int(found['known'].sum())} of them known"
     )
     heads = [Head("backend"), Head("op"), Head("status"), Head("rows", right=True), Head("what"), Head("always with")]
     lines = [
@@ -170,9 +171,10 @@ def _conclude(
         ("left open by the specification", left_open(rows)),
     ):
         if len(table):
-            say(f"{name}: {int(table['rows'].sum())} rows")
-            for line in table.to_dict("records"):
-                say(f"  {line['op']} ×{line['rows']}: {line['why']}")
+            say(f"{name}: {many(int(table['rows'].sum()), 'row')}")
+            for why, some in table.groupby("why", sort=False):
+                ops = ", ".join(f"{op} ×{rows}" for op, rows in zip(some["op"], some["rows"]))
+                say(f"  {ops}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE

@@ -37,7 +37,7 @@ from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.fuzz import GENERATED
-from tasks.model import EXHAUSTIVE
+from tasks.model import EXHAUSTIVE, FORWARD, Group
 
 if TYPE_CHECKING:
     from farm.fleet.inventory import Offer
@@ -257,13 +257,16 @@ def _print_all(console: Console, plan: Plan) -> None:
             if matrix.wanted[g, b]
         ]
         if planned:
-            console.print(
-                f"{group.label} {group.dtype}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False
-            )
+            console.print(f"{_named(group)}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False)
     for g, b, reason in matrix.skipped:
-        group = matrix.groups[g]
-        text = f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}"
+        text = f"{_named(matrix.groups[g])} {matrix.backends[b].name}: skipped, {reason}"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _named(group: Group) -> str:
+    """Op and dtype, with the check and the distribution of inputs that are not the usual ones."""
+    ways = [way for way, usual in ((group.check, FORWARD), (group.distribution, "own")) if way != usual]
+    return f"{group.label} {group.dtype}" + f" ({', '.join(ways)})" * bool(ways)
 
 
 def _sizes(plan: Plan) -> str:
@@ -279,7 +282,8 @@ def _sizes(plan: Plan) -> str:
     return (
         f"{plan.matrix.cells} cells planned, {there} on available backends{more}, "
         f"{len(plan.matrix.skipped)} skipped; at most {int(_given(plan).sum())} cases (a cell is an op in a dtype on a backend, "
-        f"with one case per input){_oracle_missing(plan)}" + "".join(f"\nleft out: {why}" for why in plan.matrix.absent)
+        f"under one check and distribution of inputs, with one case per input){_oracle_missing(plan)}"
+        + "".join(f"\nleft out: {why}" for why in plan.matrix.absent)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import textwrap
 from collections.abc import Iterator
 from importlib import metadata
@@ -169,7 +170,7 @@ def _summary(array: np.ndarray) -> str:
         array = array.astype(np.float32)  # numpy prints dtypes of extensions badly
     if array.ndim > 1 and array.size > 12:
         array = array.reshape(-1)  # its first and last elements, not its shape, which is told already
-    return np.array2string(array, threshold=12, edgeitems=4, max_line_width=84)
+    return np.array2string(array, threshold=12, edgeitems=4, max_line_width=_room() - 2)
 
 
 def _changed(then: Any, now: str) -> str:
@@ -185,11 +186,15 @@ def _value(value: Any) -> str:
 
 
 def line(name: str, text: str) -> None:
-    lines = [
-        part for line in text.splitlines() for part in textwrap.wrap(_plain(line), 86, drop_whitespace=False) or [""]
-    ]
+    wrapper = textwrap.TextWrapper(_room(), break_on_hyphens=False, break_long_words=False)
+    lines = [part for line in text.splitlines() for part in wrapper.wrap(_plain(line)) or [""]]
     for i, line in enumerate(lines or [""]):
         print(f"{'' if i else name:13} {line}".rstrip())
+
+
+def _room() -> int:
+    """Columns for a line's text: at most 86, fewer in a narrow terminal."""
+    return min(86, max(40, shutil.get_terminal_size((100, 24)).columns - 14))
 
 
 def _plain(text: str) -> str:

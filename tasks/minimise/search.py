@@ -144,7 +144,7 @@ def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
     try:
         yield from STRATEGIES[strategy](hunt)
     except Spent:
-        why.append(f"the budget of {budget} runs is used up: it may not be minimal")
+        why.append(f"the search has used its part of the budget of {budget} runs: it may not be minimal")
     hunt.budget = budget
     return hunt
 

@@ -76,20 +76,20 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
     (
         (planted(), REC, "1 new failure, 2 known; 1 new imprecise result"),
         (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
-        (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged; 1 new imprecise result"),
+        (planted()[3:], REC | {"planned": 4}, "OK: no failures in 3 results; 1 new imprecise result"),
         (planted()[6:], REC | {"planned": 1}, "nothing was judged: fallback"),
         (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
         (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run did not finish; resume the run. So far: 2 failures, all known"),
         (
             frame(make_row("unavailable"), make_row(sample=1)),
             REC | {"planned": 2},
-            "INCOMPLETE: 1 planned case was not run because its backend went away; resume the run. So far: no failures, 1 judged",
+            "INCOMPLETE: 1 planned case was not run because its backend went away; resume the run. So far: no failures in 1 result",
         ),
         (planted()[:2], {"run_id": "r1"}, "2 failures; the run's record does not say which of them are known"),
         (
             frame(make_row("invalid", "user:mine", kind="reference"), make_row()),
             REC | {"planned": 2},
-            "no failures, 1 judged; 1 sample of your own could not be judged: model, reference or inputs are broken",
+            "no failures in 1 result; 1 sample of your own could not be judged: model, reference or inputs are broken",
         ),
     ),
 )  # fmt: skip

@@ -55,7 +55,7 @@ def test_what_is_imprecise_and_not_known_is_said_in_one_way_everywhere_and_fails
 
 def test_where_nothing_is_listed_as_known_what_is_imprecise_is_not_called_new() -> None:
     rows, record = frame(make_row("imprecise"), make_row(sample=1)), RUN | {"planned": 2}
-    assert verdict(rows, record).sentence == "OK: no failures, 2 judged"
+    assert verdict(rows, record).sentence == "OK: no failures in 2 results"
     assert "Imprecise: 1 cell" in (said := printed(rows, record)) and "new" not in said
 
 

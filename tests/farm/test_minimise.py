@@ -377,7 +377,7 @@ def test_what_only_leans_to_one_side_has_no_issue(tmp_path: Path, capsys: pytest
     assert findings.main(["--results", str(results), "--issues", str(tmp_path / "issues")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "2 distinct defects" in said
-    assert "1 bundle in" in said and "1 left out that only thousands of numbers show (kind biased)" in said
+    assert "1 folder in" in said and "1 left out that only thousands of numbers show (kind biased)" in said
     assert [x.name.split("-")[2] for x in (tmp_path / "issues").iterdir()] == ["Opnumbers"]
 
 
@@ -402,7 +402,7 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
     out = tmp_path / "issues"
     assert findings.main(["--results", str(results), "--known", str(known), "--issues", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith("written: 1 bundle in ") and len(list(out.iterdir())) == 1
+    assert lines[-1].startswith("written: 1 folder in ") and len(list(out.iterdir())) == 1
     assert "left out that do not count against the backend" in lines[-1]
     assert (
         any(x.startswith("1 distinct defect:") for x in lines)

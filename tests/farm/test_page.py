@@ -350,7 +350,7 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     assert -1 not in found and found == sorted(found), dict(zip(places, found, strict=True))
     assert 'href="#sel=torch%3Aa%7Ca-1"' in html, "an example of a cause leads to its square"
     fine = render(frame(make_row()), RUN | {"planned": 1})
-    assert 'class="verdict ok">OK: no failures, 1 judged' in fine
+    assert 'class="verdict ok">OK: no failures in 1 result' in fine
 
 
 def test_behind_a_square_of_all_inputs_is_their_picture_one_line_per_backend() -> None:

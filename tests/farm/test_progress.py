@@ -74,7 +74,7 @@ class Said:
 
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(monkeypatch)
-    assert "0:00  0 of 1000 cases done, 40 inputs and references to prepare" in said.at(0.0)
+    assert "0:00  0 of 1000 cases done, 40 sets of inputs and references to prepare" in said.at(0.0)
     said.run.stock.left["prepare"] = 0
     said.counts["torch-cpu"].planned, said.counts["tvm-cpu"].planned = 500, 400
     assert said.at(6.0) == ""
@@ -144,7 +144,7 @@ def test_a_run_says_at_once_what_it_is_explains_its_words_once_and_knows_how_lon
     assert main(arguments) == OK
     said = capsys.readouterr().out
     assert said.startswith("mine: ops of torch on 2 backends")
-    assert said.count("a cell is an op in a dtype on a backend, with one case per input") == 1
+    assert said.count("a cell is an op in a dtype on a backend, under one check and distribution of inputs") == 1
     assert re.search(r"^0:00  0 of 8 cases done, .*left$", said, re.M)
     assert re.search(r"^\d+:\d\d  6 of 6 cases done; since the last line: pass 6", said, re.M)
     lake = lakes.open_lake(results)

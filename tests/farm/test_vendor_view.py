@@ -242,7 +242,7 @@ def test_one_backend_in_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
         )
         lake.write_run(lake.open_lake(tmp_path), run, {"run_id": run})
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:a-1", "a-1"]) == 1
-    assert "regression 1 cells" in capsys.readouterr().out
+    assert "regression 1 cell " in capsys.readouterr().out
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:b-1", "20260102-2:b-1"]) == 0
     assert (tmp_path / "_report").glob("diff-*.csv")
     assert main(["--results", str(tmp_path), "--diff", "a-1", "nosuch"]) == 2

@@ -62,9 +62,10 @@ def table(view: View, limit: int, width: int) -> RenderableType:
 def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> None:
     """Print a view: its sentences, its lines, and ``most`` commands that show them; or what it says without lines."""
     if not view.all_lines():
-        for text in (*view.lead, view.empty):
-            if text:
-                console.print(_text(text), soft_wrap=True)
+        for text in view.lead:
+            console.print(_text(text))
+        if view.empty:
+            console.print(_text(view.empty), soft_wrap=True)
         return
     console.print(table(view, limit, console.width))
     for text in view.notes:

@@ -341,5 +341,5 @@ def case_views(table: pd.DataFrame) -> list[View]:
     far = said["distances"].loc[outside, outside]
     if len(outside) < 2 or not far.notna().to_numpy().any():
         return [sides]
-    title = "Minimum distances between results off the reference, in error units"
+    title = "Minimum distances between results that disagree with the reference, in error units"
     return [sides, View("distances", title, far.rename_axis(index="backend"), index=True)]

@@ -120,7 +120,7 @@ class Verdict:
         if self.failures:
             return f"{many(self.failures, 'failure')}, all known"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
-        return f"no failures, {self.judged:,} judged" if self.judged else silent
+        return f"no failures in {many(self.judged, 'result')}" if self.judged else silent
 
     def _imprecise(self) -> str:
         return f"{many(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""

@@ -7,6 +7,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
+from farm.report.tables.causes import many
 from farm.report.tables.coverage import commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
 from farm.report.words import DASH, percent
@@ -179,9 +180,12 @@ def _sums(table: pd.DataFrame) -> list[str]:
     """Sentences that sum a diff up."""
     said = table.attrs
     samples = sum(said["samples"].values())
-    counts = [f"{name} {n} cells ({said['samples'].get(name, 0)} samples)" for name, n in said["counts"].items()]
+    counts = [
+        f"{name} {many(n, 'cell')} ({many(said['samples'].get(name, 0), 'sample')})"
+        for name, n in said["counts"].items()
+    ]
     lines = [
-        f"{said['a']} → {said['b']}: {samples} samples of {len(table)} cells compared, "
+        f"{said['a']} → {said['b']}: {many(samples, 'sample')} of {many(len(table), 'cell')} compared, "
         f"{said['only_a']} only on {said['a']}, {said['only_b']} only on {said['b']}",
         "; ".join(counts) or "nothing in common",
     ]

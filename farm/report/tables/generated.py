@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,7 +57,9 @@ def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
     size = some["choices"].map(lambda x: len(x) if x is not None else 0)
     first = some.iloc[int(size.to_numpy().argmin())]
     common = set.intersection(*map(_words, some["flags"])) - always.get(first["backend"], set())
-    far = f"{number(first['error_units'])} units, {number(first['max_diff'])} off"
+    exact = first["error_units"] == math.inf and not first["nonfinite"]  # rounding moves nothing: units say nothing
+    units = f"{number(first['error_units'])} units, " * (not exact)
+    far = f"{units}{number(first['max_diff'])} off"
     what = plain(gist(first["error"]), 160) if first["error"] else far
     words = sorted(common)
     key = str(Key.of(first.to_dict()))
@@ -83,4 +86,4 @@ def suspect(rows: pd.DataFrame) -> pd.DataFrame:
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
     some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == KIND_SPEC)]
-    return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 200))
+    return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 300))
