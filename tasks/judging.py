@@ -131,7 +131,12 @@ def _narrowed(
                 for k, v in found.columns.items()
                 if k in ("limit", "output_digest", "compute_precision", "unasked")
             }
-            return Judgement(metrics, Status.PASS, "", kept | {"flags": f"rounds_inputs={precision}"})
+            return Judgement(
+                metrics,
+                Status.PASS,
+                "",
+                kept | {"flags": f"{found.columns.get('flags', '')} rounds_inputs={precision}".strip()},
+            )
     return found
 
 

@@ -36,7 +36,7 @@ def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterato
     """The outputs of an ONNX model in float64 where all that floats is rounded to ``precision`` first, inputs, weights and what nodes
     make: numbers beyond its range to Inf, then to its largest number.
 
-    None where onnx is not there, a node has no float64 evaluation, or the precision has the range of float32 (TF32).
+    Nothing where onnx is missing, a node has no float64 evaluation, or the precision has the range of float32 (TF32).
     """
     try:
         import onnx
