@@ -34,8 +34,8 @@ class Choices:
     spans: of each labelled part of the case its label and its first and last place (exclusive) in ``taken``.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, below: Source | None = None) -> None:
+        self._source, self._below = source, below
         self.taken: list[Int] = []
         self.bounds: list[Int] = []
         self.spans: list[tuple[str, Int, Int]] = []
@@ -44,7 +44,9 @@ class Choices:
     def from_seed(cls, seed: int, begun: Sequence[Int] = ()) -> Choices:
         """Drawn evenly by the generator of a seed (`tasks.fuzz.seeds`), but for the first ones, which are given."""
         first, drawn = iter(begun), Generator(seed).below
-        return cls(lambda count: min(given, count - 1) if (given := next(first, None)) is not None else drawn(count))
+        return cls(
+            lambda count: min(given, count - 1) if (given := next(first, None)) is not None else drawn(count), drawn
+        )
 
     @classmethod
     def from_list(cls, taken: Sequence[int]) -> Choices:
@@ -100,6 +102,16 @@ class Choices:
         for _ in range(self.int(least, most)):
             places.append(rest.pop(self.int(0, len(rest) - 1)))
         return [options[place] for place in sorted(places)]
+
+    @contextlib.contextmanager
+    def leaning(self, times: Int, of: Int) -> Iterator[None]:
+        """In ``times`` of ``of`` seeds every choice made within is the largest. That is none of the case's choices: what makes
+        a case smaller (Hypothesis too, which tries ends by itself) lowers each of them alone."""
+        source = self._source
+        if self._below is not None and self._below(of) < times:
+            self._source = lambda count: count - 1
+        yield
+        self._source = source
 
     @contextlib.contextmanager
     def span(self, label: str) -> Iterator[None]:

@@ -67,7 +67,7 @@ def config(path: Path, backends: list[object], ops: list[str], **more: object) -
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """One run of every fault on a real local Ray cluster."""
     folder = tmp_path_factory.mktemp("faults")
-    file = config(folder / "faults.yaml", [{"name": "planted-cpu", "memory_gib": 0.5}], list(EXPECTED), deadline_s=6)
+    file = config(folder / "faults.yaml", [{"name": "planted-cpu", "memory_gib": 0.5}], list(EXPECTED), deadline_s=12)
     done = launch(file, "--ray", "--results", folder / "results", dashboard=True)
     assert done.returncode == 1, done.stdout + done.stderr
     run_id = lake.run_ids(folder / "results")[-1]

@@ -118,7 +118,7 @@ def test_cases_of_hypothesis(case: Any) -> None:
 def test_hypothesis_finds_the_fault_and_makes_it_small() -> None:
     seen: list[tuple[int, int]] = []
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
     @given(case=farm.strategies.cases(tail_lost, **GIVEN), more=st.none())
     def holds(case: Any, more: None) -> None:
         try:
@@ -129,7 +129,7 @@ def test_hypothesis_finds_the_fault_and_makes_it_small() -> None:
 
     with pytest.raises(AssertionError, match="wrong numbers"):
         holds()
-    assert seen[-1] == (1, 129) or np.prod(seen[-1]) <= np.prod(seen[0])
+    assert seen[-1] == (1, 129)
     with pytest.raises(farm.ClientError, match="cases: Hypothesis decides it"):
         farm.strategies.cases(tail_lost, cases=3, **GIVEN)
 

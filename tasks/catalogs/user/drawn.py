@@ -18,7 +18,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, Group, np_dtype
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 2
+GENERATOR = 3
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
@@ -34,7 +34,7 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
 #: Factors of regular values, with how often each is drawn: an ε beside a sum of squares shows where these are small.
 SCALES: tuple[tuple[float, int], ...] = ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1))
 #: One of so many samples has the largest size of every dimension.
-ALL_LARGEST = 12
+ALL_LARGEST = 8
 
 
 def seed_of(seed: int, index: int) -> int:
@@ -45,10 +45,9 @@ def seed_of(seed: int, index: int) -> int:
 def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     """A size for every dimension; where the inputs would get too large, the largest are halved."""
     ends = {name: (min(given), max(given)) for name, given in op.dims.items()}
-    with choose.span("sizes"):
-        # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
-        all_largest = choose.chance(1, ALL_LARGEST)
-        made = {name: high if all_largest else _size(choose, low, high) for name, (low, high) in ends.items()}
+    # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
+    with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
+        made = {name: _size(choose, low, high) for name, (low, high) in ends.items()}
     differenced = gradient and op.reference_framework == "numpy"
     while samples.elements(op, made) > MOST or (
         differenced and samples.elements(op, made, op.gradient) > MOST_DIFFERENCED
@@ -62,16 +61,13 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
 
 
 def _size(choose: Choices, low: int, high: int) -> int:
-    """Any power of two as often as another, and every third time one of them or its neighbours."""
-    if high == low:
-        return low
-    near = sorted(
-        {n + d for n in (1 << k for k in range(high.bit_length() + 1)) for d in (-1, 0, 1) if low <= n + d <= high}
-    )
-    if near and choose.chance(1, 3):
-        return choose.of(near)
-    bits = choose.int(max(low, 1).bit_length(), high.bit_length())
-    return choose.int(max(low, 1 << (bits - 1)), min(high, (1 << bits) - 1))
+    """Any power of two as often as another; every third time it, the next, or the last before another. Two choices, in each of
+    which less is a smaller size: Hypothesis makes nothing smaller by choosing more often."""
+    bits = choose.int(low.bit_length(), high.bit_length())
+    first, last = max(low, 1 << bits >> 1), min(high, (1 << bits) - 1)
+    often = 1 + (last - first + 1) // 6
+    place = choose.int(0, last - first + 3 * (often - 1))
+    return first + (place // often if place < 2 * often else min(place - 2 * often + 2, last - first))
 
 
 def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> dict[str, np.ndarray]:
