@@ -14,6 +14,9 @@ from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpCl
 SHARE = 0.8
 #: A model is better than a plainer one if it explains that much more.
 BETTER = 0.05
+#: What a model leaves may be so many times the largest error that it explains, in units: exp and log that differ by a bit are
+#: magnified where a formula cancels (some twenty times in exp(x) − 1), but an error of another size has another cause.
+LEFT = 100.0
 #: The errors of a result over the slack of a formula that cancels, at least and at most.
 SIZES = (0.02, 2.0)
 #: So few elements that are off must all be explained.
@@ -89,12 +92,23 @@ class Result:
             return 0.0
         if not telling.any() or near[telling].mean() < least or near[self.off].mean() < least or near.mean() < least:
             return 0.0
+        if not near.all() and self._leaves_larger(result, near):
+            return 0.0
         if np.any(model.slack):  # nothing bit for bit: what is explained is the size of the error
             size, wide = (np.sqrt(np.mean(np.square(x[telling]))) for x in self._sizes(model.slack))
             return float(near.mean()) / 2 if SIZES[0] * wide <= size <= SIZES[1] * wide else 0.0
         cast = rounded(result, self.dtype) if is_inexact(self.dtype) else result
         same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast)) if is_inexact(self.dtype) else near
         return float(near[self.off].mean() + same[self.off].mean()) / 2
+
+    def _leaves_larger(self, result: np.ndarray, near: np.ndarray) -> bool:
+        """Whether what a model does not explain is far from it, and by far more than what it explains is from the exact result."""
+        if not is_inexact(self.dtype):
+            return False
+        explained, left = np.abs(self.actual - self.exact)[near & self.off], np.abs(self.actual - result)[~near]
+        unit = np.broadcast_to(self._unit(self.exact), near.shape)
+        sizes = [x[np.isfinite(x)].max(initial=0.0) for x in (explained / unit[near & self.off], left / unit[~near])]
+        return bool(sizes[1] > LEFT * sizes[0])
 
     def _telling(self, model: Model) -> np.ndarray:
         """Which elements are evidence of a model."""
