@@ -92,6 +92,18 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     assert line.startswith("to enable needy-cpu: ") and line.endswith("install planted-tool")
 
 
+def test_the_preflight_says_a_reason_once_with_those_it_is_said_of(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    modes = [{"name": f"mode-{n}", "like": "torch-cuda"} for n in (1, 2)]
+    catalog = {"name": "critical", "ops": ["relu"], "dtypes": ["float32"]}
+    config.write_text(
+        yaml.safe_dump({"catalogs": [catalog], "backends": [modes[0], "torch-cpu", modes[1], "torch-rocm"]})
+    )
+    said = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results").stdout
+    lines = [x.partition("available")[0].split() for x in said.splitlines() if "available  " in x]
+    assert lines == [["mode-1,", "mode-2", "un"], ["torch-cpu"], ["torch-rocm", "un"]]
+
+
 @pytest.mark.parametrize("change", ["variable", "runtime's variable", "need"])
 def test_an_answer_counts_only_where_it_was_given(
     change: str, tool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
