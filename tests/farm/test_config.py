@@ -74,7 +74,12 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         (
             "catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n",
             "2:23",
-            "tensorrtrtx-aot runs only the check build: add build to the config's checks",
+            "tensorrtrtx-aot runs none of the config's checks (forward): add build",
+        ),
+        (
+            "catalogs: [torch]\nchecks: [build]\nbackends: [torch-cpu]\n",
+            "3:12",
+            "torch-cpu runs none of the config's checks (build): add one of forward, backward, ",
         ),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
         ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx"),

@@ -65,6 +65,20 @@ def test_what_doctor_says_to_build_is_built_by_it(
     assert {x.packages for x in backends_of([str(config)], "")} == {("nothing==1",), ("nothing==2",)}
 
 
+def test_doctor_names_a_backend_of_a_config_that_is_known_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config would build all that its other backends need, for devices that are not here."""
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path))
+    config = tmp_path / "c.yaml"
+    names = ["torch-rocm", "triton-sm_90", "triton-gfx942"]
+    catalog = {"name": "critical", "ops": ["relu"]}
+    config.write_text(yaml.safe_dump({"catalogs": [catalog], "checks": ["forward", "build"], "backends": names}))
+    assert main(["doctor", str(config)]) == 0
+    said = capsys.readouterr().out
+    assert "  not built  triton-sm_90, triton-gfx942: " in said and said.rstrip().endswith(" envs build triton-sm_90")
+
+
 def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
