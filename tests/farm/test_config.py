@@ -71,6 +71,15 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
             "2:12",
             "unknown option 'tf23'; it takes sdpa, convolution, flush_subnormals",
         ),
+        *(
+            (f"catalogs: [torch]\nbackends: [{{name: {name}, options: {option}}}]\n", "2:12", says)
+            for name, option, says in [
+                ("torch-cpu", "{flush_subnormals: maybe}", "flush_subnormals is true or false, not 'maybe'"),
+                ("torch-cuda", "{tf32: 'no'}", "backend torch-cuda: tf32 is true or false, not 'no'"),
+                ("ort-cuda", "{tf32: 2}", "tf32 is true or false, not 2"),
+                ("openvino-cpu", "{threads: many}", "backend openvino-cpu: threads is a whole number, not 'many'"),
+            ]
+        ),
         (
             "catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n",
             "2:23",
