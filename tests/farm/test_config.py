@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pandas as pd
@@ -271,3 +272,21 @@ def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatc
         load(file)
     (tmp_path / "pol" / "p.json").write_text((ROOT / "tasks" / "judge" / "policies" / "classic.json").read_text())
     assert load(file).policy == str(tmp_path / "pol" / "p.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "by_itself"), [("cuda", {"ort-tensorrt", "ort-tensorrt-rtx"}), ("rocm", set()), ("xpu", {"openvino-npu"})]
+)
+def test_a_vendors_config_asks_the_check_switch_of_what_declares_less_than_float32(
+    name: str, by_itself: set[str]
+) -> None:
+    """Of others it says nothing, and a mode of attention or convolution changes nothing but these: on a GPU that is most of a night."""
+    config = load(ROOT / "configs" / f"{name}.yaml")
+    asked, whole = set(), set()
+    for catalog in config.catalogs:
+        given = {b.name for b in config.backends if any(fnmatch(b.name, x) for x in catalog.backends)}
+        asked |= given if "switch" in (catalog.checks or config.checks) else set()
+        whole |= given if catalog.name == "torch" and catalog.ops == ["*"] else set()
+    coarser = {b.name for b in config.backends if {"tf32", "precision"} & set(b.options)}
+    assert asked == coarser | by_itself
+    assert not {b.name for b in config.backends if {"sdpa", "convolution"} & set(b.options)} & whole
