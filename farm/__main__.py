@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from farm.exits import BAD_INPUT, OK, command, guarded
@@ -57,7 +59,9 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    columns = shutil.get_terminal_size().columns - 2  # as argparse folds the help of a command
+    fold = textwrap.TextWrapper(columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False).fill
+    lines = [fold(f"  {name:{width}}  {text}") for name, text in COMMANDS.items()]
     return "\n".join(["usage: farm COMMAND [-h] …", "", *lines, "", "farm COMMAND -h shows the options of a command."])
 
 

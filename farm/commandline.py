@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import functools
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +68,12 @@ def refusing(main: Main) -> Main:
             return BAD_INPUT
 
     return told
+
+
+def fold(line: str, indent: int) -> None:
+    """Print a line: on a terminal folded to its width, what follows the first indented; in a file or a pipe as it is."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    print(textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False))
 
 
 def split(option: str, values: Sequence[str]) -> list[str]:

@@ -11,12 +11,14 @@ if os.path.dirname(sys.argv[0]) == os.path.dirname(__file__) or os.path.basename
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
+import io
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 #: All judged and nothing wrong beyond the known failures; something wrong; bad config or command line; incomplete, or
 #: the farm itself failed.
@@ -60,17 +62,37 @@ def guarded(main: Main, argv: Sequence[str] | None) -> int:
                 stream.reconfigure(
                     errors="backslashreplace"
                 )  # a name that the terminal has no letters for ends nothing
+        if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+            sys.stdout = _outlasting(sys.stdout)
     try:
         return main(argv)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-    except BrokenPipeError:  # whoever read the output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception as error:
         if os.environ.get(TRACE):
             traceback.print_exc()
         print(f"error: {_told(error)}", file=sys.stderr)
     return INCOMPLETE
+
+
+class _Pipe(io.FileIO):
+    """Output whose reader may leave (`farm report | head`): the rest goes nowhere, and the command does and says in its exit code
+    what it would."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return super().write(data)
+
+
+def _outlasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    stream.flush()
+    raw = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+    made = io.TextIOWrapper(raw, stream.encoding, stream.errors)
+    made.reconfigure(line_buffering=stream.line_buffering, write_through=stream.write_through)
+    return made
 
 
 def _told(error: Exception) -> str:

@@ -33,7 +33,8 @@ class Vendor:
 
     How a node detects them: files: globs of device nodes, each a device unless ``about`` counts them; pci: (vendor id,
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
-    vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
+    vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name, group "render" the
+    number of the node /dev/dri/renderD… that it takes besides;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
     config: what is run on it first. numbered: the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device, or
     a command that says so, where its pattern matches. hidden: the value of its first variable with which a process sees none of its devices, where a runtime of another's would look at them.
@@ -78,7 +79,7 @@ VENDORS: tuple[Vendor, ...] = (
            (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, exclusive=_EXCLUSIVE, hidden=""),
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs. rocm-smi reads sysfs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
-           (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
+           (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9](?:[\s\S]*?^drm_render_minor (?P<render>\d+))?"),),
            (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)", opens=False),), config="configs/rocm.yaml", numbered=True, hidden="-1", instead="CUDA_VISIBLE_DEVICES"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
            (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),

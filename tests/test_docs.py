@@ -89,8 +89,6 @@ NOT_RUN = {
     "farm report s3://": "tests/farm/test_lake.py has an S3 server",
     "farm site s3://": "tests/farm/test_lake.py has an S3 server",
     "farm node start --head": "starts a cluster; tests/farm/test_cluster.py does",
-    "farm node start --address": "needs a cluster; tests/farm/test_cluster.py has one",
-    "ray start": "needs a cluster; tests/farm/test_cluster.py has one",
     "RAY_AUTH_MODE=token": "needs a cluster; tests/farm/test_cluster.py has one",
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.

@@ -85,7 +85,8 @@ class Result:
         """Raise AssertionError with every finding, if there is one or nothing was judged."""
         if self.findings:
             told_ = [f"{f}\n    {f.command}" if f.command else str(f) for f in self.findings]
-            raise AssertionError("\n".join([f"{self.failed} of {len(self.rows)} cases failed", *told_]))
+            several = [f"{self.failed} of {len(self.rows)} cases failed"] * (len(self.rows) > 1)
+            raise AssertionError("\n".join([*several, *told_]))
         if not self.passed:
             raise AssertionError(f"nothing was judged: {'; '.join(self._not_judged()) or 'no case'}")
 

@@ -11,10 +11,12 @@ from rich.console import Console
 
 from farm.commandline import refusing
 from farm.exits import OK
+from farm.fleet import envs
 from farm.fleet.detect import detect
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
 from farm.plan.config import backends_of, is_config
 from farm.program import program
+from tasks.backends import BackendSpec
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
 
@@ -84,13 +86,23 @@ def _groups(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, 
 
 
 def _building(found: Sequence[Line], unbuilt: Sequence[Line], what: Sequence[str]) -> str:
-    """The command that builds the environments of some lines. One backend of each is named, which builds it for all; what a config
-    brought is built by the config: its names are its own."""
-    configs = [x for x in what if is_config(x)]
-    firsts = [next(x.name for x in found if x.environment == line.environment) for line in unbuilt]
-    own = [name for name in firsts if not configs or name in what]
-    by_config = [] if configs and len(own) == len(firsts) else configs
-    return f"{program()} envs build {' '.join(dict.fromkeys([*by_config, *own]))}"
+    """The command that builds the environments of some lines. One backend of each is named, which builds it for all; a name that is
+    a config's own is built by the config, with all others of it."""
+    made: list[str] = []
+    for line in unbuilt:
+        sharing = [x.name for x in found if (x.environment, x.state) == (line.environment, line.state)]
+        known = [name for name in sharing if name in what or _builds(name, line.environment)]
+        made += known[:1] or [x for x in what if is_config(x)]
+    return f"{program()} envs build {' '.join(dict.fromkeys(made))}"
+
+
+def _builds(name: str, environment: str) -> bool:
+    """Whether a backend of this name is known without a config, and has this environment."""
+    try:
+        found = envs.of(BackendSpec.parse(name))
+    except (KeyError, ValueError):
+        return False
+    return found is not None and environment.startswith(found.key)
 
 
 def _summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:

@@ -61,8 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.issues:
             print(f"written: {_bundles(results, found, table, Path(args.issues))}")
         return OK
-    except BrokenPipeError:  # whoever read the output has left
-        raise
     except OSError as error:
         raise Refusal(f"cannot write: {error}; choose another place with --issues or --csv") from error
     finally:

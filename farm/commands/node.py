@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm.commandline import refusing
+from farm.commandline import fold, refusing
 from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
 from farm.work import monitoring
@@ -102,11 +102,11 @@ def _set(variables: Mapping[str, str]) -> list[str]:
 
 def _print(findings: Mapping[str, Finding]) -> int:
     """What was found, the node that it makes, and what to type next."""
-    for label, found in findings.items():
-        limit = visible.cap(found.vendor) if found.count else None
-        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
-        print(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}")
     offered = node.ray_node(node.devices_here([], findings))
+    for label, found in findings.items():
+        limit = visible.cap(found.vendor, there=found.count) if found.count else None
+        bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
+        fold(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}", 12)
     print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))
     print(f"next, on this machine only: farm run {owner.config if owner else 'configs/vendors.yaml'}")

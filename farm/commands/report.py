@@ -66,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell(write(report, run, _out(args, _run_id(run, args))), args.files)
         print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
-    except BrokenPipeError:  # whoever read the output has left
-        raise
     except OSError as problem:
         raise Refusal(f"cannot write: {problem}; choose another place with --out") from problem
     except ValueError as problem:

@@ -41,9 +41,10 @@ class UnknownVendor(Refusal):
 class Finding:
     """What was found of one vendor.
 
-    models: one name a device, "" where it cannot be told; count: devices in Ray's count that this user may open; because:
-    what was found where; without: what was looked for and is not there; ids: by which a process is given the devices, where numbers do
-    not do; denied: device nodes that this user may not open, each with the group that may.
+    models: one name a device, "" where it cannot be told; count: devices in Ray's count that this process may open; because:
+    what was found where; without: what was looked for and is not there; uuids: the devices' own, where a command lists them;
+    parts: whether some are parts of a card, which a process is given by these and not by numbers; denied: device nodes that this
+    user may not open, each with the group that may; absent: those that are not there, as in a container that was not given them.
     """
 
     vendor: Vendor
@@ -51,29 +52,33 @@ class Finding:
     count: int = 0
     because: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    parts: bool = False
     denied: tuple[tuple[str, str], ...] = ()
+    absent: tuple[str, ...] = ()
 
     @property
     def shut(self) -> bool:
-        """Whether devices are here, with a driver, and this user may open none."""
-        return bool(self.denied) and not self.count
+        """Whether devices are here, with a driver, and this process may open none."""
+        return bool(self.denied or self.absent) and not self.count
 
     @property
     def words(self) -> str:
         """What was found, for people, and what keeps this user from it."""
-        return "; ".join([self._found, *([self._denied] if self.denied else [])])
+        return "; ".join([self._found, *([self._denied] if self.denied or self.absent else [])])
 
     @property
     def _denied(self) -> str:
         groups = ",".join(dict.fromkeys(group for _, group in self.denied if group))
         how = f": sudo usermod -aG {groups} $USER, and log in again" if groups else ""
         none = "" if self.count else ", so none is offered"
-        return f"this user may not open {', '.join(path for path, _ in self.denied)}{none}{how}"
+        why = [f"this user may not open {', '.join(path for path, _ in self.denied)}"] if self.denied else []
+        why += [f"there is no {', '.join(self.absent)} (docker run --device=/dev/dri)"] if self.absent else []
+        return f"{' and '.join(why)}{none}{how}"
 
     @property
     def _found(self) -> str:
-        if self.count or self.denied:
+        if self.count or self.denied or self.absent:
             models = ", ".join(sorted({m for m in self.models if m}))
             return f"{self.count or len(self.models)} × {models or self.vendor.name}: {'; '.join(self.because)}"
         if self.because:
@@ -99,8 +104,10 @@ class _Search:
     lists: list[list[str]] = field(default_factory=list)  # models by each source that counts devices
     counted: int = 0  # devices as a command counts them in Ray's units
     opened: bool = False  # by a command, which so has told what this user may open
-    ids: list[str] = field(default_factory=list)
+    uuids: list[str] = field(default_factory=list)
+    parts: bool = False
     denied: list[tuple[str, str]] = field(default_factory=list)
+    render: list[str] = field(default_factory=list)  # device nodes that its devices take besides, one each
 
     def files(self) -> int:
         """Number of its device nodes."""
@@ -146,7 +153,9 @@ class _Search:
             models = []
             for path in _glob(self.root, pattern):
                 if match := re.search(expression, _read(self.root, path), re.MULTILINE):
-                    models.append((match.groupdict().get("model") or "").strip())
+                    said = match.groupdict()
+                    models.append((said.get("model") or "").strip())
+                    self.render += [f"/dev/dri/renderD{said['render']}"] if said.get("render") else []
                     self.because.append(path)
             self.lists.append(models)
 
@@ -161,8 +170,8 @@ class _Search:
             self.lists.append([(m.groupdict().get("model") or "").strip() for m in matches])
             self.opened |= command.opens
             self.counted = max(self.counted, sum(int(m.groupdict().get("count") or 1) for m in matches))
-            if any(m.groupdict().get("part") for m in matches):
-                self.ids = [m["id"] for m in matches]
+            self.uuids = [m["id"] for m in matches if "id" in m.groupdict()]
+            self.parts = any(m.groupdict().get("part") for m in matches)
 
 
 def detect(root: Path = Path("/"), vendors: Iterable[Vendor] = VENDORS) -> dict[str, Finding]:
@@ -186,14 +195,20 @@ def _search(vendor: Vendor, root: Path) -> Finding:
     count = search.counted or len(models)
     if search.denied and not search.opened:
         count = min(count, nodes - len(search.denied))
+    absent = [p for p in search.render if not _glob(root, p)]
+    shut = [p for p in search.render if p not in absent and not _opens(root, p)]
+    if search.render:
+        count = min(count, len(search.render) - len(absent) - len(shut))
     return Finding(
         vendor,
         tuple(models),
         count,
         tuple(dict.fromkeys(search.because)),
         tuple(search.without),
-        tuple(search.ids),
-        tuple(search.denied),
+        tuple(search.uuids),
+        search.parts,
+        (*search.denied, *((p, _group(root, p)) for p in shut)),
+        tuple(absent),
     )
 
 

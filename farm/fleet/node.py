@@ -133,7 +133,7 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
     made: dict[str, Devices] = {}
     for label, number in named.items():
         vendor, found = check_vendor(label, "--vendor"), have.get(label)
-        limit = visible.cap(vendor)
+        limit = visible.cap(vendor, there=found.count if found else sys.maxsize)
         if number is not None:
             if limit and number > limit[0]:
                 raise ValueError(
@@ -142,9 +142,9 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
             made[label] = Devices(vendor, number)
             continue
         if found:
-            visible.check(vendor, found.count)
+            visible.check(vendor, found.count, found.uuids)
         count = min(found.count if found else 1, limit[0] if limit else sys.maxsize)
-        models, ids = (found.models, found.ids) if found else ((), ())
+        models, ids = (found.models, found.uuids if found.parts else ()) if found else ((), ())
         made[label] = Devices(vendor, count, models, ids)
     return made
 

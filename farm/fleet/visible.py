@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
 from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor, device_number
 
@@ -59,26 +62,44 @@ def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {} if named is None else {hip: ",".join(map(str, range(len(named)))) or "-1"}
 
 
-def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] | None:
-    """(how many of a vendor's devices this process may use, which variable says so); None where none says anything.
+def cap(vendor: Vendor, env: Mapping[str, str] = os.environ, there: int = sys.maxsize) -> tuple[int, str] | None:
+    """(how many of a vendor's ``there`` devices this process may use, which variable says so); None where none says anything.
 
     Raises NonsenseVariable.
     """
-    said = [(name, devices(name, env[name])) for name in vendor.heeded(env) if name in env]
-    known = [(len(named), name) for name, named in said if named is not None]
-    return min(known, default=None)
+    return min(((shown, name) for name, _, _, shown in _choices(vendor, there, env)), default=None)
 
 
-def check(vendor: Vendor, count: int, env: Mapping[str, str] = os.environ) -> None:
-    """Raises NonsenseVariable where a variable of visible devices names a number first that none of ``count`` devices has: CUDA
-    and HIP then show none at all."""
-    for name in vendor.heeded(env) if vendor.numbered else ():
-        first = next(iter(devices(name, env.get(name, "")) or ()), "")
-        if first.isdigit() and int(first) >= count:
-            there = "device 0" if count == 1 else f"devices 0 to {count - 1}"
+def check(vendor: Vendor, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
+    """Raises NonsenseVariable where a variable of visible devices names first what is none of the ``there`` devices: CUDA and HIP
+    then show none at all. uuids: the devices' own, where the driver lists them; a variable may have the beginning of one."""
+    cut = any(x.startswith("MIG-") for x in uuids)  # into slices: such a card is not listed
+    for name, named, among, _ in _choices(vendor, there, env) if vendor.numbered else ():
+        first = next(iter(named), "")
+        if first.isdigit():
+            known, has = int(first) < among, "device 0" if among == 1 else f"devices 0 to {among - 1}"
+        else:
+            known = any(x.startswith(first) for x in uuids) or (cut and first.startswith("GPU-"))
+            has = ", ".join(uuids)
+        if first and has and among and not known:
             raise NonsenseVariable(
-                f"${name} is {env[name]!r}, and this machine has {there} of {vendor.name}; name those, or unset it"
+                f"${name} is {env[name]!r}, and this machine has {has} of {vendor.name}; name those, or unset it"
             )
+
+
+def _choices(vendor: Vendor, there: int, env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
+    """(variable, devices that it names, among how many, how many of them are shown) of those that name any, the outermost first:
+    HIP's numbers count within ROCR's devices. CUDA and HIP show those before the first number that none has."""
+
+    def known(device: str) -> bool:
+        return not vendor.numbered or not device.isdigit() or int(device) < there
+
+    for name in reversed(vendor.heeded(env)):
+        named = devices(name, env[name]) if name in env else None
+        if named is not None:
+            shown = len(list(itertools.takewhile(known, named)))
+            yield name, named, there, shown
+            there = shown
 
 
 def called(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -97,25 +118,17 @@ def called(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.envir
 
 
 def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The vendor's own variable for those of this process's devices that Ray gave a task; {} if it stands so already.
+    """The vendor's own variable for those of this process's devices that Ray gave a task; {} for none.
 
     numbers: as `called` takes them; on a node of several vendors Ray sets the variable of one.
     """
-    vendor = BY_LABEL.get(label)
-    if vendor is None or not vendor.visible:
-        return {}
-    name, joined = vendor.visible[0], ",".join(called(label, numbers, env))
-    if not joined or (name in env and devices(name, env[name]) == tuple(numbers)):
-        return {}
-    return {name: f"level_zero:{joined}" if name == _SELECTOR else joined}
+    names, joined = BY_LABEL[label].visible if label in BY_LABEL else (), ",".join(called(label, numbers, env))
+    return {name: f"level_zero:{joined}" if name == _SELECTOR else joined for name in names[:1] if joined}
 
 
 def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
     """What the devices are called that a backend computes on where nobody gave it others: the first that are visible; "" for the CPU's."""
-    try:
-        made = spec.create() if spec else None
-    except PluginError:
-        made = None
+    made = _made(spec)
     if made is None or made.device_vendor not in BY_LABEL or made.emulated:
         return ""
     at = [device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
@@ -133,11 +146,17 @@ def for_child(spec: BackendSpec | None) -> dict[str, str]:
     What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. ROCm reads CUDA's variable
     as well, so that one is left to it.
     """
-    try:
-        mine = spec.create().device_vendor if spec else ""
-    except PluginError:
-        mine = ""
+    made = _made(spec)
+    mine = made.device_vendor if made else ""
     env = {v.visible[0]: v.hidden for v in VENDORS if v.hidden is not None and v.label != mine}
     if mine == "amd":
         env.pop("CUDA_VISIBLE_DEVICES", None)
     return env | {DEVICE_VENDOR: mine}
+
+
+def _made(spec: BackendSpec | None) -> Backend | None:
+    """A backend, to be asked whose devices it computes on; None for none and where its plug-in cannot be imported."""
+    try:
+        return spec.create() if spec else None
+    except PluginError:
+        return None

@@ -332,8 +332,8 @@ def _check_builds(config: Config, refuse: kernels.Refuse) -> None:
         with contextlib.suppress(PluginError):  # a line of the preflight
             runs = backend.spec().create().checks
             if not any(checks.planned(name, runs) for name in config.all_checks):
-                only = " and ".join(runs)
-                refuse(("backends", i), f"{backend.name} runs only the check {only}: add {only} to the config's checks")
+                told = f"{backend.name} runs none of the config's checks ({', '.join(config.all_checks)})"
+                refuse(("backends", i), f"{told}: add {'one of ' * (len(runs) > 1)}{', '.join(runs)}")
 
 
 def _check_dtypes(names: list[str], where: Callable[[int], str]) -> None:

@@ -111,15 +111,17 @@ class Progress:
 
 
 def print_preflight(console: Console, offers: Iterable[Offer], known: Mapping[str, Offer]) -> None:
-    """One line for each of these offers: where it runs, or why it does not; with the last of all that are ``known``, how to
-    have those whose needs can be installed."""
+    """One line for each of these offers that runs, and for each reason why others do not, or not yet; with the last of all that
+    are ``known``, how to have those whose needs can be installed."""
     width = max(map(len, known), default=0)
+    alike: dict[tuple[str, str], list[Offer]] = {}
     for offer in offers:
-        known_yet = ("green", "available") if offer.available else ("yellow", "unavailable")
-        colour, state = ("cyan", "awaited") if offer.awaited else known_yet
-        console.print(
-            f"  {offer.name:{width}}  [{colour}]{state:11}[/] ", Text(offer.words), highlight=False, soft_wrap=True
-        )
+        alike.setdefault((offer.name if offer.available else "", offer.words), []).append(offer)
+    for (_, words), same in alike.items():
+        known_yet = ("green", "available") if same[0].available else ("yellow", "unavailable")
+        colour, state = ("cyan", "awaited") if same[0].awaited else known_yet
+        said = f"  {', '.join(offer.name for offer in same):{width}}  [{colour}]{state:11}[/] "
+        console.print(said, Text(words), highlight=False, soft_wrap=True)
     lacking = [offer for offer in known.values() if offer.installs and not offer.available]
     if lacking and not any(offer.reason == AWAITED for offer in known.values()):
         line = install_line(pair for offer in lacking for pair in offer.installs)

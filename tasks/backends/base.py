@@ -133,6 +133,20 @@ class Backend:
             raise ValueError(f"backend {self.name}: {option} is a {what}, not {type(given).__name__}")
         return given
 
+    def switch(self, option: str, default: bool = False) -> bool:
+        """The value of an option that is true or false. Raises ValueError: any word would count as true."""
+        given = self.options.get(option, default)
+        if given not in (True, False):
+            raise ValueError(f"backend {self.name}: {option} is true or false, not {given!r}")
+        return bool(given)
+
+    def number(self, option: str, default: int) -> int:
+        """The value of an option that is a whole number. Raises ValueError."""
+        given = str(self.options.get(option, default))
+        if not given.isdecimal():
+            raise ValueError(f"backend {self.name}: {option} is a whole number, not {given!r}")
+        return int(given)
+
     def start(self) -> RuntimeInfo:
         """Secure its needs, then `probe`: how every process begins with a backend. Raises what `probe` does."""
         try:

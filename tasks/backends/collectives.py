@@ -104,7 +104,7 @@ class Collectives(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.count = int(str(options.get("ranks", _RANKS)))
+        self.count = self.number("ranks", _RANKS)
         self.device_vendor = {"cpu": "", "cuda": "nvidia", "rocm": "amd"}.get(device, "")
         self.resource = resource_of(self.device_vendor)
         self.ordinals = tuple(range(self.count))

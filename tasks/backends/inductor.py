@@ -16,6 +16,7 @@ from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
+from tasks.nearest import nearest
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
 WITHOUT = {"xla": "its compiler is XLA, which torch-xla runs eagerly", "hpu": "its compiler is hpu_backend"}
@@ -108,15 +109,22 @@ class Inductor(TorchEager):
         return info
 
     def _try_compiled(self) -> None:
-        """Compile a sum for the device. Raises Unavailable: without a C compiler or Python's headers every case would fail.
+        """Compile a sum for the device. Raises Unavailable: without a C compiler, Python's headers or a setting that is known every
+        case would fail.
 
         What is done once, loading the compiler (5 s) and, with an empty cache, trying the processor's vectors and compiling headers
         (15 s of C++), is then no case's time.
         """
         import torch
+        import torch._inductor.config
+
+        given = {} if isinstance(self.given, str) else self.given
+        known = torch._inductor.config.get_config_copy()
+        if unknown := [name for name in given if name not in known]:
+            raise Unavailable(f"inductor has no setting {unknown[0]!r}{nearest(unknown[0], list(known))}")
 
         def compute() -> Any:
-            return torch.compile(lambda x: x + x)(torch.ones(2, device=self.target)).cpu()
+            return torch.compile(lambda x: x + x, options=given)(torch.ones(2, device=self.target)).cpu()
 
         smoke_test(f"inductor on {self.target}", lambda: without_halves(compute), "1 + 1, compiled")
 

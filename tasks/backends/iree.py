@@ -162,7 +162,7 @@ class Iree(Backend):
             import iree.runtime
         if not self._target.driver:
             smoke_test(f"IREE for {self.device}", lambda: [2.0] * bool(self._code(one_add())), "code of one Add")
-            return RuntimeInfo(iree.compiler.version.VERSION, f"none: code for {self.device}")
+            return RuntimeInfo(iree.compiler.version.VERSION, f"no device (compiles for {self.device})")
         drivers = iree.runtime.query_available_drivers()
         if self._target.driver not in drivers:
             raise Unavailable(f"this IREE has no driver {self._target.driver}; it has {', '.join(drivers)}")

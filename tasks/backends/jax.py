@@ -62,7 +62,7 @@ class Jax(Backend):
         self.device_vendor, self.packages = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
         self.toolkit = "amd" * (device == "rocm")  # its wheels are for a ROCm that is installed
-        self.jit = bool(options.get("jit", True))
+        self.jit = self.switch("jit", True)
         self.compiler_options: dict[str, Any] | None = None
         # There "bfloat16" is JAX's word for as fast as the device can, which is TF32.
         gpu = device in ("cuda", "rocm")

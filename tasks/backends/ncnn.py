@@ -72,7 +72,7 @@ class Ncnn(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self._switches = {x: bool(options.get(x, True)) for x in _OPTIONS}
+        self._switches = {x: self.switch(x, True) for x in _OPTIONS}
         self._pnnx = Path()
         self._version = ""
         self._open = False

@@ -113,10 +113,10 @@ class OnnxRuntime(Backend):
         known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
         self._known, self.takes_threads, self.toolkit = known, device == "cpu", known.toolkit
         self._options = dict(known.options)
-        if options.get("tf32") and "use_tf32" not in known.options:
+        if self.switch("tf32") and "use_tf32" not in known.options:
             raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")
         if "use_tf32" in known.options and "tf32" in options:
-            self._options["use_tf32"] = str(int(bool(options["tf32"])))
+            self._options["use_tf32"] = str(int(self.switch("tf32")))
         if "soc_model" in options:
             if device != "qnn":
                 raise ValueError(f"backend {name}: soc_model is an option of ort-qnn only")

@@ -128,7 +128,7 @@ class OpenVino(Backend):
         else:
             self._asked["INFERENCE_PRECISION_HINT"] = precision
         if kind == "cpu":
-            self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", threads()))), "NUM_STREAMS": 1}
+            self._asked |= {"INFERENCE_NUM_THREADS": self.number("threads", threads()), "NUM_STREAMS": 1}
         self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
 
     def probe(self) -> RuntimeInfo:

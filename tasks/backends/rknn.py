@@ -66,7 +66,7 @@ class Rknn(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self._level = self.choice("optimization_level", range(4), 3)
-        self.emulated = not options.get("connected")
+        self.emulated = not self.switch("connected")
         self.device_vendor, self.resource = ("", "CPU") if self.emulated else ("rockchip", "NPU")
 
     def probe(self) -> RuntimeInfo:

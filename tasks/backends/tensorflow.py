@@ -70,8 +70,8 @@ class TensorFlow(Backend):
         super().__init__(name, device, options)
         self.device_vendor, self.packages, self._kind = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
-        self.onednn = bool(options.get("onednn", True))
-        self.tf32 = bool(options.get("tf32", False))
+        self.onednn = self.switch("onednn", True)
+        self.tf32 = self.switch("tf32")
 
     def probe(self) -> RuntimeInfo:
         """Find the device and sum on it. Raises Unavailable with TensorFlow's own words."""

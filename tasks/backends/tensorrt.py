@@ -96,7 +96,7 @@ class TensorRt(Backend):
         if kind not in self.devices or (ordinal and not ordinal.isdigit()):
             raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
         self._level = self.choice("optimization_level", range(6), None)
-        self._workspace = int(str(options.get("workspace_mib", 1024))) << 20
+        self._workspace = self.number("workspace_mib", 1024) << 20
         self._more_flags = [str(x) for x in self.many("builder_flags", list)]
         self.ordinals = (int(ordinal or 0),)
         self._gpu: cuda_driver.Device | None = None

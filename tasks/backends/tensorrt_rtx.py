@@ -38,7 +38,7 @@ class TensorRtRtx(TensorRt):
             return super().probe()
         trt = self._import()
         smoke_test(self.title, lambda: [2.0] * bool(self.build(one_add())), "an engine of one Add")
-        return self._info(trt, "none: engines for compute capabilities 8.0, 8.6, 8.9, 12.0 and later")
+        return self._info(trt, "no device (builds engines for compute capabilities 8.0, 8.6, 8.9, 12.0 and later)")
 
     def build(self, form: Form) -> Program:
         """As TensorRT's; ahead of time the engine is built and forgotten."""

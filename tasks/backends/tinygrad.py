@@ -122,8 +122,8 @@ class Tinygrad(Backend):
             "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),
             "NUM_CPU_THREADS": "1",
             "PARALLEL": "0",  # else it compiles in a pool of processes
-            "NOOPT": str(int(bool(options.get("noopt", False)))),
-            "BEAM": str(int(str(options.get("beam", 0)))),
+            "NOOPT": str(int(self.switch("noopt"))),
+            "BEAM": str(self.number("beam", 0)),
         }
 
     def probe(self) -> RuntimeInfo:

@@ -71,9 +71,10 @@ class TorchEager(Backend):
         self.target = self.known.target or device_name
         self.captures = type(self) is TorchEager and self.target == "cuda"
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
-        self.reduced = bool(options.get(REDUCED, False))
+        self.reduced = self.switch(REDUCED)
+        self.flush = self.switch(FLUSH)
         #: Whether float32 may be computed in `TorchDevice.coarse`.
-        self.coarse = bool(options.get(self.known.option, False))
+        self.coarse = self.switch(self.known.option)
         if not _own_torch_fits(device_name, self.known.plugin):
             self.packages = self.known.packages
 
@@ -91,7 +92,7 @@ class TorchEager(Backend):
         torch.set_num_threads(threads())
         precision, driver = "", ""
         self.modes.set()
-        if self.options.get(FLUSH):
+        if self.flush:
             torch.set_flush_denormal(True)
         if self.target == "cpu":
             where = torch.backends.cpu.get_cpu_capability()

@@ -75,7 +75,9 @@ class Triton(Backend):
             return [2.0 * bool(self._kernels(lambda: _compiled(torch.add)(torch.ones(2), torch.ones(2))))]
 
         smoke_test(f"triton {triton.__version__} for {self.device}", compute, "code of one addition")
-        return RuntimeInfo(f"triton {triton.__version__}, torch {torch.__version__}", f"none: code for {self.device}")
+        return RuntimeInfo(
+            f"triton {triton.__version__}, torch {torch.__version__}", f"no device (compiles for {self.device})"
+        )
 
     def build(self, form: Form) -> Program:
         """Compile every kernel that the case launches; without any, those that inductor generates for it.

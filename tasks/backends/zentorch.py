@@ -31,7 +31,7 @@ class ZenTorch(Inductor):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.weight_cache = bool(options.get("weight_cache", False))
+        self.weight_cache = self.switch("weight_cache")
         self.vendor = "AMD"
         #: Nodes of the graph compiled last that zentorch took; whether compiling ends once they are known.
         self.taken: Counter[str] = Counter()

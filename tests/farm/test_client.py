@@ -278,6 +278,9 @@ def test_given_inputs_are_judged_in_every_dtype() -> None:
     with pytest.raises(AssertionError, match="2 of 2 cases failed") as raised:
         farm.assert_correct(tail_lost, {"x": x, "weight": weight}, exact, "normalisation", dtypes)
     assert "seed" not in str(raised.value)  # none makes these inputs
+    with pytest.raises(AssertionError, match="^user:tail_lost|^forward/user:tail_lost") as raised:
+        farm.assert_correct(tail_lost, {"x": x, "weight": weight}, exact, "normalisation")
+    assert "of 1" not in str(raised.value)
     large = torch.randn(64, 200)  # its values are in a file of the cache
     done = farm.assert_correct(rms_norm, (large, weight), results="kept")
     row = lake.read("kept").iloc[0]

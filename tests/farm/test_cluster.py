@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -126,6 +128,50 @@ def test_a_head_that_is_away_stops_the_run_and_blames_nobody(monkeypatch: pytest
     monkeypatch.setattr(ray_cluster, "HEAD_S", -1.0)
     with pytest.raises(OSError, match="does not answer"):
         made.changes()
+
+
+#: Slurm's commands, for whose nodes this machine stands, and a GPU's; whoever sleeps waits for one node more.
+SLURM = {
+    "srun": 'while [ "${1#-}" != "$1" ]; do case "$1" in -w|-x) shift;; esac; shift; done; CUDA_VISIBLE_DEVICES=1 exec "$@"',
+    "scontrol": "echo 127.0.0.1; echo second",
+    "nvidia-smi": 'for i in 0 1; do echo "GPU $i: NVIDIA H200 (UUID: GPU-$i)"; done',
+    "sleep": """echo >> slept
+until [ "$(grep -c 'Ray runtime started' log)" -ge "$(wc -l < slept)" ]; do /bin/sleep 0.2; done""",
+}
+
+
+def test_the_script_for_slurm_runs_on_what_it_was_given(tmp_path: Path, results: Path) -> None:
+    """On two nodes, each with one GPU of two; the user has the token of an earlier run, which the head asks for then."""
+    (script,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text(), re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    script = (
+        script.replace("6379", port)
+        .replace("configs/cuda.yaml", "c.yaml")
+        .replace("--block", "--block --include-dashboard=false", 1)
+    )
+    config(tmp_path / "c.yaml", ["gpu-nvidia"], samples=5)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("of-a-run-before-" * 4)
+    (tmp_path / "bin").mkdir()
+    for name, does in SLURM.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    given = {"HOME": tmp_path, "SLURM_NNODES": 2, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": 2}
+    env = os.environ | {k: str(v) for k, v in given.items()} | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    with open(tmp_path / "log", "w") as log:
+        job = subprocess.Popen(
+            ["bash", "-c", script], stdout=log, stderr=log, cwd=tmp_path, env=env, start_new_session=True
+        )
+    try:
+        code = job.wait(200)
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+    said = (tmp_path / "log").read_text()
+    assert code == 0, said
+    assert f"{port} --block" in said and said.count("--num-cpus=") == said.count("--num-gpus=1") == 2
+    frame = rows(results)
+    assert set(frame["status"]) == {"pass"} and set(frame["device_ids"]) == {"1"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs mount namespaces")

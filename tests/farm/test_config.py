@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pandas as pd
@@ -71,10 +72,24 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
             "2:12",
             "unknown option 'tf23'; it takes sdpa, convolution, flush_subnormals",
         ),
+        *(
+            (f"catalogs: [torch]\nbackends: [{{name: {name}, options: {option}}}]\n", "2:12", says)
+            for name, option, says in [
+                ("torch-cpu", "{flush_subnormals: maybe}", "flush_subnormals is true or false, not 'maybe'"),
+                ("torch-cuda", "{tf32: 'no'}", "backend torch-cuda: tf32 is true or false, not 'no'"),
+                ("ort-cuda", "{tf32: 2}", "tf32 is true or false, not 2"),
+                ("openvino-cpu", "{threads: many}", "backend openvino-cpu: threads is a whole number, not 'many'"),
+            ]
+        ),
         (
             "catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n",
             "2:23",
-            "tensorrtrtx-aot runs only the check build: add build to the config's checks",
+            "tensorrtrtx-aot runs none of the config's checks (forward): add build",
+        ),
+        (
+            "catalogs: [torch]\nchecks: [build]\nbackends: [torch-cpu]\n",
+            "3:12",
+            "torch-cpu runs none of the config's checks (build): add one of forward, backward, ",
         ),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
         ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx"),
@@ -257,3 +272,21 @@ def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatc
         load(file)
     (tmp_path / "pol" / "p.json").write_text((ROOT / "tasks" / "judge" / "policies" / "classic.json").read_text())
     assert load(file).policy == str(tmp_path / "pol" / "p.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "by_itself"), [("cuda", {"ort-tensorrt", "ort-tensorrt-rtx"}), ("rocm", set()), ("xpu", {"openvino-npu"})]
+)
+def test_a_vendors_config_asks_the_check_switch_of_what_declares_less_than_float32(
+    name: str, by_itself: set[str]
+) -> None:
+    """Of others it says nothing, and a mode of attention or convolution changes nothing but these: on a GPU that is most of a night."""
+    config = load(ROOT / "configs" / f"{name}.yaml")
+    asked, whole = set(), set()
+    for catalog in config.catalogs:
+        given = {b.name for b in config.backends if any(fnmatch(b.name, x) for x in catalog.backends)}
+        asked |= given if "switch" in (catalog.checks or config.checks) else set()
+        whole |= given if catalog.name == "torch" and catalog.ops == ["*"] else set()
+    coarser = {b.name for b in config.backends if {"tf32", "precision"} & set(b.options)}
+    assert asked == coarser | by_itself
+    assert not {b.name for b in config.backends if {"sdpa", "convolution"} & set(b.options)} & whole

@@ -65,6 +65,20 @@ def test_what_doctor_says_to_build_is_built_by_it(
     assert {x.packages for x in backends_of([str(config)], "")} == {("nothing==1",), ("nothing==2",)}
 
 
+def test_doctor_names_a_backend_of_a_config_that_is_known_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config would build all that its other backends need, for devices that are not here."""
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path))
+    config = tmp_path / "c.yaml"
+    names = ["torch-rocm", "triton-sm_90", "triton-gfx942"]
+    catalog = {"name": "critical", "ops": ["relu"]}
+    config.write_text(yaml.safe_dump({"catalogs": [catalog], "checks": ["forward", "build"], "backends": names}))
+    assert main(["doctor", str(config)]) == 0
+    said = capsys.readouterr().out
+    assert "  not built  triton-sm_90, triton-gfx942: " in said and said.rstrip().endswith(" envs build triton-sm_90")
+
+
 def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -90,6 +104,18 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     assert done.returncode == 0, done.stderr
     (line,) = [x for x in done.stdout.splitlines() if x.startswith("to enable ")]
     assert line.startswith("to enable needy-cpu: ") and line.endswith("install planted-tool")
+
+
+def test_the_preflight_says_a_reason_once_with_those_it_is_said_of(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    modes = [{"name": f"mode-{n}", "like": "torch-cuda"} for n in (1, 2)]
+    catalog = {"name": "critical", "ops": ["relu"], "dtypes": ["float32"]}
+    config.write_text(
+        yaml.safe_dump({"catalogs": [catalog], "backends": [modes[0], "torch-cpu", modes[1], "torch-rocm"]})
+    )
+    said = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results").stdout
+    lines = [x.partition("available")[0].split() for x in said.splitlines() if "available  " in x]
+    assert lines == [["mode-1,", "mode-2", "un"], ["torch-cpu"], ["torch-rocm", "un"]]
 
 
 @pytest.mark.parametrize("change", ["variable", "runtime's variable", "need"])

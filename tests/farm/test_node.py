@@ -89,10 +89,11 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
     slices = "echo '  MIG 3g.40gb     Device  0: (UUID: MIG-a1)'; echo '  MIG 3g.40gb     Device  1: (UUID: MIG-a2)'"
     command(root, "nvidia-smi", f"{CARDS}; {slices}")
     seen = detect.detect(root)["nvidia"]
-    assert (seen.count, seen.models, seen.ids) == (
+    assert (seen.count, seen.models, seen.uuids, seen.parts) == (
         3,
         ("NVIDIA H200", "3g.40gb", "3g.40gb"),
         ("GPU-1", "MIG-a1", "MIG-a2"),
+        True,
     )
     command(root, "nvidia-smi", f"echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; {slices}")
     made = node.ray_node(node.devices_here([], detect.detect(root)))
@@ -100,6 +101,11 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a2")  # as a scheduler gives one of them
     made = node.ray_node(node.devices_here([], detect.detect(root)))
     assert made.resources == {"GPU": 1} and not made.variables
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b1")  # another node's
+    with pytest.raises(ValueError, match=r"is 'MIG-b1', and this machine has MIG-a1, MIG-a2 of NVIDIA"):
+        node.devices_here([], detect.detect(root))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")  # the card, which is not listed any more
+    assert node.devices_here([], detect.detect(root))["nvidia"].count == 1
 
 
 @pytest.mark.parametrize(
@@ -107,6 +113,7 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
     [
         ("CUDA_VISIBLE_DEVICES", "1", 1),
         ("CUDA_VISIBLE_DEVICES", "0,1,2,3", 2),
+        ("CUDA_VISIBLE_DEVICES", "1,7,0", 1),  # what comes before the first that is not there
         ("CUDA_VISIBLE_DEVICES", "GPU-1", 1),
         ("CUDA_VISIBLE_DEVICES", "", 0),
         ("CUDA_VISIBLE_DEVICES", "NoDevFiles", 0),
@@ -149,6 +156,10 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "9")
     assert node_command.main(["detect"]) == 2
     assert "$HIP_VISIBLE_DEVICES is '9', and this machine has devices 0 to 1 of AMD" in capsys.readouterr().err
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1")  # among which HIP's numbers count
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    assert node_command.main(["detect"]) == 2
+    assert "$HIP_VISIBLE_DEVICES is '1', and this machine has device 0 of AMD" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -187,6 +198,10 @@ def test_nonsense_in_a_variable_is_named(
     assert node_command.main(["detect"]) == 2
     said = "$CUDA_VISIBLE_DEVICES is '7', and this machine has devices 0 to 1 of NVIDIA; name those, or unset it"
     assert said in capsys.readouterr().err
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
+    assert node_command.main(["detect"]) == 2
+    said = "$CUDA_VISIBLE_DEVICES is 'GPU-3', and this machine has GPU-1, GPU-2 of NVIDIA; name those, or unset it"
+    assert said in capsys.readouterr().err
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert node_command.main(["start", "--head", "--dry-run", "--vendor", "nvidia=2"]) == 2
     assert "$CUDA_VISIBLE_DEVICES gives this process 1" in capsys.readouterr().err
@@ -217,6 +232,17 @@ def test_a_node_of_amds_that_slurm_gave_some_of_is_started_with_hips_variable(
     assert made.resources == {"GPU": 2} and made.variables == {"HIP_VISIBLE_DEVICES": "0,1"}
 
 
+def test_what_was_found_is_folded_to_a_terminal(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert node_command.main(["detect"]) == 0
+    *said, start, then = capsys.readouterr().out.splitlines()
+    assert max(map(len, said)) <= 80 and said[0].startswith("nvidia      none: ") and said[1].startswith(" " * 12)
+    assert start.startswith("ray start ") and then.startswith("next, ")  # to be copied
+
+
 def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for label, config in (("", "vendors"), ("nvidia", "cuda"), ("amd", "rocm"), ("intel", "xpu"), ("gaudi", "gaudi")):
         os.environ[detect.OVERRIDE] = label and f"{label}=2"
@@ -232,7 +258,7 @@ def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest
     ("label", "numbers", "env", "given"),
     [
         ("amd", ["1"], {}, {"HIP_VISIBLE_DEVICES": "1"}),
-        ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "1"}, {}),  # Ray has set it
+        ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "1"}, {"HIP_VISIBLE_DEVICES": "1"}),  # Ray has set it
         ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "3"}),  # the node was given two of four
         ("amd", ["1"], {"ROCR_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "1"}),  # numbers among those
         (
@@ -458,6 +484,31 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
         assert detect.missing("amd") == "" and node.devices_here([], found)["amd"].count == 1
     shut(monkeypatch, "/dev/kfd", mode=0o20000)
     assert detect.detect(root)["amd"].words.endswith("; this user may not open /dev/kfd, so none is offered")
+
+
+def test_a_gpu_of_amds_takes_its_render_node_as_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may be given the one device node of all, and the render nodes of some; a user may open neither."""
+    plant(root, "/dev/kfd")
+    for i, render in enumerate(("0", "128", "129", "130")):
+        said = f"cpu_cores_count 0\nsimd_count {i and 440}\nvendor_id 4098\ndrm_render_minor {render}\n"
+        plant(root, f"/sys/class/kfd/kfd/topology/nodes/{i}/properties", said)
+    command(root, "rocm-smi", "for i in 0 1 2; do echo card$i,AMD Instinct MI300X,0x1; done")  # of all that sysfs has
+    found = detect.detect(root)["amd"]
+    assert node.devices_here([], {"amd": found}) == {} and found.shut
+    absent = "there is no /dev/dri/renderD128, /dev/dri/renderD129, /dev/dri/renderD130 (docker run --device=/dev/dri)"
+    assert found.words.endswith(f"; {absent}, so none is offered")
+    for number in (128, 129):
+        plant(root, f"/dev/dri/renderD{number}")
+    found = detect.detect(root)["amd"]
+    assert (
+        found.words.startswith("2 × AMD Instinct MI300X: ") and node.devices_here([], {"amd": found})["amd"].count == 2
+    )
+    shut(monkeypatch, "/dev/dri/renderD129")
+    found = detect.detect(root)["amd"]
+    denied = (
+        "this user may not open /dev/dri/renderD129 and there is no /dev/dri/renderD130 (docker run --device=/dev/dri)"
+    )
+    assert found.count == 1 and found.words.endswith(f"; {denied}: sudo usermod -aG render $USER, and log in again")
 
 
 def test_of_several_cards_those_that_this_user_may_open_are_offered(

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.backends.inductor import Inductor
 from tasks.backends.shared import inductor_settings
-from tasks.model import Form
+from tasks.model import Form, Unavailable
 
 torch = pytest.importorskip("torch")
 
@@ -38,3 +38,9 @@ def test_a_mapping_is_taken_as_it_is_and_anything_else_refused() -> None:
     assert Inductor("inductor-cpu", "cpu", {})._settings(form(0)) == {}
     with pytest.raises(ValueError, match="settings: 3 is neither 'drawn' nor a mapping"):
         Inductor("inductor-cpu", "cpu", {"settings": 3})
+    for settings, says in (
+        ({"epilogue_fusio": False}, "inductor has no setting 'epilogue_fusio'; did you mean epilogue_fusion"),
+        ({"epilogue_fusion": "no"}, "smoke test failed"),
+    ):
+        with pytest.raises(Unavailable, match=says):
+            Inductor("inductor-cpu", "cpu", {"settings": settings}).start()

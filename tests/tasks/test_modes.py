@@ -107,10 +107,12 @@ def test_attention_runs_the_kernel_that_was_asked_for_or_says_that_it_does_not(c
 
 def test_a_convolution_says_which_algorithm_it_took(cache: Path) -> None:
     pytest.importorskip("torch")
-    native = torch_rows('{"convolution": "native"}', cache, "conv2d")["conv2d"]
-    onednn = torch_rows('{"convolution": "onednn"}', cache, "conv2d")["conv2d"]
-    assert native["status"] == onednn["status"] == "pass"
-    assert "took=Slow2d" in native["flags"] and "took=Mkldnn" in onednn["flags"]
+    ops = ("conv2d", "conv_transpose2d")
+    native = torch_rows('{"convolution": "native"}', cache, *ops)
+    onednn = torch_rows('{"convolution": "onednn"}', cache, *ops)
+    assert {row["status"] for row in (*native.values(), *onednn.values())} == {"pass"}
+    assert "took=Slow2d" in native[ops[0]]["flags"] and "took=SlowTranspose2d" in native[ops[1]]["flags"]
+    assert "took=Mkldnn" in onednn[ops[0]]["flags"] and "took=MkldnnTranspose" in onednn[ops[1]]["flags"]
 
 
 def test_what_was_taken_in_place_of_what_was_asked_for_is_a_fallback() -> None:

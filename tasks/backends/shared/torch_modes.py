@@ -109,4 +109,6 @@ def _choice(args: Any) -> str:
     x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
     choose: Any = torch._C._select_conv_backend
     found = choose(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    if int(found) == int(torch._C._ConvBackend.Mkldnn) + 1:  # the one that torch 2.13 has no name for in Python
+        return "MkldnnTranspose"
     return str(found).rpartition(".")[2]
