@@ -18,7 +18,6 @@ def test_kernels(tmp_path):
     rows = lake.read(tmp_path)
     bad = rows[~rows["status"].isin(["pass", "imprecise"])]
     assert code == 0, bad[["case_id", "status", "kind", "error_units", "error"]].to_string()
-    assert set(rows["op"]) == {"user:softmax", "user:rms_norm"}
 
 
 @pytest.mark.farm(softmax, dims={"rows": (1, 8), "columns": (1, 600)}, cases=6)

@@ -84,6 +84,7 @@ class Case:
         """Judge what the kernel returned for `inputs`, and, where the marker says backward, the gradients through its graph.
 
         Raises AssertionError with what is wrong."""
+        __tracebackhide__ = True  # pytest shows the test's line
         self.checked = True
         bad = []
         for check in checks_of(self.cases.kernel.op):

@@ -12,7 +12,7 @@ import numpy as np
 from farm.client.judging import assert_correct, not_negative
 from farm.client.kernels import ClientError
 from tasks.arrays import autograd, torch_tree
-from tasks.catalogs.user import functions
+from tasks.catalogs.user import functions, interpreted
 from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass
@@ -67,6 +67,7 @@ class Gradients:
 
     def check(self) -> None:
         """Raise AssertionError unless all passed."""
+        __tracebackhide__ = True  # pytest shows the test's line
         if not self.passed:
             raise AssertionError(self.message)
 
@@ -109,7 +110,13 @@ def _callable(function: Any) -> Any:
 def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
     import torch
 
-    result = function(*args)
+    try:
+        with interpreted.prepared():
+            result = function(*args)
+    except Exception as error:
+        if text := interpreted.not_interpreted(error):
+            raise ClientError(text) from error
+        raise
     for y in torch_tree.leaves(result):
         if isinstance(y, torch.Tensor) and y.is_floating_point() and y.dtype != torch.float64:
             name = torch_tree.name_of(y.dtype)
@@ -147,7 +154,9 @@ def _gradient(
         return _unconnected(check, call, wide, wrt)
     try:
         if check != "backward":
-            starts = autograd.outputs_of(check, call, wide, {}, wrt)
+            first, starts = starts, autograd.outputs_of(check, call, wide, {}, wrt)
+            if lost := _without_graph(call, wide, wrt, first, starts[len(first) :]):
+                return Check(check, False, None, lost)
         return _compared(check, call, wide, wrt, starts, eps, atol, rtol)
     except ClientError:
         raise
@@ -155,10 +164,30 @@ def _gradient(
         return _raised(check, error)
 
 
+def _without_graph(
+    call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int], outputs: Sequence[Any], starts: Sequence[Any]
+) -> str:
+    """What is to be said of a gradient that autograd cannot differentiate, though it is not 0; "" if there is none. starts: of the
+    gradients, None for such a one."""
+    import torch
+
+    ones = [None if y is None else torch.ones_like(y) for y in outputs]
+    found = autograd.backward("backward", call, args, {}, wrt, ones)
+    lost = [place for place, g, start in zip(wrt, found, starts) if start is None and g.any()]
+    if not lost:
+        return ""
+    return (
+        f"the gradient of tensor {lost[0]} has no graph, so its own gradient would be 0 without a word: mark the backward pass with "
+        "once_differentiable, or compute in it what autograd can differentiate"
+    )
+
+
 def _raised(check: str, error: Exception) -> Check:
     text = " ".join(str(error).split())
     if check == "double_backward" and "once_differentiable" in text:
         return Check(check, True, None, "declared once-differentiable")
+    if unsupported := interpreted.not_interpreted(error):
+        return Check(check, True, None, unsupported, judged=False)
     return Check(check, False, None, f"raised {type(error).__name__}: {text}")
 
 

@@ -92,6 +92,7 @@ def assert_correct(
     dtypes: floating inputs are rounded to each of them in turn; else they are taken in their own. The rest is as in `fuzz`.
     Returns the result where everything passed. Raises AssertionError with what failed, ClientError.
     """
+    __tracebackhide__ = True  # pytest shows the test's line
     kernel = given(function, inputs, reference, op_class, dtypes, backward, **settings)
     config = config_of(
         kernel,

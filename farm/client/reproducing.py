@@ -23,7 +23,7 @@ from tasks.arrays.noise import DRAWS
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import Group, Status
+from tasks.model import Group, RuntimeInfo, Status
 from tasks.model.row import Row
 
 
@@ -38,11 +38,20 @@ class KernelCase:
     policy: verdict.Policy
     names: tuple[str, ...]
 
+    def told(self, info: RuntimeInfo) -> tuple[str, ...]:
+        """What is to be said of a row that another version of the runtime is run for than its own."""
+        stored, here = self.row["runtime_version"], info.runtime_version
+        if not stored or stored == here:
+            return ()
+        return (
+            f"the row is of {stored}, here is {here}: farm minimise '{Key.of(self.row)}' says how to run that version",
+        )
+
 
 @dataclass(frozen=True)
 class Reproduction:
     """What a case did now. inputs: by name; expected, actual: the outputs (of a backward case: the gradients), None where
-    there were none; same: whether the status is the stored one."""
+    there were none; same: whether the status is the stored one; told: what else is to be said."""
 
     key: str
     seed: int | None
@@ -56,6 +65,7 @@ class Reproduction:
     message: str
     same: bool
     row: Row = field(repr=False)
+    told: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -87,6 +97,7 @@ def reproduce(
         message_of(row.values()),
         row.status == case.row["status"],
         row,
+        case.told(info),
     )
 
 

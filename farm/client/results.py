@@ -83,6 +83,7 @@ class Result:
 
     def check(self) -> None:
         """Raise AssertionError with every finding, if there is one or nothing was judged."""
+        __tracebackhide__ = True  # pytest shows the test's line
         if self.findings:
             told_ = [f"{f}\n    {f.command}" if f.command else str(f) for f in self.findings]
             several = [f"{self.failed} of {len(self.rows)} cases failed"] * (len(self.rows) > 1)

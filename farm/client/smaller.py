@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, opened, started_here
 from farm.client.trying import tried
 from farm.lake.key import Key
-from farm.minimise.drive import row_of
+from farm.minimise.drive import limit_of, row_of
 from farm.minimise.whole import BUDGET
 from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
@@ -80,7 +84,7 @@ def minimize(
             raise ClientError(f"{name} is a {status}, which this process may not survive: farm minimise '{name}'")
         first = _taken_apart(case)
         try:
-            found = _driven(case, search(row_of(case.row), lambda: first, strategy, budget, triggers=False))
+            found, told = _driven(case, search(row_of(case.row), lambda: first, strategy, budget, triggers=False))
         except (NotFailing, Spent) as error:
             raise ClientError(f"{name}: {error or f'{budget} runs are too few'}") from None
         last = found.case if isinstance(found.case, CallCase) else first
@@ -97,7 +101,7 @@ def minimize(
         found.runs,
         found.row.status in (Status.PASS, Status.IMPRECISE) and status is not Status.IMPRECISE,
         found.flaky,
-        (*found.told, *found.why),
+        (*found.told, *found.why, *told),
         found.row,
     )
 
@@ -107,15 +111,43 @@ def _taken_apart(case: KernelCase) -> CallCase:
     return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS)
 
 
-def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> Minimal:
-    """What a search comes to whose cases are run here."""
+def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minimal, tuple[str, ...]]:
+    """What a search comes to whose cases are run here, and what is to be said of them beside it."""
     backend, info = started_here(str(case.row["backend"]))
     row: Any = None
+    longest, hung = 0.0, 0
     while True:
         try:
             asked = hunt.send(row)
         except StopIteration as end:
             found: Minimal = end.value
-            return found
-        group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
-        row = tried(group, sample, backend, info, case.policy).row
+            words = f"{hung} smaller cases did not end and were interrupted: the kernel hangs there"
+            return found, (*case.told(info), *([words] if hung else []))
+        begun = time.monotonic()
+        with _interrupted(limit_of(longest, hung) if longest else 0.0):
+            group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
+            row = tried(group, sample, backend, info, case.policy).row
+        if row.error_type == TimeoutError.__name__:
+            hung += 1
+        else:
+            longest = max(longest, time.monotonic() - begun)
+
+
+@contextlib.contextmanager
+def _interrupted(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in what runs Python within for so many seconds (0: never), where this thread can be interrupted."""
+    free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    if not seconds or not free or any(signal.getitimer(signal.ITIMER_REAL)):
+        yield
+        return
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError(f"took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -69,6 +69,7 @@ class Validation:
 
     def check(self) -> None:
         """Raise AssertionError unless all passed."""
+        __tracebackhide__ = True  # pytest shows the test's line
         if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not o.passed]:
             raise AssertionError("\n".join(bad))
 
@@ -172,7 +173,9 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
         raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")
     wrt = [inputs[name] for name in kernel.op.gradient]
     given = [torch_tree.from_numpy(c.copy()).to(y.device) for y, c in pairs]
-    left = autograd.Untouched([x for name, x in inputs.items() if is_array(x) and name not in kernel.op.mutates], given)
+    may = kernel.op.mutates
+    kept, writable = ([x for k, x in inputs.items() if is_array(x) and (k in may) is told] for told in (False, True))
+    left = autograd.Untouched(kept, given, writable)
     left.made(leaves)
     found = torch.autograd.grad([y for y, _ in pairs], wrt, given, retain_graph=True, allow_unused=True)
     made = [torch.zeros_like(x) if g is None else g for x, g in zip(wrt, found)]

@@ -33,16 +33,26 @@ TIMES, LEAST_S, HANG_S = 5.0, 1.0, 10.0
 Told = Callable[[int, str], None]
 
 
+def limit_of(sound_s: float, hung: int, hangs: bool = False) -> float:
+    """Seconds that a step may take where one that ends takes ``sound_s`` and ``hung`` have hung. hangs: whether the stored case
+    does; where it does not, the first to hang is waited for as long as any, each other half as long as the one before."""
+    if hangs:
+        return min(max(TIMES * sound_s, LEAST_S), HANG_S)
+    return max(TIMES * sound_s, HANG_S / 2**hung, LEAST_S)
+
+
 @dataclass
 class Runner:
     """Runs what a search wants. job: of the stored case; earlier: those before it in its process; sound_s: what a case that ends
-    takes, of one that hangs; runs: so far."""
+    takes, None where nobody knows; hangs: whether the stored one does; runs, hung: so far, and how many of them hung."""
 
     job: Job
     earlier: Earlier | None
     sound_s: float | None
     told: Told
+    hangs: bool = True
     runs: int = 0
+    hung: int = 0
 
     def __call__(self, wants: Wants) -> wire.Tried:
         self.runs += 1
@@ -52,12 +62,13 @@ class Runner:
         row = self._after(wants) if wants.before else self._alone(job, wants.item)
         if self.sound_s is not None and row.status != Status.TIMEOUT:
             self.sound_s = max(self.sound_s, ((row.build_ms or 0.0) + (row.run_ms or 0.0)) / 1e3)
+        self.hung += row.status == Status.TIMEOUT
         self.told(self.runs, row.status)
         return wire.Tried(row=row)
 
     def _impatient(self) -> Job:
-        longest = min(max(TIMES * (self.sound_s or 0.0), LEAST_S), HANG_S, self.job.limits.deadline_s)
-        return replace(self.job, deadline_s=longest)
+        longest = limit_of(self.sound_s or 0.0, self.hung, self.hangs)
+        return replace(self.job, deadline_s=min(longest, self.job.limits.deadline_s))
 
     def _alone(self, job: Job, item: ToRun) -> Row:
         """A crash counts if it is one in a process that has run nothing before (`farm.work.supervisor`)."""
@@ -120,10 +131,10 @@ def minimise(
     told: Told | None = None,
     sound_s: float | None = None,
 ) -> tuple[Minimised, float]:
-    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: of one that hangs, what
-    cases that end take. Raises ReproduceError."""
+    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases that end
+    take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
-    runner = Runner(job, earlier, sound_s, told or _progress)
+    runner = Runner(job, earlier, sound_s, told or _progress, case.row["status"] == Status.TIMEOUT)
     seeker = replace(
         job, name=f"minimise {case.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(case.group),)
     )

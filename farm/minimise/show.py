@@ -38,10 +38,13 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     for name, value in record.get("attributes", {}).items():
         line("attribute", f"{name} = {value}")
     for one in record.get("inputs", []):
-        line("input", f"{one['name']} {one['dtype']} {one['shape']} {one['how']} {one['values']}"[:_VALUES])
+        line(
+            "input",
+            _short(f"{one['name']} {one['dtype']} {one['shape']} {one['how']} {one['values'] or '(many values)'}"),
+        )
     for name in ("expected", "got"):
         if record.get(name):
-            line(name, record[name][:_VALUES])
+            line(name, _short(record[name]))
     if outcome["error"]:
         line("error", plain(outcome["error"], _VALUES))
     if outcome.get("breaks"):
@@ -72,6 +75,10 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
         for name, data in files.items():
             (folder / name).write_bytes(data)
         line("written", ", ".join(str(folder / name) for name in files) or "nothing: no script")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _VALUES else text[:_VALUES].rpartition(" ")[0].rstrip() + " …"
 
 
 def off_by(outcome: Mapping[str, Any]) -> str:

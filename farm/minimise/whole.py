@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
 from tasks.minimise.same import SOUGHT
-from tasks.model import Status
+from tasks.model import DEADLY, Status
 
 #: Runs of the backend that a search may take.
 BUDGET = 200
@@ -63,16 +63,20 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
 
 
 def _sound_s(case: StoredCase, results: lakes.Lake) -> float | None:
-    """Seconds that nine of ten cases which gave numbers on a backend took, those of the same op where there are any; where nobody
-    knows, as long as any is waited for; None of a case that does not hang."""
+    """Seconds that a case took, None where nobody knows; of one that hangs, what nine of ten took which gave numbers on its backend,
+    those of the same op where there are any; where nobody knows, as long as any is waited for."""
     if case.row["status"] != Status.TIMEOUT:
-        return None
+        known = Status(case.row["status"]) not in DEADLY and case.row["run_ms"] is not None
+        return _took(case.row) if known else None
     ended = {"backend": [case.key.backend], "status": [x.value for x in (Status.PASS, Status.IMPRECISE, Status.WRONG)]}
     table = lakes.read_table(results, case.key.run_id, ["backend", "status", "op", "build_ms", "run_ms"], ended)
     some = table.filter(pc.equal(table["op"], case.row["op"]))
     rows = (some if len(some) else table).to_pylist()
-    took = [((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3 for row in rows]
-    return float(np.quantile(took, 0.9)) if took else HANG_S
+    return float(np.quantile([*map(_took, rows)], 0.9)) if rows else HANG_S
+
+
+def _took(row: Mapping[str, Any]) -> float:
+    return ((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3
 
 
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:

@@ -38,6 +38,8 @@ from tasks.wire import ToRun
 
 #: Begins what names a case by the seed that made it.
 SEED = "seed:"
+#: Most keys that are told of the cases that a seed may mean.
+_KEYS = 3
 
 
 class ReproduceError(Refusal):
@@ -127,7 +129,8 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
                 found[Status(row["status"]).failed].setdefault(row["op"], Key.of(row))
     if several := found[True] or found[False]:
         if len(several) > 1:
-            keys = " or ".join(f"'{key}'" for key in several.values())
+            keys = " or ".join(f"'{key}'" for key in [*several.values()][:_KEYS])
+            keys += " …" if len(several) > _KEYS else ""
             raise ReproduceError(
                 f"{len(several)} kernels have a case of the seed {seed}: say which is meant by its key, {keys}; farm.reproduce and "
                 "farm.minimize also take its run= beside the seed"

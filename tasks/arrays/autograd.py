@@ -84,10 +84,12 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
 
 
 class Untouched:
-    """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for it."""
+    """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for it. writable:
+    inputs that it may write to, saved or not."""
 
-    def __init__(self, inputs: Sequence[Any], cotangents: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any], cotangents: Sequence[Any], writable: Sequence[Any] = ()) -> None:
         self.saved = 0
+        self._writable = {_memory(x) for x in writable}
         self._kept: list[tuple[str, Any, Any]] = []
         self._keep("input {}", inputs)
         self._keep("the gradient that the backward pass was given for output {}", cotangents)
@@ -104,7 +106,7 @@ class Untouched:
         """Told of what the forward pass returned."""
         saved = [x for node in _nodes(outputs) if _is_own(node) for x in node.saved_tensors]
         self.saved = len(saved)
-        self._keep("saved tensor {}", saved)
+        self._keep("saved tensor {}", [None if x is None or _memory(x) in self._writable else x for x in saved])
         self._keep("output {}", outputs)
 
     def changed(self) -> str:
@@ -117,6 +119,13 @@ class Untouched:
             broken = Misbehaviour("mutation", changed)
             broken.outputs = [np.array(torch_tree.output(torch_tree.dense(x.detach()))) for x in gradients]
             raise broken
+
+
+def _memory(x: Any) -> int | None:
+    """Where the elements of a tensor begin; None where it has no memory of its own."""
+    import torch
+
+    return x.untyped_storage().data_ptr() if x.layout == torch.strided and x.numel() else None
 
 
 def _nodes(found: Sequence[Any]) -> Iterator[Any]:
@@ -146,14 +155,15 @@ def computed(
     """
     if isinstance(form.call, TrainingStep):
         return form.call.taken(call, args)
-    if not watched:
-        return backward(form.check, call, args, kwargs, form.wrt, cotangents)
-    # Of a kernel of one's own, which alone has a backward pass that somebody wrote.
-    may: Sequence[str] | None = getattr(form.call, "mutates", None)
-    inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
-    left = Untouched(tensors(inputs), cotangents)
-    made = None if may is None else left.made
-    found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
+    # A kernel of one's own, which alone has a backward pass that somebody wrote, says what of it is not its fault.
+    with getattr(form.call, "told", contextlib.nullcontext)():
+        if not watched:
+            return backward(form.check, call, args, kwargs, form.wrt, cotangents)
+        may: Sequence[str] | None = getattr(form.call, "mutates", None)
+        inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
+        left = Untouched(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
+        made = None if may is None else left.made
+        found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
     left.check(found)
     return found
 

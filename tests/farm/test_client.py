@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,6 +21,7 @@ from farm import lake
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.lake.key import Key
+from farm.minimise import drive
 from tasks.catalogs import told
 from tasks.catalogs.user import drawn, load
 
@@ -115,6 +120,14 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         assert again.same and not again.passed and again.error_units == found.error_units
         assert [*again.inputs] == ["x", "weight"] and again.actual[0].shape == again.inputs["x"].shape
         assert np.abs(again.expected[0] - again.actual[0]).max() == pytest.approx(again.max_diff)
+    assert by_key.told == ()
+    for file in Path("results").glob("run=*/*.parquet"):  # as another version of torch would have left it
+        table = pq.read_table(file)
+        place = table.schema.get_field_index("runtime_version")
+        field = table.schema.field(place)
+        pq.write_table(table.set_column(place, field, pa.array(["torch 2.0.0"] * len(table), field.type)), file)
+    for again in (farm.reproduce(found.key), farm.minimize(found.key)):
+        assert "the row is of torch 2.0.0, here is torch" in again.told[-1]
     load._declared.cache_clear()
     for named in (found.key, f"seed:{found.seed}"):
         assert command([named]) == 0 and "reproduced" in capsys.readouterr().out
@@ -138,6 +151,11 @@ def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None
         assert f"'{found.key}'" in str(raised.value) and f"'{key}'" in str(raised.value)
         assert call(seed=found.seed, run=other.run_id).key == call(key).key == key
     assert command([f"seed:{found.seed}"]) == 2 and found.key in capsys.readouterr().err
+    for n in range(3):
+        fuzz(lambda x, weight: rms_norm(x, weight) - 1, name=f"less_{n}")
+    with pytest.raises(farm.ClientError, match="5 kernels have a case of the seed") as raised:
+        farm.reproduce(seed=found.seed)
+    assert str(raised.value).count(":forward/user:") == 3 and " …; farm.reproduce" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +235,22 @@ def test_what_explains_a_failure_warns_nobody(recwarn: pytest.WarningsRecorder) 
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (2, 2)}, "cases": 2, "results": None}
     assert farm.fuzz(lambda x: x.var() * 1.5, lambda x: x.var(ddof=1), **more).failed
     assert not [w for w in recwarn if w.category is RuntimeWarning]
+
+
+def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs_where_few(x: Any) -> Any:
+        if x.numel() < 20:
+            time.sleep(600)
+        return 2 * x + 1
+
+    monkeypatch.setattr(drive, "HANG_S", 0.3)
+    monkeypatch.setattr(drive, "LEAST_S", 0.3)
+    more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}
+    (found,) = farm.fuzz(hangs_where_few, lambda x: 2 * x, **more).findings
+    small = farm.minimize(found.key, strategy="binary-search-dims")
+    assert small.shapes == {"x": (20,)} and small.status == "wrong"
+    assert any("the kernel hangs there" in text for text in small.told), small.told
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_what_cannot_be_made_smaller_is_told() -> None:
@@ -355,6 +389,15 @@ class Detached(Swish):
         return g * (s + x.detach() * s * (1 - s))
 
 
+class WithoutGraph(Swish):
+    """As a backward pass that launches a kernel: autograd sees none of it."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        with torch.no_grad():
+            return Swish.backward(ctx, g)
+
+
 class Spoils(Swish):
     """Writes to what it saved."""
 
@@ -373,6 +416,7 @@ class Spoils(Swish):
         (Swish, []),
         (WrongSwish, ["backward"]),
         (Detached, ["double_backward"]),
+        (WithoutGraph, ["double_backward"]),
         (Spoils, ["backward", "saved", "double_backward"]),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -40,6 +42,22 @@ def test_what_is_declared_to_be_differentiable_once_is_not_blamed_for_it() -> No
     assert found.passed and "double_backward: declared once-differentiable" in str(found)
     again = farm.check_autograd(lambda x: 3 * _Swish.apply(x), (x,), double=True)
     assert again.passed and "declared once-differentiable" in str(again)
+
+
+class _AsksForAGpu(_Swish):
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
+def test_what_tritons_interpreter_cannot_run_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    monkeypatch.delitem(sys.modules, "triton.runtime.interpreter", raising=False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    found = farm.check_autograd(_AsksForAGpu.apply, (torch.linspace(-2, 2, 7),))
+    assert not found.passed and "backward: not judged: Triton's interpreter cannot run this kernel" in found.message
+    with pytest.raises(farm.ClientError, match="Triton's interpreter cannot run this kernel"):
+        farm.check_autograd(lambda x: _AsksForAGpu.backward(None, x), (torch.linspace(-2, 2, 7),))
 
 
 def test_a_lost_graph_fails_and_what_nothing_was_said_of_has_not_passed() -> None:

@@ -30,12 +30,22 @@ def test_the_project_runs_as_it_is(tmp_path: Path, results: Path, capsys: pytest
     assert "No findings" in done.stdout and "pass rate 100 %" in done.stdout
 
 
+#: A kernel of one's own beside those of the project.
+ADDED = """
+
+@tasks.op(reference=lambda x: 2 * x, dims={"n": [3, 40]}, inputs={"x": ["n"]}, op_class="elementary")
+def double(x):
+    return x + x
+"""
+
+
 def test_its_test_passes_and_fails_when_the_kernel_is_broken(tmp_path: Path) -> None:
     project = tmp_path / "project"
     main([str(project)])
+    kernels = project / "kernels.py"
+    kernels.write_text(kernels.read_text() + ADDED)
     done = pytest_of(project)
     assert done.returncode == 0, done.stdout
-    kernels = project / "kernels.py"
     broken = kernels.read_text().replace("torch.exp(top - new) * total", "total")
     assert broken != kernels.read_text()
     kernels.write_text(broken)

@@ -22,7 +22,7 @@ from farm.fleet.child_process import Limits
 from farm.lake import minimal
 from farm.lake.key import Key
 from farm.lake.minimal import finding_id
-from farm.minimise import issue
+from farm.minimise import issue, show
 from farm.minimise.drive import HANG_S, Runner
 from farm.minimise.whole import _sound_s
 from farm.report.tables import defects
@@ -166,29 +166,37 @@ def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
     assert (found["outcome"]["status"], found["shapes"][1]) == ("timeout", [[1, 3]])
 
 
+def test_values_that_are_too_many_to_print_end_in_dots() -> None:
+    assert show._short("1.5, " * 200).endswith("1.5, …") and len(show._short("1.5, " * 200)) <= 302
+    assert show._short("1.5, 2.5") == "1.5, 2.5"
+
+
 def test_what_hangs_is_given_as_long_as_cases_that_end_take(cache: Path) -> None:
-    def waits(sound_s: float, deadline_s: float = 60.0) -> float:
-        runner = Runner(
-            Job(name="x", cache=str(cache), limits=Limits(deadline_s)), None, sound_s, lambda runs, status: None
-        )
-        return runner._impatient().deadline_s
+    def waits(sound_s: float, deadline_s: float = 60.0, **more: Any) -> float:
+        job = Job(name="x", cache=str(cache), limits=Limits(deadline_s))
+        return Runner(job, None, sound_s, lambda runs, status: None, **more)._impatient().deadline_s
 
     assert [waits(x) for x in (0.0, 0.02, 0.5, 7.0)] == [1.0, 1.0, 2.5, 10.0]
     assert waits(7.0, 3.0) == 3.0
+    # Smaller cases of one that does not hang may hang.
+    assert [waits(0.02, hangs=False, hung=n) for n in (0, 1, 2, 9)] == [10.0, 5.0, 2.5, 1.0]
+    assert waits(7.0, hangs=False, hung=9) == 35.0
 
 
 def test_how_long_cases_that_end_take_is_learned_from_wrong_ones_too(made: Made) -> None:
     here, rows = made
     wrong = rows.loc[("small:softmax", "small-numbers")]
 
-    def learned(backend: str) -> float | None:
-        row = dict(wrong, status="timeout", op="small:softmax")
+    def learned(backend: str, status: str = "timeout") -> float | None:
+        row = dict(wrong, status=status, op="small:softmax")
         case: Any = SimpleNamespace(row=row, key=Key(wrong.run_id, wrong.case_id, backend))
         return _sound_s(case, lake.open_lake(here.results))
 
     assert wrong.status == "wrong"
     assert learned("small-numbers") == pytest.approx((wrong.build_ms + wrong.run_ms) / 1e3)
     assert learned("nobody") == HANG_S
+    # One that ends says so itself; how long one takes to crash says nothing.
+    assert learned("nobody", "wrong") == learned("small-numbers") and learned("nobody", "crash") is None
 
 
 def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_nothing(

@@ -118,6 +118,10 @@ def _offsets_in_16_bits(x: Any) -> Any:
     return flat[(starts.long()[:, None] + torch.arange(n)) % flat.numel()]
 
 
+def _rounds_up(x: Any) -> Any:
+    return torch.floor(16 * x.double() + 0.5).to(x.dtype)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_few_cases_show_where_an_epsilon_stands_and_what_overflows_at_the_largest_sizes(seed: int) -> None:
     given = {"inputs": {"x": ["b", "n"]}, "dims": {"b": (1, 300), "n": (1, 200)}, "cases": 40, "seed": seed}
@@ -125,6 +129,9 @@ def test_few_cases_show_where_an_epsilon_stands_and_what_overflows_at_the_larges
     assert farm.fuzz(_norm, **given).failed == 0 < farm.fuzz(_norm_of_a_root, **given).failed
     given |= {"op_class": "exact", "reference": lambda x: x}
     assert farm.fuzz(lambda x: x.clone(), **given).failed == 0 < farm.fuzz(_offsets_in_16_bits, **given).failed
+    # What is halfway between two steps of 2⁻⁴.
+    given |= {"reference": lambda x: torch.round(16 * x)}
+    assert farm.fuzz(lambda x: torch.round(16 * x), **given).failed == 0 < farm.fuzz(_rounds_up, **given).failed
 
 
 _kept: dict[Any, Any] = {}
@@ -176,6 +183,9 @@ def test_a_backward_pass_that_writes_to_what_was_saved_is_found_by_fuzz_as_by_th
         assert words in str(found) and words in looked.message
     else:
         assert found.failed == 0
+    # A saved input may be written to where the input may be.
+    may = farm.fuzz(_WritesToSaved, reference=lambda x: np.exp(x), results=None, mutates=["x"], **SIZES)
+    assert (may.failed == 0) is (what in ("", "x"))
     x = torch.linspace(-2, 2, 5, requires_grad=True)
     with farm.validate(_WritesToSaved, {"x": x}, reference=lambda x: np.exp(x), backward=True) as v:
         v.output = _WritesToSaved.apply(x)

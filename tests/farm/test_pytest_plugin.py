@@ -77,6 +77,7 @@ def test_a_fault_fails_with_its_case_and_what_is_not_judged_fails(pytester: pyte
     said = done.stdout.str()
     assert re.search(r"forward/user:test_kernels.test_wrong/float32/fuzz/\d+@3 \[\S+\] wrong .*seed \d+", said), said
     assert "farm_case.check(…) was not called: nothing was judged" in said
+    assert "> " in said and "def check(self" not in said  # the test's line, not the farm's
 
 
 @pytest.mark.parametrize(
@@ -115,21 +116,30 @@ def test_cases_of_hypothesis(case: Any) -> None:
     case.check(rms_norm(**case.inputs))
 
 
-def test_hypothesis_finds_the_fault_and_makes_it_small() -> None:
+def more_than_one(x: Any, weight: Any) -> Any:
+    return rms_norm(x, weight) + (x.shape[-1] > 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "largest", "smallest"),
+    [(tail_lost, 600, (1, 129)), (more_than_one, 600, (1, 2)), (more_than_one, 512, (1, 2))],
+)
+def test_hypothesis_finds_the_fault_and_makes_it_small(kernel: Any, largest: int, smallest: tuple[int, int]) -> None:
     seen: list[tuple[int, int]] = []
+    dims = {"b": (1, 4), "n": (1, largest)}
 
     @settings(max_examples=60, deadline=None, database=None, derandomize=True)
-    @given(case=farm.strategies.cases(tail_lost, **GIVEN), more=st.none())
+    @given(case=farm.strategies.cases(kernel, **GIVEN | {"dims": dims}), more=st.none())
     def holds(case: Any, more: None) -> None:
         try:
-            case.check(tail_lost(**case.inputs))
+            case.check(kernel(**case.inputs))
         except AssertionError:
             seen.append(tuple(case.arrays["x"].shape))
             raise
 
     with pytest.raises(AssertionError, match="wrong numbers"):
         holds()
-    assert seen[-1] == (1, 129)
+    assert seen[-1] == smallest
     with pytest.raises(farm.ClientError, match="cases: Hypothesis decides it"):
         farm.strategies.cases(tail_lost, cases=3, **GIVEN)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tasks.catalogs.user import dims, drawn
+from tasks.catalogs.user import dims, drawn, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.model import FUZZ, Group
@@ -44,6 +46,15 @@ GIVEN: dict[str, Any] = {
 }
 
 
+def test_an_output_that_was_not_asked_for_is_none(declare: Any, cache: Path) -> None:  # noqa: F811
+    several = GLU.replace("* scale + offset", "* scale + offset, None, None").replace("ctx, g)", "ctx, g, *others)")
+    declare(several.replace("SECOND", "g * a"), **GIVEN)
+    assert outcome(cache) == outcome(cache, check="backward") == {("pass", "")}
+    none = several.replace("return qk[..., :n] * qk[..., n:] * scale + offset, None", "return None, None")
+    declare(none.replace("SECOND", "g * a"), **GIVEN)
+    assert outcome(cache) == {("wrong", "structure")}
+
+
 @pytest.mark.parametrize(("second", "backward"), [("g * a", ("pass", "")), ("g * b", ("wrong", "numbers"))])
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_an_autograd_function_is_judged_with_its_gradients(
@@ -74,7 +85,7 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
         assert sizes == again and x.tobytes() == y.tobytes()
         assert made(3, index, "float16")[0] == sizes != made(4, index)[0]
     # What a seed makes is public: these sizes change with the generator's version alone.
-    assert (drawn.GENERATOR, [made(7, i)[0]["n"] for i in range(6)]) == (3, [3, 1, 3, 7, 393, 1520])
+    assert (drawn.GENERATOR, [made(7, i)[0]["n"] for i in range(6)]) == (4, [3, 1, 3, 7, 393, 1520])
 
 
 @pytest.mark.parametrize(("size", "value"), [(4, 4), ("n", 6), ("3*n+1", 19), ("(n-2)//2", 2), ("n*m", 12)])
@@ -105,9 +116,18 @@ def wrapped(error):
     except Exception as met: raise InterpreterError(repr(met)) from met
 def scalar(x): wrapped(AttributeError("'float' object has no attribute 'to'"))
 def driver(x): raise RuntimeError("0 active drivers ([]). There should only be one.")
+def device(x): return x + 0 * torch.cuda.get_device_properties(0).multi_processor_count
+def guard(x):
+    with torch.cuda.device(x.device): return 2 * x
+def library(x): wrapped(ValueError("Did you forget to add @triton.jit ? (`_semantic` argument must be provided outside of JIT functions.)"))
 def inside(x):
     try: builtin(x)
     except Exception as met: raise InterpreterError(repr(met)) from met
+class Late(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return 2 * x
+    @staticmethod
+    def backward(ctx, g): scalar(g)
 def own(x): wrapped(ZeroDivisionError("division by zero"))
 def mistake(x): return (2.0).to(x.dtype)
 """
@@ -118,7 +138,11 @@ def mistake(x): return (2.0).to(x.dtype)
     [
         ("scalar", True, "unsupported"),
         ("driver", True, "unsupported"),
+        ("device", True, "unsupported"),
+        ("guard", True, "unsupported"),
+        ("library", True, "unsupported"),
         ("inside", True, "unsupported"),
+        ("late", True, "unsupported"),  # in its backward pass
         ("own", True, "error"),  # the kernel's own
         ("mistake", True, "error"),  # of the function that launches it
         ("scalar", False, "error"),
@@ -142,8 +166,9 @@ def test_what_the_interpreter_cannot_run_is_not_the_kernels_fault(
     exec(compile(file.read_text(), str(file), "exec"), fake.__dict__)
     monkeypatch.setitem(sys.modules, "triton", fake)
     monkeypatch.setenv("TRITON_INTERPRET", "1" if interpreted else "0")
-    declare(TRITON, kernel=f"k.py:{kernel}")
-    found = rows(cache, count=1)
+    late = {"gradient": ["x"], "kernel": "k.py:Late"} if kernel == "late" else {"kernel": f"k.py:{kernel}"}
+    declare(TRITON, **late)
+    found = rows(cache, count=1, check="backward" if kernel == "late" else "forward")
     assert [r["status"] for r in found] == [status], found[0]["error"]
     why = (
         "Triton's interpreter cannot run this kernel: "
@@ -151,3 +176,104 @@ def test_what_the_interpreter_cannot_run_is_not_the_kernels_fault(
         else "Triton has no GPU here, and its interpreter is off"
     )
     assert found[0]["error"].startswith(why) == (status == "unsupported")
+
+
+class _Dtype:
+    """As Triton has them."""
+
+    def __init__(self, floating: bool = True) -> None:
+        self.scalar, self.is_floating = self, lambda: floating
+
+
+@dataclass
+class _Handle:
+    data: np.ndarray
+    dtype: _Dtype
+
+
+@dataclass
+class _Tensor:
+    handle: _Handle
+    type: _Dtype
+
+    @property
+    def dtype(self) -> _Dtype:
+        return self.type.scalar
+
+
+def test_the_interpreter_computes_in_bfloat16_and_takes_the_first_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    float32, bfloat16, ran = _Dtype(), _Dtype(), []
+
+    class InterpreterBuilder:
+        """What Triton's own does: bfloat16 are integers of 16 bits, which it truncates to."""
+
+        def cast_impl(self, given: Any, to: Any) -> Any:
+            return _Handle((given.data.view(np.uint32) >> 16).astype(np.uint16) if to is bfloat16 else given.data, to)
+
+        def binary_op(self, a: Any, b: Any, op: Any) -> Any:
+            return _Handle(op(a.data, b.data), a.dtype)
+
+        def create_dot(self, a: Any, b: Any, d: Any, *how: Any) -> Any:
+            return _Handle(np.matmul(a.data, b.data, dtype=np.float32) + d.data, d.dtype)
+
+        def create_atomic_rmw(self, op: Any, where: Any, x: Any) -> Any:
+            return ran.append(x)
+
+    class ReduceScanOpInterface:
+        def apply(self, given: Any) -> Any:
+            return self.apply((given,))[0] if not isinstance(given, tuple) else given
+
+    class Autotuner:
+        def _bench(self, *given: Any, config: Any) -> Any:
+            raise RuntimeError("0 active drivers")
+
+    for name, has in {
+        "": {},
+        ".language": {"float32": float32, "float64": _Dtype(), "bfloat16": bfloat16, "tensor": _Tensor},
+        ".language.extra.libdevice": {},
+        ".runtime.interpreter": {
+            "InterpreterBuilder": InterpreterBuilder,
+            "TensorHandle": _Handle,
+            "ReduceScanOpInterface": ReduceScanOpInterface,
+        },
+        ".runtime.autotuner": {"Autotuner": Autotuner},
+    }.items():
+        module = types.ModuleType(f"triton{name}")
+        module.__dict__.update(has)
+        monkeypatch.setitem(sys.modules, f"triton{name}", module)
+    library: Any = sys.modules["triton.language.extra.libdevice"]
+    exec("def rsqrt(arg0):\n    ...\ndef brev(arg0):\n    ...", library.__dict__)
+    rsqrt = library.rsqrt  # as a kernel's file has imported it
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    builder: Any = InterpreterBuilder()
+    with interpreted.prepared():
+
+        def half(*values: float) -> Any:
+            return builder.cast_impl(_Handle(np.array(values, np.float32), float32), bfloat16)
+
+        def exact(x: Any) -> Any:
+            return builder.cast_impl(x, float32).data.tolist()
+
+        assert exact(half(1 + 2**-8, 1 + 2**-8 + 2**-12, -3.1415927)) == [1.0, 1.0078125, -3.140625]
+        assert exact(builder.binary_op(half(1.0, 256.0), half(2.5, 1.0), np.add)) == [3.5, 256.0]
+        assert builder.binary_op(half(1.0, -2.0), half(0.0, 0.0), np.less).data.tolist() == [False, True]
+        zero = _Handle(np.zeros((), np.float32), float32)
+        made = builder.create_dot(half(1.5, 2.0), half(3.0, 4.0), zero)
+        assert made.dtype is float32 and made.data.tolist() == 12.5
+        builder.create_atomic_rmw("add", None, zero)
+        quarter = _Tensor(_Handle(np.array([16.0], np.float32), float32), float32)
+        assert rsqrt(quarter).handle.data.tolist() == [0.25] and library.brev(quarter) is None
+        summed: Any = ReduceScanOpInterface()
+        assert summed.apply(quarter) is quarter
+        half_one = _Tensor(half(1.0), bfloat16)
+        for refused in (
+            lambda: builder.create_atomic_rmw("add", None, half(1.0)),
+            lambda: summed.apply(half_one),
+            lambda: summed.apply((quarter, half_one)),
+            lambda: rsqrt(half_one),
+        ):
+            with pytest.raises(interpreted.NotInterpreted):
+                refused()
+    assert ran == [zero] and Autotuner()._bench(config={}) == Autotuner()._bench(config={"B": 2})

@@ -15,10 +15,10 @@ from tasks.catalogs.user import samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.seeds import derive
-from tasks.model import WITHOUT_NOISE, Group, np_dtype
+from tasks.model import WITHOUT_NOISE, Group, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 3
+GENERATOR = 4
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
@@ -31,8 +31,12 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
     (("adversarial", "saturating"), 1),
     (("adversarial", "magnitudes"), 1),
 )
-#: Factors of regular values, with how often each is drawn: an ε beside a sum of squares shows where these are small.
-SCALES: tuple[tuple[float, int], ...] = ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1))
+#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small; with both
+#: of the steps' (powers of four, halves) something is halfway after any multiplication by a power of two.
+SCALES: dict[str, tuple[tuple[float, int], ...]] = {
+    "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1)),
+    "steps": ((1.0, 1), (0.5, 1)),
+}
 #: One of so many samples has the largest size of every dimension.
 ALL_LARGEST = 8
 
@@ -61,13 +65,18 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
 
 
 def _size(choose: Choices, low: int, high: int) -> int:
-    """Any power of two as often as another; every third time it, the next, or the last before another. Two choices, in each of
-    which less is a smaller size: Hypothesis makes nothing smaller by choosing more often."""
-    bits = choose.int(low.bit_length(), high.bit_length())
-    first, last = max(low, 1 << bits >> 1), min(high, (1 << bits) - 1)
-    often = 1 + (last - first + 1) // 6
-    place = choose.int(0, last - first + 3 * (often - 1))
-    return first + (place // often if place < 2 * often else min(place - 2 * often + 2, last - first))
+    """Any power of two as often as another; every third time it, the next, or the last before another. The same choices whatever the
+    size, in each of which less is smaller: Hypothesis takes fewer choices for the smaller case."""
+    powers = range(low.bit_length(), high.bit_length() + 1)
+    ends = [(max(low, 1 << bits >> 1), min(high, (1 << bits) - 1)) for bits in powers]
+    ninth = 1 + max(last - first for first, last in ends) // 6
+    first, last = ends[choose.int(0, len(ends) - 1)]
+    place, count = choose.int(0, 9 * ninth - 1) if high > low else 0, last - first + 1
+    if count < 12:
+        return first + place * count // (9 * ninth)
+    if place < 2 * ninth:
+        return first + place // ninth
+    return last if place >= 8 * ninth else first + max(1, (place - 2 * ninth) * count // (6 * ninth))
 
 
 def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> dict[str, np.ndarray]:
@@ -82,13 +91,15 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
                 made[name] = np.resize(samples.data(spec["data"]), shape).astype(np_dtype(own))
                 continue
             distribution, theme = choose.weighted(KINDS)
-            scale = choose.weighted(SCALES) if theme == "regular" else 1.0
+            scale = choose.weighted(SCALES[theme]) if theme in SCALES else 1.0
             g = np.random.default_rng(choose.int(0, 2**32 - 1))
         if "low" in spec:
             low, high = (samples.size_of(spec[end], dims) for end in ("low", "high"))
             made[name] = samples.uniform(shape, own, low, high, g)
         else:
             made[name] = inputs.fill(shape, own, distribution, g, theme, mild, scale=scale)
+            if theme == "steps" and is_inexact(own):
+                made[name] = (made[name].astype(wide(own)) * scale).astype(np_dtype(own))
     return made
 
 

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-#: What the interpreter says of what it cannot run, wherever it is raised: without a GPU there is no driver to ask.
-NO_DRIVER = "active drivers"
+import ml_dtypes
+import numpy as np
+
+#: What is said where there is no GPU to ask, wherever it is raised: by Triton's driver, by torch.
+NO_GPU = re.compile(
+    "active drivers|not compiled with (CUDA|XPU) enabled|Expected a cuda device|No (CUDA|HIP|XPU) (GPUs|devices) are available|"
+    "Found no NVIDIA driver"
+)
 #: Errors that Triton's own files raise for what they do not take, such as a Python number where they want a tensor.
 NOT_TAKEN = (AttributeError, TypeError, NotImplementedError, AssertionError)
+#: What a function of a vendor's device library says outside the compiler.
+OUTSIDE = "must be provided outside of JIT functions"
 #: Functions of the interpreter that compute: it keeps bfloat16 as integers of 16 bits, and computes with those.
-COMPUTES = ("unary_op", "binary_op", "ternary_op")
+COMPUTES = ("unary_op", "binary_op", "ternary_op", "create_dot", "create_fma")
+#: Functions of a vendor's device library that NumPy has too; outside the compiler they return None.
+LIBRARY: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in "tanh exp exp2 expm1 log log2 log1p sqrt sin cos floor ceil".split()},
+    "abs": np.abs,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
+#: Those that compute in memory.
+ATOMICS = ("create_atomic_rmw", "create_atomic_cas")
 
 
 class NotInterpreted(Exception):
@@ -29,22 +47,29 @@ def interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules
 
 
-def prepared() -> None:
-    """Make the interpreter take a Python float as the compiler does, as a float32, and refuse to compute in bfloat16.
+def prepared() -> contextlib.AbstractContextManager[Any]:
+    """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings.
 
-    Where another version of Triton has not what is changed here, it stays as it is.
+    It takes a Python float as a float32, as the compiler does; it computes in bfloat16, to which it rounds to nearest; the device
+    library's functions are NumPy's; an autotuned kernel has the first of its configurations. Where another version of Triton has not what is changed here, it stays
+    as it is.
     """
-    if interprets() and (module := sys.modules.get("triton.runtime.interpreter")) is not None:
-        _mended(module)
+    if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
+        return contextlib.nullcontext()
+    _mended(module)
+    return np.errstate(all="ignore")
 
 
 @functools.cache
 def _mended(module: Any) -> None:
-    import numpy as np
-
     language = sys.modules["triton.language"]
     convert, builder = getattr(module, "_implicit_cvt", None), getattr(module, "InterpreterBuilder", None)
-    if convert is not None and hasattr(module, "TensorHandle"):
+    tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
+    if hasattr(tuner, "_bench"):
+        tuner._bench = lambda *arguments, **named: [0.0, 0.0, 0.0]
+    if not hasattr(module, "TensorHandle"):
+        return
+    if convert is not None:
 
         def converted(argument: Any) -> Any:
             if type(argument) is not float:
@@ -53,36 +78,105 @@ def _mended(module: Any) -> None:
             return language.tensor(handle, language.float32)
 
         module._implicit_cvt = converted
-    for name in COMPUTES:
-        if builder is not None and hasattr(builder, name):
-            setattr(builder, name, _refusing(getattr(builder, name), language.bfloat16))
+    if (library := sys.modules.get("triton.language.extra.libdevice")) is not None:
+        _complete(library, module.TensorHandle, language)
+    bfloat16 = _Bfloat16(module.TensorHandle, language)
+    for names, change in ((("cast_impl",), bfloat16.casts), (COMPUTES, bfloat16.computes), (ATOMICS, bfloat16.refuses)):
+        for name in names:
+            if hasattr(builder, name):
+                setattr(builder, name, change(getattr(builder, name)))
+    if (reducing := getattr(module, "ReduceScanOpInterface", None)) is not None:
+        reducing.apply = bfloat16.refuses(reducing.apply, "a reduction or scan")
 
 
-def _refusing(compute: Callable[..., Any], bfloat16: Any) -> Callable[..., Any]:
-    @functools.wraps(compute)
-    def checked(self: Any, *arguments: Any) -> Any:
-        if any(getattr(getattr(x, "dtype", None), "scalar", None) == bfloat16 for x in arguments):
-            raise NotInterpreted("it computes with the bits of bfloat16 as if they were integers; a GPU does not")
-        return compute(self, *arguments)
+def _complete(library: Any, handle: Callable[..., Any], language: Any) -> None:
+    """Give the functions of the device library a body: kernels that have imported one by name hold the function itself."""
 
-    return checked
+    def computed(name: str, x: Any) -> Any:
+        if x.dtype.scalar not in (language.float32, language.float64):
+            raise NotInterpreted(f"the device library's {name} is of float32 and float64")
+        made = LIBRARY[name](x.handle.data).astype(x.handle.data.dtype)
+        return language.tensor(handle(made, x.dtype.scalar), x.type)
+
+    library.__dict__["computed"] = computed
+    for name in LIBRARY:
+        if callable(getattr(library, name, None)):
+            made: dict[str, Any] = {}
+            exec(f"def {name}(x): return computed({name!r}, x)", library.__dict__, made)
+            getattr(library, name).__code__ = made[name].__code__
+
+
+@dataclass(frozen=True)
+class _Bfloat16:
+    """Functions of the interpreter made right for bfloat16. handle: makes a value of an array and a dtype."""
+
+    handle: Callable[..., Any]
+    language: Any
+
+    def _is(self, x: Any) -> bool:
+        return getattr(getattr(x, "dtype", None), "scalar", None) == self.language.bfloat16
+
+    def _wide(self, x: Any) -> Any:
+        if not self._is(x):
+            return x
+        return self.handle((x.data.astype(np.uint32) << 16).view(np.float32), self.language.float32)
+
+    def _narrow(self, x: Any) -> Any:
+        return self.handle(x.data.astype(ml_dtypes.bfloat16).view(np.uint16), self.language.bfloat16)
+
+    def casts(self, cast: Callable[..., Any]) -> Callable[..., Any]:
+        """Through float32, rounded to nearest even."""
+
+        @functools.wraps(cast)
+        def rounded(builder: Any, given: Any, to: Any) -> Any:
+            if to.scalar != self.language.bfloat16:
+                return cast(builder, self._wide(given), to)
+            return given if self._is(given) else self._narrow(cast(builder, given, self.language.float32))
+
+        return rounded
+
+    def computes(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """In float32, and rounded once, unless a float32 is added to; what compares has no dtype of its own."""
+
+        @functools.wraps(compute)
+        def computed(builder: Any, *arguments: Any) -> Any:
+            floating = [x for x in arguments if hasattr(x, "data") and x.dtype.scalar.is_floating()]
+            made = compute(builder, *map(self._wide, arguments))
+            narrow = floating and all(map(self._is, floating)) and made.data.dtype == np.float32
+            return self._narrow(made) if narrow else made
+
+        return computed
+
+    def refuses(self, compute: Callable[..., Any], what: str = "an atomic operation") -> Callable[..., Any]:
+        @functools.wraps(compute)
+        def refused(builder: Any, *arguments: Any) -> Any:
+            given = arguments[0] if arguments and isinstance(arguments[0], tuple) else arguments
+            if any(map(self._is, given)):
+                raise NotInterpreted(f"{what} in bfloat16 takes its bits as integers; a GPU does not")
+            return compute(builder, *arguments)
+
+        return refused
 
 
 def not_interpreted(error: BaseException) -> str:
     """What Triton's interpreter, not the kernel, cannot do, or that there is neither it nor a GPU; "" where the error is another one."""
     if not interprets():
         # A script that imports its kernels has imported Triton before anybody could switch the interpreter on.
-        none = "triton" in sys.modules and NO_DRIVER in str(error)
+        none = "triton" in sys.modules and "active drivers" in str(error)
         return f"Triton has no GPU here, and its interpreter is off: set TRITON_INTERPRET=1 ({error})" if none else ""
     said = f"Triton's interpreter cannot run this kernel: {type(error).__name__}: {error}"
-    if NO_DRIVER in str(error):
+    if NO_GPU.search(str(error)):
         return said
     last: BaseException = error
     while last.__cause__ is not None:  # the interpreter wraps what it meets
         last = last.__cause__
     if isinstance(last, NotInterpreted):
         return f"Triton's interpreter cannot run this kernel: {last}"
-    if last is error or type(error).__name__ != "InterpreterError" or not isinstance(last, NOT_TAKEN):
+    if last is error or type(error).__name__ != "InterpreterError":
+        return ""
+    if OUTSIDE in str(last):
+        return said
+    if not isinstance(last, NOT_TAKEN):
         return ""
     frames = [frame for frame, _ in traceback.walk_tb(last.__traceback__)]
     own = Path(str(sys.modules["triton"].__file__)).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inex
 
 
 def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared.
+    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared, ``told``
+    goes around its backward pass.
 
     While torch traces the call (to compile or export it) nothing is checked, as there are no values.
     """
@@ -40,6 +42,7 @@ def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
         return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments, returned)
 
     call.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
+    call.told = functools.partial(_told, kernel)  # type: ignore[attr-defined]
     return call
 
 
@@ -48,8 +51,9 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
-    result = _run(kernel, arguments)
-    outputs = _flat(result, torch.Tensor, "torch tensor")
+    with _told(kernel):
+        result = kernel(**arguments)
+    outputs = _flat(result, torch.Tensor, "torch tensor", optional=hasattr(kernel, "by_position"))
     with _measured(lambda: [_numpy(x) for x in outputs]):
         for name, old in before.items():
             if not torch_tree.same(tensors[name], old):
@@ -82,7 +86,9 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         raise Unsupported("a kernel of NumPy arrays only runs on the CPU")
     inputs = {k: torch_tree.to_numpy(x.detach()) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
-    outputs = _flat(_run(kernel, arguments | inputs), (np.ndarray, np.generic), "NumPy array")
+    with _told(kernel):
+        result = kernel(**(arguments | inputs))
+    outputs = _flat(result, (np.ndarray, np.generic), "NumPy array")
     with _measured(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
@@ -96,11 +102,12 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
 
 
-def _run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """The kernel's result; what it raises says where in its file."""
-    interpreted.prepared()
+@contextlib.contextmanager
+def _told(kernel: Callable[..., Any]) -> Iterator[None]:
+    """Around what a kernel computes: what it raises says where in its file."""
     try:
-        return kernel(**arguments)
+        with interpreted.prepared():
+            yield
     except (Exception, SystemExit) as error:
         if text := interpreted.not_interpreted(error):
             raise Unsupported(text + _place(kernel, error)) from error
@@ -116,15 +123,18 @@ def _place(kernel: Callable[..., Any], error: BaseException) -> str:
     return f" ({code.co_filename}:{lines[-1]})" if code and lines else ""
 
 
-def _flat(result: Any, kinds: Any, called: str) -> list[Any]:
-    """The outputs in what a kernel returned: a tensor or a tuple of several. Raises Misbehaviour."""
+def _flat(result: Any, kinds: Any, called: str, optional: bool = False) -> list[Any]:
+    """The outputs in what a kernel returned: a tensor or a tuple of several. optional: None in a tuple is one that was not asked
+    for, as autograd.Functions return it. Raises Misbehaviour."""
     if isinstance(result, kinds):
         return [result]
     if isinstance(result, tuple) and len(result) > 1:
-        for i, x in enumerate(result):
+        kept = [(i, x) for i, x in enumerate(result) if not (optional and x is None)]
+        for i, x in kept:
             if not isinstance(x, kinds):
                 raise Misbehaviour("structure", f"the kernel returned {_named(x)} as output {i}, not a {called}")
-        return list(result)
+        if kept:
+            return [x for _, x in kept]
     raise Misbehaviour("structure", f"the kernel returned {_named(result)}, not a {called} (or a tuple of several)")
 
 
