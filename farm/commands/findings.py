@@ -183,7 +183,8 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
         for name in (*record.get("files", ()), minimal.PACK, minimal.RECORD):
             data = minimal.file(results, record, name)
             if name == ISSUE:  # as it is written today
-                data = issue.text(record, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
+                told = {**record, "known": line["known"]}
+                data = issue.text(told, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
             if data is not None:
                 (here / name).write_bytes(data)
     less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""

@@ -13,6 +13,7 @@ from farm import lake as lakes
 from farm.lake import minimal
 from farm.minimise.bundle import SCRIPT
 from farm.reproduce.find import StoredCase
+from farm.reproduce.show import known_failure
 from tasks.backends.shared.artefacts import processor_name
 from tasks.model import FORWARD, Status
 from tasks.wire import Minimised
@@ -65,6 +66,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "original": {name: _plain(row[name]) for name in (*_TOLD, "op", "shapes")},
         "outcome": {name: getattr(found.row, name) for name in _TOLD},
+        "known": covering.reason if (covering := known_failure(case, finding["ops"])) else "",
         **facts,
         "finding": {**finding, "id": minimal.finding_id(finding)},
     }
