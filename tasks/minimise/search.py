@@ -12,7 +12,8 @@ from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
 from tasks.minimise.same import Failure
 from tasks.minimise.toggles import toggles
-from tasks.model import Status
+from tasks.minimise.traced_case import TracedCase
+from tasks.model import OpClass, Status
 from tasks.model.row import Row
 
 #: Runs of a case that say whether it always fails: at the beginning, at the end (one of a hang, with its whole deadline).
@@ -81,7 +82,7 @@ def _all(hunt: Hunt) -> Search[None]:
     yield from _simpler(hunt)
     yield from numbers.plainer_values(hunt)
     yield from sizes.smaller_dims(hunt)
-    if isinstance(hunt.best, GraphCase):
+    if isinstance(hunt.best, (GraphCase, TracedCase)):
         yield from hunt.take(hunt.best.renamed())
 
 
@@ -121,11 +122,14 @@ def search(
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
     in_parts = yield from first.run(Ask(case))
     own = Failure.of(in_parts, sample.expected, case.names)
-    if not _alike(wanted, own):
+    if not _alike(wanted, own, stored.op_class == OpClass.MODEL):
         left = f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip()
         alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
         return replace(alone, by_parts=own.status)
-    why = list(flaky)
+    why = [
+        *flaky,
+        *([f"the model is {wanted.status}, its parts are {own.status}"] if own.status != wanted.status else []),
+    ]
     hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
     ended = yield from _ended(hunt, tuple(why), triggers)
     if not ended.failed and wanted.status == Status.TIMEOUT:
@@ -149,10 +153,12 @@ def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
     return hunt
 
 
-def _alike(stored: Failure, own: Failure) -> bool:
-    """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
+def _alike(stored: Failure, own: Failure, model: bool) -> bool:
+    """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says. What makes a model wrong,
+    of which nothing is imprecise, may be so of an op."""
     plain = (stored.status, stored.kind, stored.stage, stored.error_type)
-    return plain == (own.status, own.kind, own.stage, own.error_type) and (own.times is None or own.times > 1)
+    status = stored.status if model and own.status == Status.IMPRECISE and stored.status == Status.WRONG else own.status
+    return plain == (status, own.kind, own.stage, own.error_type) and (own.times is None or own.times > 1)
 
 
 def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:

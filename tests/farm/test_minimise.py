@@ -255,6 +255,31 @@ def test_a_model_with_its_inputs_is_run_and_made_small(
     assert "only failed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("device", "ops"), [("linear_1", ["linear"]), ("softmax.mul", ["mul", "softmax"]), ("getitem_1", ["chunk"])]
+)
+def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_is_refused(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], device: str, ops: list[str]
+) -> None:
+    here = Lake(tmp_path)
+    config = "catalogs: [{name: tinytorch}]\nlocalise_s: 0\n"
+    (tmp_path / "torch.yaml").write_text(config + f"backends: [faultytorch-{device}, faultytorch-none]\n")
+    launch.main([str(tmp_path / "torch.yaml"), "--no-ray", "--results", str(here.results)])
+    rows = lake.read(here.results, lake.run_ids(here.results)[-1]).set_index("backend")
+    keys = [f"{row.run_id}:{row.case_id}:{name}" for name, row in rows.iterrows()]
+    faulty, sound = sorted(keys, key=lambda key: key.endswith("none"))
+    code, found = here.minimised(faulty)
+    assert code == SMALLER, found
+    assert (found["nodes"], found["finding"]["ops"]) == ([15, len(ops)], ops)
+    assert found["elements"][1] <= 8 and found["op"] == f"torch:{'+'.join(ops)}"
+    assert found["runs"] <= 200 and not found["flaky"]
+    text = (Path(found["folder"]) / "script.py").read_text()
+    assert len(text.splitlines()) <= 40 and f"torch.ops.aten.{ops[0]}." in text and "farm" not in text
+    assert "shows the wrong result" in found["script_said"]
+    capsys.readouterr()
+    assert here.minimised(sound)[0] == BAD_INPUT and "only failed or imprecise" in capsys.readouterr().err
+
+
 def test_what_cannot_be_made_smaller_is_refused_in_a_line(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
