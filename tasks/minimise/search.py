@@ -122,14 +122,14 @@ def search(
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
     in_parts = yield from first.run(Ask(case))
     own = Failure.of(in_parts, sample.expected, case.names)
-    if not _alike(wanted, own, stored.op_class == OpClass.MODEL):
+    if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
+        # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
+        own = replace(own, also=stored.status)
+    if not _alike(wanted, own):
         left = f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip()
         alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
         return replace(alone, by_parts=own.status)
-    why = [
-        *flaky,
-        *([f"the model is {wanted.status}, its parts are {own.status}"] if own.status != wanted.status else []),
-    ]
+    why = list(flaky)
     hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
     ended = yield from _ended(hunt, tuple(why), triggers)
     if not ended.failed and wanted.status == Status.TIMEOUT:
@@ -153,12 +153,10 @@ def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
     return hunt
 
 
-def _alike(stored: Failure, own: Failure, model: bool) -> bool:
-    """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says. What makes a model wrong,
-    of which nothing is imprecise, may be so of an op."""
-    plain = (stored.status, stored.kind, stored.stage, stored.error_type)
-    status = stored.status if model and own.status == Status.IMPRECISE and stored.status == Status.WRONG else own.status
-    return plain == (status, own.kind, own.stage, own.error_type) and (own.times is None or own.times > 1)
+def _alike(stored: Failure, own: Failure) -> bool:
+    """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
+    same = own.again(replace(stored, words=own.words, times=own.times, finite=own.finite))
+    return same and (own.times is None or own.times > 1)
 
 
 def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:

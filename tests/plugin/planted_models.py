@@ -155,7 +155,8 @@ class FaultyTorch(Backend):
         class Planted(torch.fx.Interpreter):
             def run_node(self, node: Any) -> Any:
                 value = super().run_node(node)
-                return value * 1.001 if node.name == name and struck else value
+                strikes = node.name == name and node.op == "call_function" and struck
+                return value * 1.001 if strikes else value
 
         def run() -> Sequence[Any]:
             with torch.no_grad():
