@@ -183,7 +183,7 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
         for name in (*record.get("files", ()), minimal.PACK, minimal.RECORD):
             data = minimal.file(results, record, name)
             if name == ISSUE:  # as it is written today
-                told = {**record, "known": line["known"]}
+                told = {**record, **{x: line[x] for x in ("known", "link")}}
                 data = issue.text(told, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
             if data is not None:
                 (here / name).write_bytes(data)

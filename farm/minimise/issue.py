@@ -143,7 +143,7 @@ def _what(record: Mapping[str, Any]) -> str:
     if outcome["error"]:
         lines.append(f"```\n{_raised(outcome)[:_ERROR].strip()}\n```")
     if record.get("known"):
-        lines.append(f"Known cause: {record['known']}.")
+        lines.append(f"Known cause: {record['known']}." + f" Published: {record['link']}" * bool(record.get("link")))
     if outcome.get("cause"):
         lines.append(f"This would give the same result: {outcome['cause']}.")
     if outcome.get("breaks"):

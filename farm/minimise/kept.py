@@ -51,6 +51,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "modes": [*facts.get("modes", []), *[case.group.check] * (case.group.check != FORWARD)],
         "after": len(facts["before"]) > 0,
     }
+    covering = known_failure(case, finding["ops"])
     return {
         "run_id": case.key.run_id,
         "case_id": case.key.case_id,
@@ -66,7 +67,8 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "original": {name: _plain(row[name]) for name in (*_TOLD, "op", "shapes")},
         "outcome": {name: getattr(found.row, name) for name in _TOLD},
-        "known": covering.reason if (covering := known_failure(case, finding["ops"])) else "",
+        "known": covering.reason if covering else "",
+        "link": covering.link if covering else "",
         **facts,
         "finding": {**finding, "id": minimal.finding_id(finding)},
     }

@@ -317,6 +317,8 @@ def test_an_issue_names_the_dtype_of_the_result_and_tells_no_ulps_of_what_is_not
         whole.startswith("# [b] Cast: wrong result\n")
         and "This would give the same result: cut off, not rounded." in whole
     )
+    told = issue.text({**record, "results": ["bool"], "known": "cut off", "link": "https://x/1"}, "")
+    assert "\n\nKnown cause: cut off. Published: https://x/1\n\n" in told and "Known cause" not in whole
     assert "| dynamic shapes | correct |" in whole and "without Cast.to" not in whole
 
 

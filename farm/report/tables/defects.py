@@ -31,6 +31,7 @@ WHOSE = {
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
     "passes",
+    "link",
     *(
         "first",
         "last",
@@ -55,8 +56,9 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
     case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
     are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends that got these cases
-    right, and alike: that failed in the same status; passes: the later run in which its minimal cases pass (`_passing`); known: the reason of the known failure that covers it; fault: whose it is
-    (a key of WHOSE, or BACKENDS).
+    right, and alike: that failed in the same status; passes: the later run in which its minimal cases pass (`_passing`);
+    known, link: the reason of the known failure that covers it, and where that is reported; fault: whose it is (a key of WHOSE, or
+    BACKENDS).
     """
     results, found = str(rows.attrs.get("results", "results")), list(found)
     of = finding_of(found, rows)
@@ -112,6 +114,7 @@ def _line(
         or _fault(entries, len(mine))
         or (REFERENCES if apart and not entries else BACKENDS),
         "known": entries[-1].reason if entries else "",
+        "link": entries[-1].link if entries else "",
         "script": "script.py" in best.get("files", ()),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
         "command": f"farm minimise '{key}'{where_option(results)}",
