@@ -157,6 +157,9 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
         many(int(mine.sum()), "distinct defect")
         + (f": {told}" if told else "" if len(table) else "; no case has been reduced yet")
     )
+    known_as = table["known"][mine & (table["known"] != "")]
+    if len(known_as):
+        print(f"covered by known failures: {len(known_as)} of them, {many(known_as.nunique(), 'cause')}")
     for fault, count in Counter(table["fault"][~mine]).items():
         print(f"{many(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(

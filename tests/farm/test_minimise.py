@@ -437,6 +437,10 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
     )
     known = tmp_path / "known.yaml"
     known.write_text("- {op: '*', backend: 'small-*', reason: defined otherwise, fault: open}\n")
+    one = tmp_path / "one.yaml"
+    one.write_text("- {op: '*', backend: 'small-*', reason: the axis is ignored}\n")
+    assert findings.main(["--results", str(results), "--known", str(one)]) == 0
+    assert "covered by known failures: 1 of them, 1 cause" in capsys.readouterr().out
     out = tmp_path / "issues"
     assert findings.main(["--results", str(results), "--known", str(known), "--issues", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
