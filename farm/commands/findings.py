@@ -157,6 +157,9 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
         many(int(mine.sum()), "distinct defect")
         + (f": {told}" if told else "" if len(table) else "; no case has been reduced yet")
     )
+    known_as = table["known"][mine & (table["known"] != "")]
+    if len(known_as):
+        print(f"covered by known failures: {len(known_as)} of them, {many(known_as.nunique(), 'cause')}")
     for fault, count in Counter(table["fault"][~mine]).items():
         print(f"{many(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(
@@ -183,7 +186,8 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
         for name in (*record.get("files", ()), minimal.PACK, minimal.RECORD):
             data = minimal.file(results, record, name)
             if name == ISSUE:  # as it is written today
-                data = issue.text(record, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
+                told = {**record, **{x: line[x] for x in ("known", "link")}}
+                data = issue.text(told, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
             if data is not None:
                 (here / name).write_bytes(data)
     less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""

@@ -21,6 +21,13 @@ _ONE_THREAD = re.compile(r"""(thread\w*['"\]]*\s*[=:(]\s*(?:str\()?)1\b""", re.I
 #: Source of what is the same for arrays x of the same bytes: of strings these have addresses.
 _BYTES = "x.tolist() if x.dtype == object else x.tobytes().hex()"
 
+#: Lines of a script that runs itself again.
+_AGAIN = (
+    "import subprocess, sys",
+    "if len(sys.argv) == 1:",
+    "    again = [sys.executable, *['-I'] * sys.flags.isolated, __file__]",
+)
+
 #: Lines before the call, those of the call, and those that say whether it is so.
 Lines = tuple[list[str], list[str], list[str]]
 
@@ -118,16 +125,25 @@ def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Line
     """The script runs itself again, once for each number of ``threads``, and compares the last lines that these processes print: a
     runtime may print others before."""
     before = [
-        "import subprocess, sys",
+        *_AGAIN[:1],
         "THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 1",
-        "if len(sys.argv) == 1:",
-        "    again = [sys.executable, *['-I'] * sys.flags.isolated, __file__]",
+        *_AGAIN[1:],
         f"    ran = [subprocess.run([*again, str(n)], capture_output=True, text=True) for n in {threads}]",
         '    told = ["" if x.returncode else x.stdout.splitlines()[-1] for x in ran]  # one that dies tells nothing',
         f"    print({when!r}, [x[:200] for x in told])",
         '    raise SystemExit("wrong" if told[0] and len(set(told)) > 1 else 0)',
     ]
     return before, lines, [f"print([(x.shape, x.ravel()[:4].tolist(), {_BYTES}) for x in map(np.asarray, got)])"]
+
+
+def sometimes(times: int) -> list[str]:
+    """Lines at the beginning of a script of what fails only sometimes: it runs itself so many times and says how often it failed."""
+    return [
+        *_AGAIN,
+        f'    codes = [subprocess.run([*again, "once"], capture_output=True).returncode for _ in range({times})]',
+        f'    print("failed", sum(x != 0 for x in codes), "of {times} times")',
+        '    raise SystemExit("wrong" if any(codes) else 0)',
+    ]
 
 
 #: The kind of what is run again on the same inputs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -33,6 +33,8 @@ from tasks.wire import Minimised
 
 #: Files of a minimal case: the script, the issue's text.
 SCRIPT, ISSUE = "script.py", "issue.md"
+#: How often the script of a case that fails only sometimes runs it.
+TIMES = 20
 #: Elements up to which all values are told; how many are of more.
 ALL, FEW = 64, 8
 
@@ -41,23 +43,28 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
     the script showed.
 
-    A case that fails only sometimes has no script.
+    The script of a case that fails only sometimes runs it TIMES times; that of one that needs earlier cases runs these first.
     """
     minimal = _alone(case, found)
     assert found.row is not None
-    # What does not end gives nothing: it has just been seen not to.
-    outcome = Outcome(found.row.values()) if found.row.status == Status.TIMEOUT else run_child(minimal)
+    # What does not end gives nothing: it has just been seen not to. Nor does what was seen to fail fail again alone, or always.
+    seen = Outcome(found.row.values())
+    outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_child(minimal)
+    if record["flaky"]:
+        outcome = replace(outcome, row=seen.row)
     record["expected"], record["got"] = _values(minimal, outcome)
     record["results"] = [leaf.dtype for leaf in minimal.sample.expected()]
     record["others"] = _others(case, results)
     record["files"] = []
     files: dict[str, bytes] = {}
-    if record["flaky"] or record["before"]:
-        record["script_said"] = "none: it fails only sometimes" if record["flaky"] else _sequence(record)
+    if record["flaky"] and found.row.status == Status.TIMEOUT:
+        text, record["script_said"] = "", "none: it hangs only sometimes"
     else:
-        text, record["script_said"] = _script(minimal, outcome, record)
-        if text:
-            files[SCRIPT] = text.encode()
+        keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
+        earlier = [find.load(key, results, None, case.cache) for key in keys]
+        text, record["script_said"] = _script(minimal, outcome, record, earlier)
+    if text:
+        files[SCRIPT] = text.encode()
     files[ISSUE] = issue.text(record, files.get(SCRIPT, b"").decode()).encode()
     record["files"] = sorted(files)
     return files
@@ -114,11 +121,9 @@ def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
     return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
 
 
-def _sequence(record: Mapping[str, Any]) -> str:
-    return f"none: it fails only after {len(record['before'])} other cases in the same process"
-
-
-def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) -> tuple[str, str]:
+def _script(
+    minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any], earlier: Sequence[StoredCase]
+) -> tuple[str, str]:
     """(the text of the script that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and
     numpy alone; where the short one does not show it, the one that `farm reproduce --script` writes."""
     backend = outcome.backend or minimal.spec.create()
@@ -131,9 +136,13 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
         row = {**outcome.row, "rule": minimal.policy.rule, "bound": minimal.policy.bound}
         sample, group = minimal.sample, minimal.group
         defined = Defined.of(sample, declared_precision(row))
-        return short(form, group, sample.expected(), row, backend, title, packages, defined)
+        former = [(form_of(one, backend), one.group) for one in earlier]
+        times = TIMES if record["flaky"] else 1
+        return short(form, group, sample.expected(), row, backend, title, packages, defined, former, times)
 
-    for is_short, make in ((True, few), (False, lambda: script.generate(source_of(minimal, outcome, backend)))):
+    alone = not earlier and not record["flaky"]
+    long = [(False, lambda: script.generate(source_of(minimal, outcome, backend)))] * alone
+    for is_short, make in [(True, few), *long]:
         try:
             text = make()
             if not minimal.environment and (more := [x for x in script.imported(text) if x not in packages]):
@@ -148,7 +157,8 @@ def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) ->
         except envs.EnvError as error:
             return "", f"none: cannot build its clean environment ({listed}): {error}"
         with trial.written(text) as path:
-            patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else 4)
+            runs = TIMES if record["flaky"] else 4
+            patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else runs)
             good, what = trial.check(path, outcome.row, patience_s, python, is_short)
         told = f"{len(text.splitlines())} lines, run in a clean environment ({listed}): it {what}"
         if good:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from farm.minimise.show import trigger
+from farm.minimise.show import exact, trigger
 from farm.report.tables.agreement import unit
 from farm.report.words import number
 from tasks.minimise.said import sentences
@@ -139,9 +139,11 @@ def _what(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
     if outcome["kind"] == "numbers":
-        lines.append(_off(outcome, exact=not any(map(is_inexact, record.get("results", ["float32"])))))
+        lines.append(_off(outcome, exact(record)))
     if outcome["error"]:
         lines.append(f"```\n{_raised(outcome)[:_ERROR].strip()}\n```")
+    if record.get("known"):
+        lines.append(f"Known cause: {record['known']}." + f" Published: {record['link']}" * bool(record.get("link")))
     if outcome.get("cause"):
         lines.append(f"This would give the same result: {outcome['cause']}.")
     if outcome.get("breaks"):
@@ -159,10 +161,10 @@ def _what(record: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _off(outcome: Mapping[str, Any], exact: bool) -> str:
-    """How far the worst element is off, against what rounding explains; exact: nothing is rounded."""
+def _off(outcome: Mapping[str, Any], whole: bool) -> str:
+    """How far the worst element is off, against what rounding explains; whole: nothing is rounded."""
     far = f"Largest difference from the exact result: {number(outcome['max_diff'])}."
-    if exact:
+    if whole:
         return far
     units, limit, ulps = (outcome[name] for name in ("error_units", "limit", "max_ulp"))
     if unit(outcome["op_class"] or "") == "ulps" and ulps is not None:

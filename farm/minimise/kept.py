@@ -13,6 +13,7 @@ from farm import lake as lakes
 from farm.lake import minimal
 from farm.minimise.bundle import SCRIPT
 from farm.reproduce.find import StoredCase
+from farm.reproduce.show import known_failure
 from tasks.backends.shared.artefacts import processor_name
 from tasks.model import FORWARD, Status
 from tasks.wire import Minimised
@@ -50,6 +51,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "modes": [*facts.get("modes", []), *[case.group.check] * (case.group.check != FORWARD)],
         "after": len(facts["before"]) > 0,
     }
+    covering = known_failure(case, finding["ops"])
     return {
         "run_id": case.key.run_id,
         "case_id": case.key.case_id,
@@ -65,6 +67,8 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "original": {name: _plain(row[name]) for name in (*_TOLD, "op", "shapes")},
         "outcome": {name: getattr(found.row, name) for name in _TOLD},
+        "known": covering.reason if covering else "",
+        "link": covering.link if covering else "",
         **facts,
         "finding": {**finding, "id": minimal.finding_id(finding)},
     }

@@ -17,7 +17,8 @@ from tasks.catalogs.models import networks, own, training
 from tasks.catalogs.models.architectures import ARCHITECTURES, Architecture
 from tasks.catalogs.user import load
 from tasks.graphs import given
-from tasks.model import EPS, Form, Group
+from tasks.judge.plain import tolerance_of
+from tasks.model import EPS, Form, Group, Leaf, OpClass
 from tasks.model.row import declared_precision
 
 #: Draws of how far rounding moves a result: a ReLU that changes its mind is met in some of them.
@@ -131,10 +132,12 @@ def _drawn(x: np.ndarray) -> str:
     return f"rng.standard_normal({x.shape}).astype(np.{x.dtype.name})"
 
 
-def judged(form: Form, row: Mapping[str, Any], limit: float) -> list[str]:
+def judged(form: Form, expected: Sequence[Leaf], row: Mapping[str, Any]) -> list[str]:
     """Lines that compare what came with eager torch in float64 on the CPU: each tensor's difference, as a whole, with how far it
     moves when weights and inputs do by one rounding, and with how far eager torch itself is off, the CPU's, in the dtype that the
-    backend computed in."""
+    backend computed in; under a policy without limits each element's difference with what its rule allows. Raises NoScript."""
+    if (limit := row["limit"]) is None:
+        return _by_rule(expected, row)
     autocast = form.call.autocast if isinstance(form.call, TrainingStep) else ""
     eps = EPS[autocast or declared_precision(row) or "float32"]
     return [
@@ -154,5 +157,27 @@ def judged(form: Form, row: Mapping[str, Any], limit: float) -> list[str]:
         f"    floor = max(size((m[k] - y)[fine]) for m in moved) + {eps!r} * size(y[fine])",
         f"    if off > {limit!r} * floor:",
         '        wrong = True; print(f"output {k} {y.shape}: {off:.3g} off of {size(y[fine]):.3g}; rounding moves it by {floor:.3g}")',
+        'raise SystemExit("wrong" if wrong else 0)',
+    ]
+
+
+def _by_rule(expected: Sequence[Leaf], row: Mapping[str, Any]) -> list[str]:
+    """Lines of `judged` under the rule "classic" or "absolute". Raises NoScript."""
+    if row.get("rule") == "absolute":
+        told, near = [], f"off < {row['bound']!r}"
+    elif row.get("rule") == "classic":
+        known = {leaf.dtype: tolerance_of(leaf, OpClass.MODEL, declared_precision(row)) for leaf in expected}
+        told, near = [f"    rtol, atol = {known!r}[a.dtype.name]"], "off <= atol + rtol * np.abs(y)"
+    else:
+        raise NoScript("no short script: no limit judges it")
+    return [
+        "net, given = net.cpu().double(), [x.cpu().double() if x.is_floating_point() else x.cpu() for x in given]",
+        "right = [y.detach().double().numpy() for y in step(call, given)]",
+        "wrong = len(got) != len(right)",
+        "for k, (a, y) in enumerate(zip(got, right)):",
+        "    off = np.abs(a - y)",
+        *told,
+        f"    if not np.all(np.isfinite(y) & ({near}) | (a == y) | (a != a) & (y != y)):",
+        '        wrong = True; print(f"output {k} {y.shape}: up to {np.nanmax(off):.3g} off")',
         'raise SystemExit("wrong" if wrong else 0)',
     ]

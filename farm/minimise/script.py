@@ -19,7 +19,7 @@ from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
 from farm.reproduce.in_torch import literal, op_lines
-from tasks.backends.shared.few_lines import NoScript, is_network, torch_arrays
+from tasks.backends.shared.few_lines import FewLines, NoScript, is_network, is_program, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.judge.plain import allowed, tolerance_of
@@ -46,14 +46,17 @@ def short(
     title: str,
     packages: Sequence[str],
     defined: Defined | None = None,
+    earlier: Sequence[tuple[Form, Group]] = (),
+    times: int = 1,
 ) -> str:
     """The text of a script that fails as ``row`` does, one of the lake with the rule and the bound of its policy: exit code 1 and the last word "wrong" for numbers, the runtime's own
-    exception, crash or hang else. defined: of a result that is defined up to a choice. Raises NoScript."""
+    exception, crash or hang else. defined: of a result that is defined up to a choice; earlier: cases that are run before it; times: how often it is run, each time in a
+    process of its own, where it fails only sometimes. Raises NoScript."""
     writer = _Writer()
     form = replace(form, results=tuple(leaf.dtype for leaf in expected))
     try:
-        call = backend.few_lines(form)
-        imports, given, form = _begun(form, group, row, writer)
+        call, imports, given, form = _begun(form, group, row, writer, backend)
+        former = [_begun(*one, {"status": Status.CRASH}, writer, backend) for one in earlier]
     except Unsupported as error:
         raise NoScript(f"no short script: {error}") from None
     once, again = list(call.once), row["kind"] == beside.AGAIN
@@ -63,33 +66,39 @@ def short(
         before = [*once, *before] if again else before
     else:
         before, judged = [], _ending(form, group, expected, row, writer, defined)
+    further = [line for one in former for line in (*one[0].imports, *one[1])]
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {shlex.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
+        *(beside.sometimes(times) if times > 1 else []),
         *call.before,
         *(["import base64"] if writer.packed else []),
         "import numpy as np",
         *(["import onnx", "from onnx import TensorProto, helper, numpy_helper"] if form.model is not None else []),
-        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports, *imports)),
+        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports, *imports, *further)),
         "",
     ]
-    text = _fewer([*head, *given, *before, *lines, *judged])
+    begun = [line for one in former for line in (*one[2], *one[0].once, *one[0].lines)]
+    text = _fewer([*head, *begun, *given, *before, *lines, *judged])
     if len(text) > MORE:
         raise NoScript(f"no short script: it would have {len(text)} lines")
     return "\n".join(text) + "\n"
 
 
-def _begun(form: Form, group: Group, row: Mapping[str, Any], writer: _Writer) -> tuple[Sequence[str], list[str], Form]:
-    """(imports, the lines before a runtime's own, the form as a script has it). Raises NoScript."""
+def _begun(
+    form: Form, group: Group, row: Mapping[str, Any], writer: _Writer, backend: Any
+) -> tuple[FewLines, Sequence[str], list[str], Form]:
+    """(the runtime's call, imports, the lines before it, the form as a script has it). Raises NoScript, Unsupported."""
+    call = backend.few_lines(form)
     if is_network(form):
-        return *network.words(form, group), form
+        return call, *network.words(form, group), form
     if form.kind not in ("torch", *FRAMEWORKS):
-        return (), _model(form, writer), form
-    whole = form.kind != "torch" or form.model is not None
+        return call, (), _model(form, writer), form
+    whole = form.kind != "torch" or is_program(form)
     words = in_words(form, writer.value) if whole else _call(form, group, Status(row["status"]))
     values = ", ".join(map(writer.value, words.arrays))
     given = [*words.lines, f"arrays = [{values}]", f"call = lambda *x: {words.call}"]
-    return words.imports, given, replace(form, model=None)
+    return call, words.imports, given, replace(form, model=None)
 
 
 def _ending(
@@ -102,7 +111,7 @@ def _ending(
         inputs = "feeds.values()" if form.model is not None else "arrays"
         return _broken(row.get("breaks") or "", inputs, expected[0])
     if is_network(form):
-        return network.judged(form, row, _limit(row))
+        return network.judged(form, expected, row)
     if row["kind"] in ("shape", "dtype") or (defined is None and row["op_class"] in _BY_SHAPE):
         return _described(expected, row["op_class"] or "")
     if defined is None:

@@ -10,8 +10,10 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
+from farm.report.words import number
 from farm.reproduce.find import StoredCase
 from farm.reproduce.show import line, status_text
+from tasks.model import is_inexact
 
 #: Characters of values, and triggers, that are printed.
 _VALUES, _TRIGGERS = 300, 8
@@ -49,7 +51,7 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
         line("error", plain(outcome["error"], _VALUES))
     if outcome.get("breaks"):
         line("breaks", outcome["breaks"])
-    if far := off_by(outcome):
+    if far := off_by(record):
         line("off by", far)
     for one in record["triggers"][:_TRIGGERS]:
         line("trigger" if one["fails"] else "no trigger", f"{one['what']}: {trigger(one)}")
@@ -58,7 +60,7 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     for why in record["why"]:
         line("note", why)
     if record["flaky"]:
-        line("flaky", f"failed {record['failed']} of {record['tried']} times in new processes; no script")
+        line("flaky", f"failed {record['failed']} of {record['tried']} times in new processes")
     if others := record.get("others"):
         line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
     line(
@@ -81,8 +83,16 @@ def _short(text: str) -> str:
     return text if len(text) <= _VALUES else text[:_VALUES].rpartition(" ")[0].rstrip() + " …"
 
 
-def off_by(outcome: Mapping[str, Any]) -> str:
+def exact(record: Mapping[str, Any]) -> bool:
+    """Whether no result is of a dtype that rounds."""
+    return not any(map(is_inexact, record.get("results", ["float32"])))
+
+
+def off_by(record: Mapping[str, Any]) -> str:
     """How far a result is from its reference, in the measure of its class; "" where that was not measured."""
+    outcome = record["outcome"]
+    if exact(record):
+        return "" if outcome["max_diff"] is None else f"{number(outcome['max_diff'])}; nothing is rounded"
     row = pd.DataFrame([{name: outcome[name] for name in ("op_class", "error_units", "max_ulp", "limit")}])
     row[["error_units", "max_ulp", "limit"]] = row[["error_units", "max_ulp", "limit"]].astype(float)
     told = row["limit"].notna().all() and units(row).notna().all()

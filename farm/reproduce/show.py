@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from farm.plan.known import WHOSE, met
+from farm.plan.known import REDUCED, WHOSE, met
+from farm.plan.model import KnownFailure
 from farm.reproduce import places
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import ReproduceError, StoredCase
@@ -70,11 +71,17 @@ def print_case(case: StoredCase) -> None:
 
 def _cause(case: StoredCase) -> str:
     """The reason of the known failure of the run's config that covers the stored outcome."""
-    place = int(met(pd.DataFrame([case.row]), case.config.known_failures).entry[0])
-    if place < 0:
+    entry = known_failure(case)
+    if entry is None:
         return "new: no known failure of the run's config covers it"
-    entry = case.config.known_failures[place]
     return entry.reason + f" ({WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
+
+
+def known_failure(case: StoredCase, reduced: Sequence[str] | None = None) -> KnownFailure | None:
+    """The known failure of the run's config that covers the stored outcome. reduced: ops of its minimal case, sorted."""
+    rows = pd.DataFrame([case.row]).assign(**{REDUCED: pd.Series([reduced], dtype=object)})
+    place = int(met(rows, case.config.known_failures).entry[0])
+    return case.config.known_failures[place] if place >= 0 else None
 
 
 def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:

@@ -41,6 +41,8 @@ _KILLED = re.compile(
     rf"code:? -(?:{'|'.join(str(signal.Signals[name].value) for name in _ENDED_BY)})\b|died with <Signals"
 )
 _MISSING = re.compile(r"No module named '(\w+)")
+#: What a script prints that runs itself again.
+_OFTEN = re.compile(r"^failed \d+ of \d+ times$", re.M)
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
@@ -124,11 +126,13 @@ def _checked(
 
 
 def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:
-    """Of a script of few lines: its last word is "wrong", or it raises what the row says."""
-    status = Status(row["status"])
+    """Of a script of few lines: its last word is "wrong", or it raises what the row says; of one that runs itself again the word alone."""
+    status, often = Status(row["status"]), _OFTEN.search(done.stdout)
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
     if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
-        return True, f"shows the {status} result"
+        return True, f"shows the {status} result" + (f": it {often[0]}" if often else "")
+    if often and (done.returncode, last) == (1, "wrong"):
+        return True, f"shows the {status}: it {often[0]}"
     # Of a device that computes nothing after an error, in this process: the error is what a script shows.
     after = status is Status.CRASH and bool(row.get("error_type"))
     if (status in (Status.ERROR, Status.OOM) or after) and done.returncode == 1:

@@ -118,15 +118,22 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
             else:
                 raise NotEncodable(f"a tensor of layout {t.layout} cannot be stored")
             return encode_tensor(TensorSpec(parts3[2], tuple(t.shape), None, 0, name_of(t.layout), parts3))
-        if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)):
-            return {"$": "torch." + type(x).__name__, "name": name_of(x)}
-        if isinstance(x, torch.device):
-            return {"$": "torch.device"}
-        if isinstance(x, torch.Size):
-            return {"$": "tuple", "v": list(x)}
-        return None
+        return word(x)
 
     return encode(tuple(args), leaf), encode(dict(kwargs), leaf), arrays
+
+
+def word(x: Any) -> Any | None:
+    """The JSON node of an argument of torch's that is no tensor; None for what is none of torch's own."""
+    import torch
+
+    if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)):
+        return {"$": "torch." + type(x).__name__, "name": name_of(x)}
+    if isinstance(x, torch.device):
+        return {"$": "torch.device"}
+    if isinstance(x, torch.Size):
+        return {"$": "tuple", "v": list(x)}
+    return None
 
 
 def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, dict[str, Any]], Any]:

@@ -69,7 +69,7 @@ class Sample:
     op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.judge.definitions`
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
-    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; files: of forms that are a file of some
+    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; program: of a sample of no catalog, its torch form (`tasks.graphs.program.told`); files: of forms that are a file of some
     framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
     sorted names, which are the order of those of a file; repeats: how often a backend runs it
     (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
@@ -96,6 +96,7 @@ class Sample:
     names: tuple[str, ...] = ()
     batched: tuple[int, ...] = ()
     model: bytes | None = None
+    program: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     ranks: tuple[Sequence[int], Sequence[int]] = ((), ())
     columns: dict[str, Any] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +12,12 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import Pack
-from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor
 from tasks.arrays.widened import widened
 from tasks.model import Form, Unsupported
+
+#: What picks one of several results, in a stored program.
+PICK = "getitem"
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def part(program: Any, wanted: Part) -> Any:
     graph, made = torch.fx.Graph(), {}
     for name in wanted.inputs:
         made[nodes[name]] = graph.placeholder(name)
+        made[nodes[name]].meta = dict(nodes[name].meta)
     for node in program.graph.nodes:
         if node in needed:
             if node.op == "placeholder":
@@ -79,6 +84,83 @@ def part(program: Any, wanted: Part) -> Any:
             made[node] = graph.node_copy(node, made.__getitem__)
     graph.output(tuple(made[nodes[name]] for name in wanted.outputs))
     return torch.fx.GraphModule(program, graph)
+
+
+def lifted(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a weight that is no
+    tensor, as the body of a loop is none."""
+    import torch
+
+    given, weights = [x.name for x in program.graph.nodes if x.op == "placeholder"], dict[str, np.ndarray]()
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            value = operator.attrgetter(node.target)(program)
+            if not isinstance(value, torch.Tensor):
+                raise Unsupported(f"{node.name} of the program is no tensor")
+            weights[node.name], node.meta["val"] = torch_tree.to_numpy(value.detach()), value
+    return part(program, Part((*given, *weights), tuple(dict.fromkeys(output_names(program))))), weights
+
+
+def told(program: Any) -> dict[str, Any]:
+    """A traced program without weights (`lifted`) as JSON, of which `read` makes it again. Raises Unsupported for what is no operation
+    of ATen's, or takes what cannot be stored."""
+    import torch
+
+    def leaf(x: Any) -> Any | None:
+        return {"$": "node", "name": x.name} if isinstance(x, torch.fx.Node) else torch_tree.word(x)
+
+    nodes = list[dict[str, Any]]()
+    for node in program.graph.nodes:
+        if node.op == "output":
+            continue
+        value, name = node.meta.get("val"), PICK if node.target is operator.getitem else str(node.target)
+        one = {"name": node.name, "dtype": torch_tree.name_of(value.dtype) if isinstance(value, torch.Tensor) else ""}
+        if node.op == "call_function":
+            function(name)
+            try:
+                one |= {"op": name, "args": encode(tuple(node.args), leaf), "kwargs": encode(dict(node.kwargs), leaf)}
+            except NotEncodable as error:
+                raise Unsupported(f"{node.name} of the program: {error}") from None
+        nodes.append(one)
+    return {"nodes": nodes, "outputs": output_names(program)}
+
+
+def read(stored: Mapping[str, Any]) -> Any:
+    """The program (a torch.fx.GraphModule) that was `told`. Raises Unsupported."""
+    import torch
+
+    graph, made = torch.fx.Graph(), dict[str, Any]()
+    words = torch_tree.decoder(lambda i: np.empty(0), "cpu")
+
+    def leaf(kind: str, node: dict[str, Any]) -> Any:
+        return made[node["name"]] if kind == "node" else words(kind, node)
+
+    for one in stored["nodes"]:
+        if "op" in one:
+            args, kwargs = decode(one["args"], leaf), decode(one["kwargs"], leaf)
+            node = graph.create_node("call_function", function(one["op"]), args, kwargs, one["name"])
+        else:
+            node = graph.placeholder(one["name"])
+        if one["dtype"]:
+            node.meta["val"] = torch.empty(0, dtype=getattr(torch, one["dtype"]), device="meta")
+        made[one["name"]] = node
+    graph.output(tuple(made[name] for name in stored["outputs"]))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def function(name: str) -> Any:
+    """What an operation of a stored program calls, "aten.linear.default". It comes from a file: nothing but ATen's operations and the
+    choice of one of several results is taken, and no operation that opens files. Raises Unsupported."""
+    import torch
+
+    if name == PICK:
+        return operator.getitem
+    space, _, rest = name.partition(".")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None) if space == "aten" else None
+    if not isinstance(found, torch._ops.OpOverload) or packet == "from_file":
+        raise Unsupported(f"{name} is no operation of ATen's")
+    return found
 
 
 def evaluated(
@@ -133,8 +215,6 @@ def output_names(program: Any) -> list[str]:
 
 def arguments(form: Form) -> list[Any]:
     """The arguments of a torch form, in order. Raises Unsupported where some have names."""
-    from tasks.arrays.tree import decode
-
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
     if decode(form.kwargs, leaf):
         raise Unsupported("the torch form takes arguments by name")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +11,7 @@ import numpy as np
 from tasks import catalogs
 from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.catalogs.base import Sample
-from tasks.minimise.case import Unfit
+from tasks.minimise.case import Unfit, digest, integers, with_integers
 from tasks.model import Group
 from tasks.prepare import derived
 
@@ -55,20 +52,10 @@ class CallCase:
 
     @property
     def integers(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for name, tree in (("args", self.args), ("kwargs", self.kwargs)):
-            found |= {json.dumps([name, *path]): value for path, value in _integers(tree)}
-        return found
+        return dict([*integers(self.args, ("args",)), *integers(self.kwargs, ("kwargs",))])
 
     def with_integers(self, integers: Mapping[str, int]) -> CallCase:
-        trees = {"args": copy.deepcopy(self.args), "kwargs": copy.deepcopy(self.kwargs)}
-        for place, value in integers.items():
-            *path, last = json.loads(place)
-            at: Any = trees
-            for step in path:
-                at = at[step]
-            at[last] = value
-        return replace(self, **trees)
+        return replace(self, **with_integers({"args": self.args, "kwargs": self.kwargs}, integers))
 
     def simpler(self) -> Iterator[tuple[str, CallCase]]:
         if self.group.catalog == "user":
@@ -104,11 +91,7 @@ class CallCase:
         return CallCase.of(self.made()[1], self.group, self.draws)
 
     def key(self) -> Any:
-        used = self.arrays
-        digest = hashlib.sha256(json.dumps([self.args, self.kwargs]).encode())
-        for name in sorted(used):
-            digest.update(repr((name, used[name].shape, used[name].dtype)).encode() + used[name].tobytes())
-        return digest.digest()
+        return digest([self.args, self.kwargs], self.arrays)
 
 
 def _mapped(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
@@ -120,14 +103,3 @@ def _mapped(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
     if node["$"] == "tensor":
         return function(node)
     return {**node, "v": _mapped(node["v"], function)} if "v" in node else node
-
-
-def _integers(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """(path, value) of the whole numbers of an encoded tree, but for what names a tensor."""
-    if type(node) is int:
-        yield path, node
-    elif isinstance(node, list):
-        for k, x in enumerate(node):
-            yield from _integers(x, (*path, k))
-    elif isinstance(node, dict) and node["$"] in ("tuple", "dict", "slice"):
-        yield from _integers(node["v"], (*path, "v"))

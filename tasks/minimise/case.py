@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,3 +56,45 @@ class Case(Protocol):
 def elements(case: Case) -> int:
     """Numbers in its tensors."""
     return sum(x.size for x in case.arrays.values())
+
+
+#: Ops that the name of a case of several nodes tells.
+_TOLD = 3
+
+
+def called(catalog: str, ops: Sequence[str], dtype: str) -> Group:
+    """The group of a case that is made of some ops."""
+    each = list(dict.fromkeys(ops))
+    more = [f"{len(each) - _TOLD} more"] if len(each) > _TOLD else []
+    return Group(f"{catalog}:{'+'.join([*each[:_TOLD], *more])}", "", dtype, 1)
+
+
+def digest(tree: Any, arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Equal for equal trees (JSON) over equal arrays."""
+    found = hashlib.sha256(json.dumps(tree).encode())
+    for name in sorted(arrays):
+        found.update(repr((name, arrays[name].shape, arrays[name].dtype)).encode() + arrays[name].tobytes())
+    return found.digest()
+
+
+def integers(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
+    """(place, value) of the whole numbers of an encoded tree (`tasks.arrays.tree`), but for what names a tensor."""
+    if type(node) is int:
+        yield json.dumps(path), node
+    elif isinstance(node, list):
+        for k, x in enumerate(node):
+            yield from integers(x, (*path, k))
+    elif isinstance(node, dict) and node["$"] in ("tuple", "dict", "slice"):
+        yield from integers(node["v"], (*path, "v"))
+
+
+def with_integers(tree: Any, found: Mapping[str, int]) -> Any:
+    """A copy of a tree with other numbers in some places of it."""
+    made = copy.deepcopy(tree)
+    for place, value in found.items():
+        *path, last = json.loads(place)
+        at: Any = made
+        for step in path:
+            at = at[step]
+        at[last] = value
+    return made

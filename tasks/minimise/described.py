@@ -13,6 +13,7 @@ from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
 from tasks.minimise.chosen_case import ChosenCase
 from tasks.minimise.graph_case import GraphCase
+from tasks.minimise.traced_case import TracedCase, options
 
 #: Elements up to which all values of a tensor are told.
 ALL = 64
@@ -22,6 +23,13 @@ def described(case: Case) -> dict[str, Any]:
     """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is given, values)."""
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
         case = case.graph() or case.call()
+    if isinstance(case, TracedCase):
+        return {
+            "ops": list(case.ops),
+            "attributes": _options(case),
+            "modes": [],
+            "inputs": [_told(name, x, "input") for name, x in case.arrays.items()],
+        }
     if not isinstance(case, GraphCase):
         call = case if isinstance(case, CallCase) else None
         called = _called(call) if call else {}
@@ -40,6 +48,16 @@ def described(case: Case) -> dict[str, Any]:
         "opset": {x.domain: int(x.version) for x in case.model.opset_import},
         "inputs": given,
     }
+
+
+def _options(case: TracedCase) -> dict[str, Any]:
+    """Arguments of its operations that are no tensors."""
+    given = [(f"{op}.{name}", value) for op, one in case.operations for name, value, _ in options(one)]
+    return {name: _plain(value) for name, value in given if not (isinstance(value, dict) and value["$"] == "node")}
+
+
+def _plain(node: Any) -> Any:
+    return node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
 
 
 def _given(case: CallCase) -> list[tuple[str, Any]]:
@@ -61,7 +79,7 @@ def _arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
     op = case.ops[0].rpartition(".")[2]
     for name, node in _given(case):
         if node is not None and not tensor_specs(node):
-            yield f"{op}.{name}", node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
+            yield f"{op}.{name}", _plain(node)
 
 
 def _layouts(case: CallCase) -> list[str]:

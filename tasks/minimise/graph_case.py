@@ -17,13 +17,10 @@ from tasks.graphs.expected import expected
 from tasks.graphs.harvest import dtype_of
 from tasks.graphs.left_open import LeftOpen, check_zeros
 from tasks.graphs.widening import NoOracle
-from tasks.minimise.case import Unfit
+from tasks.minimise.case import Unfit, called
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 from tasks.prepare.derived.batch_invariance import by_row
-
-#: Ops that the name of a case of several nodes tells.
-_TOLD = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +136,18 @@ class GraphCase:
         model.graph.node.extend(kept)
         return replace(self, model=model)
 
+    @property
+    def places(self) -> list[int]:
+        return [n for n, node in enumerate(self.model.graph.node) if node.op_type != "Constant"]
+
     def values(self) -> dict[str, np.ndarray]:
-        """What every node makes, by the float64 evaluation, in the dtypes that the tensors have. Raises NoOracle."""
+        """What every node makes, by the float64 evaluation, in the dtypes that the tensors have; nothing where there is none."""
+        try:
+            return self._values() if self.judged else {}
+        except NoOracle:
+            return {}
+
+    def _values(self) -> dict[str, np.ndarray]:
         graph = Graph(self.model)
         wanted = [name for node in graph.nodes for name in node.outputs if name]
         found = graph.run(self.feeds, keep=wanted)
@@ -153,9 +160,11 @@ class GraphCase:
     def of(
         self, places: Collection[int], given: Mapping[str, Any] | None = None, outputs: Sequence[str] = ()
     ) -> GraphCase:
-        """Some of its nodes, by place. given: values of the tensors that come to them from the others; outputs: those that
-        are kept (default: all that the others, or the graph's outputs, took)."""
+        """Some of its nodes, by place, with the constants that they read. given: values of the tensors that come to them from the others;
+        outputs: those that are kept (default: all that the others, or the graph's outputs, took)."""
         graph, given = self.model.graph, dict(given or {})
+        read = {name for place in places for name in reads(graph.node[place])}
+        places = {*places, *(n for n, x in enumerate(graph.node) if x.op_type == "Constant" and x.output[0] in read)}
         kept = [graph.node[place] for place in sorted(places)]
         made = {name for node in kept for name in node.output if name}
         computed = {name for node in kept if node.op_type != "Constant" for name in node.output if name}
@@ -208,9 +217,7 @@ class GraphCase:
         """The group of the case: its ops instead of the one that it comes from, unless it has all of its nodes."""
         if self._is_whole:
             return Group(f"onnx:{self.group.op_name}", self.group.variant, self.group.dtype, 1)
-        ops = list(dict.fromkeys(self.ops))
-        more = [f"{len(ops) - _TOLD} more"] if len(ops) > _TOLD else []
-        return Group(f"onnx:{'+'.join([*ops[:_TOLD], *more])}", "", self.group.dtype, 1)
+        return called("onnx", self.ops, self.group.dtype)
 
     def made(self) -> tuple[Group, Sample]:
         if not self._computing or not self.model.graph.output:

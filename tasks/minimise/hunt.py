@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tasks.minimise.case import Case, Unfit
@@ -71,7 +71,12 @@ class Hunt:
             self.refused += 1
             return False
         row = yield from self.run(Ask(case, fresh=self.fresh))
-        return self.wanted.again(Failure.of(row, sample.expected, case.names))
+        found = Failure.of(row, sample.expected, case.names)
+        if not self.wanted.again(found):
+            return False
+        if found.status != self.wanted.status:
+            self.wanted = replace(self.wanted, status=found.status, also="")
+        return True
 
     def take(self, case: Case, what: str = "") -> Search[bool]:
         """`fails`; a case that does is the best from now on."""

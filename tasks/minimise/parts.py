@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tasks.graphs.cut import reads
-from tasks.graphs.widening import NoOracle
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, Search
 from tasks.minimise.same import Failure
+from tasks.minimise.traced_case import TracedCase
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -44,33 +43,20 @@ def fewest(
 
 def fewer_nodes(hunt: Hunt) -> Search[None]:
     """The nodes without which the case does not fail; what comes to them from others is their true value, as an input."""
-    case = hunt.best
-    if not isinstance(case, GraphCase) or len(case.ops) < 2:
+    whole = hunt.best
+    if not isinstance(whole, (GraphCase, TracedCase)) or len(whole.ops) < 2:
         return
-    try:
-        given: dict[str, Any] = dict(case.values()) if case.judged else {}
-    except NoOracle:
-        given = {}
-    whole = case
+    given = whole.values()
 
     def failing(places: list[int]) -> Search[bool]:
-        what = f"{len(whole.ops)} nodes → {len(places)}"
-        return (yield from hunt.take(whole.of(_with_constants(whole, places), given), what))
+        return (yield from hunt.take(whole.of(places, given), f"{len(whole.ops)} nodes → {len(places)}"))
 
-    places = [n for n, node in enumerate(whole.model.graph.node) if node.op_type != "Constant"]
+    places = whole.places
     for count in (1, 2) if len(places) <= FEW else ():
         for at in range(len(places) - count + 1):
             if (yield from failing(places[at : at + count])):
                 return
     yield from fewest(places, failing)
-
-
-def _with_constants(case: GraphCase, places: Sequence[int]) -> list[int]:
-    """Places of nodes, and of the constants that they read."""
-    nodes = case.model.graph.node
-    read = {name for place in places for name in reads(nodes[place])}
-    constants = [n for n, x in enumerate(nodes) if x.op_type == "Constant" and x.output[0] in read]
-    return sorted({*places, *constants})
 
 
 def fewer_before(hunt: Hunt, earlier: int) -> Search[tuple[int, ...]]:

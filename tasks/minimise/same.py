@@ -25,7 +25,7 @@ _SLACK = 0.999
 @dataclass(frozen=True)
 class Failure:
     """How a case fails. words: its error, with what is its own masked; times: how many times its limit it is off, None where
-    that is not what is wrong; finite: whether the reference is."""
+    that is not what is wrong; finite: whether the reference is; also: another status that is the same failure."""
 
     status: str
     kind: str = ""
@@ -34,6 +34,7 @@ class Failure:
     words: str = ""
     times: float | None = None
     finite: bool = True
+    also: str = ""
 
     @classmethod
     def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> Failure:
@@ -46,7 +47,8 @@ class Failure:
     def again(self, other: Failure) -> bool:
         """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise, nor to Inf and NaN where
         the reference had none; that it has none any more is as well."""
-        if replace(self, times=None, finite=True) != replace(other, times=None, finite=True):
+        status = self.status if other.status == self.also else other.status
+        if self != replace(other, times=self.times, finite=self.finite, also=self.also, status=status):
             return False
         if self.finite and not other.finite:
             return False

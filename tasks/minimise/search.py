@@ -12,7 +12,8 @@ from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
 from tasks.minimise.same import Failure
 from tasks.minimise.toggles import toggles
-from tasks.model import Status
+from tasks.minimise.traced_case import TracedCase
+from tasks.model import OpClass, Status
 from tasks.model.row import Row
 
 #: Runs of a case that say whether it always fails: at the beginning, at the end (one of a hang, with its whole deadline).
@@ -81,7 +82,7 @@ def _all(hunt: Hunt) -> Search[None]:
     yield from _simpler(hunt)
     yield from numbers.plainer_values(hunt)
     yield from sizes.smaller_dims(hunt)
-    if isinstance(hunt.best, GraphCase):
+    if isinstance(hunt.best, (GraphCase, TracedCase)):
         yield from hunt.take(hunt.best.renamed())
 
 
@@ -121,6 +122,9 @@ def search(
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
     in_parts = yield from first.run(Ask(case))
     own = Failure.of(in_parts, sample.expected, case.names)
+    if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
+        # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
+        own = replace(own, also=stored.status)
     if not _alike(wanted, own):
         left = f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip()
         alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
@@ -151,8 +155,8 @@ def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
 
 def _alike(stored: Failure, own: Failure) -> bool:
     """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
-    plain = (stored.status, stored.kind, stored.stage, stored.error_type)
-    return plain == (own.status, own.kind, own.stage, own.error_type) and (own.times is None or own.times > 1)
+    same = own.again(replace(stored, words=own.words, times=own.times, finite=own.finite))
+    return same and (own.times is None or own.times > 1)
 
 
 def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tasks import checks, wire
+from tasks import catalogs, checks, wire
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack
 from tasks.backends.shared.onnx_form import inputs_by_name
@@ -18,7 +18,8 @@ from tasks.minimise.described import described
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.search import Minimal, search
-from tasks.model import Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
+from tasks.minimise.traced_case import TracedCase
+from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedGroup, save_alone
 from tasks.wire import Minimised, ToRun, Wants
 
@@ -88,11 +89,22 @@ class Minimiser:
                 self._first = ChosenCase(tuple(choices), group, DRAWS)
             elif graph is not None:
                 self._first = self._graph(graph, group, sample.op_class)
+            elif form.kind == "torch" and not catalogs.get(group.catalog).remakes:
+                self._first = self._traced(form, group)
             else:
                 record = sample.record
                 self._first = CallCase(record["args"], record["kwargs"], tuple(sample.inputs()), group, DRAWS)
             return self._first
         raise Unfit(why or "the backend takes no form of it")
+
+    def _traced(self, form: Form, group: Group) -> Case:
+        """A torch form of several operations. Raises Unfit."""
+        if group.check != FORWARD:
+            raise Unfit(f"a case of the {group.check} check cannot be taken apart")
+        try:
+            return TracedCase.traced(form, group, DRAWS)
+        except Unsupported as error:
+            raise Unfit(str(error)) from None
 
     def _graph(self, form: Form, group: Group, op_class: OpClass) -> Case:
         """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what is

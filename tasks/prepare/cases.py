@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-import tasks.catalogs as catalogs
-from tasks import checks, counterparts, sources
+from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.graphs import program as programs
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
 from tasks.judge.prepared import (
@@ -301,6 +301,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
+        "program": sample.program,
         "files": {form: models[content] for form, content in sample.files.items()},
         "ranks": list(map(list, sample.ranks)),
         "columns": sample.columns,
@@ -468,6 +469,8 @@ class PreparedSample:
             form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
         elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.graph()
+        elif kind == "torch" and (stored := self.record.get("program")):
+            form.call = programs.read(stored)
         elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it

@@ -217,8 +217,11 @@ def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_not
     assert set(others.status) == {"pass"} and others["crash_after"].isna().all()
     assert not others["flags"].fillna("").str.contains("died").any()
     code, found = here.minimised(f"{row.run_id}:{row.case_id}:small-after")
-    assert code == NO_SCRIPT
+    assert code == SMALLER
     assert found["after"] == ["forward/small:gather/float32/0"]
+    text = (Path(found["folder"]) / "script.py").read_text()
+    assert text.index('make_node("Gather"') < text.index('make_node("Neg"') and len(text.splitlines()) <= 40
+    assert "shows the crash: it died of signal 6" in found["script_said"]
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert "alone it does not fail" in " ".join(found["why"])
 
@@ -230,7 +233,9 @@ def test_what_fails_at_times_is_said_to(tmp_path: Path, cache: Path, monkeypatch
     code, found = here.minimised(here.key(rows, "relu", "sometimes"), "--strategy", "shrink-values")
     assert code == FLAKY
     assert "times" in " ".join(found["why"]) or found["flaky"]
-    assert "script" not in found["files"]
+    assert "shows the wrong result: it failed 10 of 20 times" in found["script_said"]
+    text = (Path(found["folder"]) / "issue.md").read_text()
+    assert "It is intermittent" in text and "range(20)" in text
 
 
 def test_a_model_with_its_inputs_is_run_and_made_small(
@@ -248,6 +253,31 @@ def test_a_model_with_its_inputs_is_run_and_made_small(
     assert (found["finding"]["ops"], found["finding"]["attributes"]) == (["Softmax"], {"Softmax.axis": 0})
     assert minimise.main([*asked, "small-clean", "--results", "lake"]) == BAD_INPUT
     assert "only failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "ops"), [("linear_1", ["linear"]), ("softmax.mul", ["mul", "softmax"]), ("getitem_1", ["chunk"])]
+)
+def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_is_refused(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], device: str, ops: list[str]
+) -> None:
+    here = Lake(tmp_path)
+    config = "catalogs: [{name: tinytorch}]\nlocalise_s: 0\n"
+    (tmp_path / "torch.yaml").write_text(config + f"backends: [faultytorch-{device}, faultytorch-none]\n")
+    launch.main([str(tmp_path / "torch.yaml"), "--no-ray", "--results", str(here.results)])
+    rows = lake.read(here.results, lake.run_ids(here.results)[-1]).set_index("backend")
+    keys = [f"{row.run_id}:{row.case_id}:{name}" for name, row in rows.iterrows()]
+    faulty, sound = sorted(keys, key=lambda key: key.endswith("none"))
+    code, found = here.minimised(faulty)
+    assert code == SMALLER, found
+    assert (found["nodes"], found["finding"]["ops"]) == ([15, len(ops)], ops)
+    assert found["elements"][1] <= 8 and found["op"] == f"torch:{'+'.join(ops)}"
+    assert found["runs"] <= 200 and not found["flaky"]
+    text = (Path(found["folder"]) / "script.py").read_text()
+    assert len(text.splitlines()) <= 40 and f"torch.ops.aten.{ops[0]}." in text and "farm" not in text
+    assert "shows the wrong result" in found["script_said"]
+    capsys.readouterr()
+    assert here.minimised(sound)[0] == BAD_INPUT and "only failed or imprecise" in capsys.readouterr().err
 
 
 def test_what_cannot_be_made_smaller_is_refused_in_a_line(
@@ -407,6 +437,10 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
     )
     known = tmp_path / "known.yaml"
     known.write_text("- {op: '*', backend: 'small-*', reason: defined otherwise, fault: open}\n")
+    one = tmp_path / "one.yaml"
+    one.write_text("- {op: '*', backend: 'small-*', reason: the axis is ignored}\n")
+    assert findings.main(["--results", str(results), "--known", str(one)]) == 0
+    assert "covered by known failures: 1 of them, 1 cause" in capsys.readouterr().out
     out = tmp_path / "issues"
     assert findings.main(["--results", str(results), "--known", str(known), "--issues", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -416,6 +450,52 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
         any(x.startswith("1 distinct defect:") for x in lines)
         and "1 more finding not counted against the backend: not settled" in lines
     )
+
+
+@pytest.mark.parametrize(
+    ("later", "now"),
+    [
+        ({}, "r2"),
+        ({"runtime_version": "b 1.3"}, "r2"),
+        ({"runtime_version": "b 1.1"}, ""),
+        ({"status": "wrong"}, ""),
+        ({"status": "unsupported"}, ""),
+        ({"digest": "another"}, ""),
+        ({"case_id": "another"}, ""),
+    ],
+)
+def test_what_a_later_run_got_right_is_no_open_defect(later: dict[str, str], now: str) -> None:
+    row = {
+        "run_id": "r1",
+        "case_id": "c",
+        "backend": "b",
+        "op": "x:A",
+        "status": "wrong",
+        "kind": "numbers",
+        "digest": "d",
+    }
+    row |= {"runtime_version": "b 1.2", "error": "", "stage": "", "error_type": "", "variant": "", "dtype": "float32"}
+    rows = distinct(pd.DataFrame([row, {**row, "run_id": "r2", "status": "pass", "kind": "", **later}]))
+    finding = {
+        "backend": "b",
+        "ops": ["A"],
+        "status": "wrong",
+        "kind": "numbers",
+        "words": "",
+        "attributes": {},
+        "modes": [],
+    }
+    record = {**row, "folder": "", "flaky": False, "finding": {**finding, "id": "f"}}
+    (line,) = defects.defects([record], rows, {"r1": {}, "r2": {}}).to_dict("records")
+    assert (line["passes"], line["fault"]) == (now, defects.GONE if now else defects.BACKENDS)
+    (line,) = defects.defects([{**record, "flaky": True}], rows, {"r1": {}, "r2": {}}).to_dict("records")
+    assert line["fault"] == defects.BACKENDS
+
+
+def test_whole_numbers_are_off_by_a_number_and_not_by_ulps(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = {"op_class": "exact", "error_units": np.inf, "max_ulp": np.inf, "max_diff": 3.0, "limit": 0.0}
+    assert show.off_by({"outcome": outcome, "results": ["int64", "bool"]}) == "3; nothing is rounded"
+    assert "ulps" in show.off_by({"outcome": outcome | {"max_ulp": 3.0, "error_units": 3.0}, "results": ["float32"]})
 
 
 def test_two_rows_of_one_defect_are_one_finding() -> None:

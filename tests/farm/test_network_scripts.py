@@ -14,7 +14,7 @@ from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.few_lines import NoScript
 from tasks.catalogs.models import architectures, own, training
-from tasks.model import Form, Group
+from tasks.model import Form, Group, Leaf
 
 pytest.importorskip("transformers")
 
@@ -58,7 +58,9 @@ def test_a_network_has_a_script_of_few_lines_that_knows_right_from_wrong(check: 
         ("net(x)", "np.nan * ", "wrong"),
     ],
 )
-def test_what_is_not_finite_is_to_be_so_in_both(made: str, off: str, says: Any) -> None:
+@pytest.mark.parametrize("rule", [{"limit": 16.0}, {"rule": "classic"}, {"rule": "absolute", "bound": 0.1}])
+def test_what_is_not_finite_is_to_be_so_in_both(made: str, off: str, says: Any, rule: dict[str, Any]) -> None:
+    row = {"limit": None, **rule}
     form = Form("torch", "models:any", "float32", [np.ones((3, 6), np.float32)])
     lines = [
         "import numpy as np, torch",
@@ -67,7 +69,14 @@ def test_what_is_not_finite_is_to_be_so_in_both(made: str, off: str, says: Any) 
         "step = lambda f, x: [f(*x)]",
         f"got = [{off}(y.detach().numpy()) for y in step(call, given)]",
     ]
-    assert said_here("\n".join(["import torch; torch.manual_seed(0)", *lines, *judged(form, {}, 16.0)])) == says
+    assert (
+        said_here(
+            "\n".join(
+                ["import torch; torch.manual_seed(0)", *lines, *judged(form, [Leaf("float32", (3, 4), None)], row)]
+            )
+        )
+        == says
+    )
 
 
 def test_a_network_is_compiled_and_is_where_the_device_is() -> None:

@@ -317,6 +317,8 @@ def test_an_issue_names_the_dtype_of_the_result_and_tells_no_ulps_of_what_is_not
         whole.startswith("# [b] Cast: wrong result\n")
         and "This would give the same result: cut off, not rounded." in whole
     )
+    told = issue.text({**record, "results": ["bool"], "known": "cut off", "link": "https://x/1"}, "")
+    assert "\n\nKnown cause: cut off. Published: https://x/1\n\n" in told and "Known cause" not in whole
     assert "| dynamic shapes | correct |" in whole and "without Cast.to" not in whole
 
 
@@ -383,6 +385,16 @@ def test_a_script_of_a_call_asks_for_nothing_that_the_framework_does_not_heed() 
     pool = counterparts.Counterpart("jax", "nn.functional.max_pool2d", row.signature, row.jax)
     trace.call(pool, (Code(trace, "x[0]"), 2), {})  # whose rank nobody knows
     assert trace.lines[1] == "v1 = op_max_pool2d(x[0], 2)" and list(trace.whole) == ["op_max_pool2d"]
+
+
+@pytest.mark.parametrize("name", ["nn.functional.cross_entropy", "fft.fft"])
+def test_what_asks_for_the_kind_of_a_dtype_is_told_by_its_calls(name: str) -> None:
+    trace, row = Trace("tensorflow"), counterparts.rows()[name]
+    of = counterparts.Counterpart("tensorflow", name, row.signature, row.tensorflow)
+    x = np.ones((2, 3), np.complex64 if "fft" in name else np.float32)
+    more = [Code(trace, "x[1]", np.array([0, 2]))] * ("fft" not in name)
+    trace.call(of, (Code(trace, "x[0]", x), *more), {})
+    assert not trace.whole and 0 < len(trace.lines) <= 16
 
 
 @pytest.mark.parametrize(

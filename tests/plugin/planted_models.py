@@ -10,6 +10,7 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import widened
 from tasks.backends.base import Backend
+from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs import program as programs
@@ -134,7 +135,8 @@ class TorchCatalog(Catalog):
 
 
 class FaultyTorch(Backend):
-    """Torch, operation by operation; the results of the one that the device is called are a thousandth off."""
+    """Torch, operation by operation; the results of the one that the device is called are a thousandth off: of "softmax.mul" those
+    of softmax, in a program with a mul."""
 
     vendor = "Planted"
     forms = ("torch",)
@@ -145,17 +147,23 @@ class FaultyTorch(Backend):
     def build(self, form: Form) -> Program:
         import torch
 
-        given, name = programs.arguments(form), self.device
+        given, (name, _, beside) = programs.arguments(form), self.device.partition(".")
         known = isinstance(form.call, torch.fx.GraphModule)
         program = form.call if known else programs.traced(form.call, given)
+        struck = not beside or beside in [x.name for x in program.graph.nodes if x.op == "call_function"]
 
         class Planted(torch.fx.Interpreter):
             def run_node(self, node: Any) -> Any:
                 value = super().run_node(node)
-                return value * 1.001 if node.name == name else value
+                strikes = node.name == name and node.op == "call_function" and struck
+                return value * 1.001 if strikes else value
 
         def run() -> Sequence[Any]:
             with torch.no_grad():
                 return [y.numpy() for y in Planted(program).run(*given)]
 
         return Program(run, "cpu")
+
+    def few_lines(self, form: Form) -> FewLines:
+        """Of what is left of a program, whose last result is off."""
+        return in_torch(form, "found = [x * 1.001 for x in flat(call(*given))]")

@@ -72,7 +72,9 @@ class SmallCatalog(Catalog):
         return [Entry(f"small:{name}", "", ("float32",)) for name in sorted(GRAPHS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        model = GRAPHS[group.op_name]()
+        import onnx
+
+        model = onnx.shape_inference.infer_shapes(GRAPHS[group.op_name]())
         random = np.random.default_rng(7)
         feeds = {x.name: random.uniform(-2, 2, (4, 6)).astype(np.float32) for x in model.graph.input}
         leaves, op_class = expected(Graph(model), feeds, draws)
@@ -194,7 +196,8 @@ class Small(Backend):
         return Program(given(form.arrays), "CPU", given=given)
 
     def few_lines(self, form: Form) -> FewLines:
-        """What a device computes that ignores Softmax's axis; of Sigmoid, nothing that shows a crash."""
+        """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong in every second run; of Sigmoid,
+        nothing that shows a crash."""
         import onnx
 
         ops = [node.op_type for node in onnx.load_from_string(form.model).graph.node]
@@ -205,6 +208,15 @@ class Small(Backend):
             ),
             "Sigmoid": ("got = []",),
         }
+        if self.device == "after":
+            lines = {
+                "Gather": ("left = got = []",),
+                "Neg": ("import os", "got = os.abort() if 'left' in globals() else []"),
+            }
+        elif self.device == "sometimes":
+            counted = "file.write(b'x'), file.flush(), os.fstat(file.fileno()).st_size % 2"
+            relu = f"    got = [np.maximum(feeds['x'], 0) + ({counted})[-1]]"
+            lines = {"Relu": ("import os", "with open(os.environ['FARM_SMALL_RUNS'], 'a+b') as file:", relu)}
         if len(ops) > 1 or ops[0] not in lines:
             raise NoScript("no short script: none is planted")
         return FewLines((), lines[ops[0]])

@@ -135,6 +135,24 @@ def test_another_status_kind_or_reference_is_another_failure() -> None:
     assert not crash.again(Failure.of(row(status="crash", kind="SIGABRT", stage="run")))
 
 
+@pytest.mark.parametrize(("op_class", "left"), [("model", "Tanh"), ("composite", "")])
+def test_what_makes_a_model_wrong_may_be_imprecise_of_its_parts(op_class: str, left: str) -> None:
+    from tasks.minimise.search import search
+
+    off = {"kind": "numbers", "error_units": 3200.0, "limit": 32.0, "op_class": "composite"}
+    searched = search(row(**off | {"op_class": op_class}), lambda: graph_case("a = Neg(x)", "y = Tanh(a)"), "graph", 60)
+    asked = next(searched)
+    try:
+        while True:  # the whole graph is imprecise, and Tanh alone is wrong
+            whole, ops = asked.case is None, asked.case.ops if asked.case else ()
+            status = "wrong" if whole or ops == ("Tanh",) else "imprecise" if "Tanh" in ops else "pass"
+            asked = searched.send(row(**off | {"status": status, "op_class": op_class if whole else "composite"}))
+    except StopIteration as end:
+        found = end.value
+    assert (found.by_parts, "+".join(found.case.ops) if found.case else "") == ("" if left else "imprecise", left)
+    assert found.failure.status == "wrong"
+
+
 # --- graphs --------------------------------------------------------------------------------------------------------
 
 

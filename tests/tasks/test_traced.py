@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -123,6 +124,27 @@ def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
     part = programs.of_form(form, Pack(str(tmp_path / "part")))
     (got,) = part.call(torch.from_numpy(part.arrays[0]))  # type: ignore[misc]
     np.testing.assert_allclose(got.numpy(), case.subject.exact[made], rtol=1e-5)
+
+
+def test_a_program_is_stored_without_its_weights_and_read_again(case: Case) -> None:
+    made, weights = programs.lifted(case.program)
+    stored = json.loads(json.dumps(programs.told(made)))
+    again, feeds = programs.read(stored), case.feeds | weights
+    assert programs.told(again) == stored and len(weights) == 9
+    exact = case.subject._run()
+    found = programs.evaluated(again, feeds)
+    assert list(found) == list(case.subject.outputs)
+    for name, y in exact.items():
+        np.testing.assert_array_equal(found[name], y)
+
+
+@pytest.mark.parametrize(
+    "op", ["aten.from_file.default", "aten.linear.other", "os.system.x", "prims.add.default", "aten.__class__.mro"]
+)
+def test_a_stored_program_calls_operations_of_aten_alone(op: str) -> None:
+    node = {"name": "y", "dtype": "", "op": op, "args": {"$": "tuple", "v": []}, "kwargs": {"$": "dict", "v": []}}
+    with pytest.raises(Unsupported, match="no operation of ATen's"):
+        programs.read({"nodes": [node], "outputs": ["y"]})
 
 
 def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:

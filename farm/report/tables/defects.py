@@ -13,18 +13,25 @@ from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables.alike import finding_of, groups
 from farm.report.tables.causes import many
-from farm.report.tables.coverage import severity, where_option
+from farm.report.tables.coverage import JUDGED_STATUSES, severity, where_option
+from farm.report.tables.history import version_key
 from farm.report.tables.view import Column, Line, Report, View, measured, status, text, view
 from farm.report.words import number
 from tasks.model import Status
 from tasks.model.failing import Manner
 
 #: Whose a finding is: its backend's, or one of WHOSE.
-BACKENDS, REFERENCES = "backend", "reference"
-WHOSE = {**known.WHOSE, REFERENCES: "not settled: by the reference of its parts it is right"}
+BACKENDS, REFERENCES, GONE = "backend", "reference", "gone"
+WHOSE = {
+    **known.WHOSE,
+    REFERENCES: "not settled: by the reference of its parts it is right",
+    GONE: "it passes now, in a later run with this version of the runtime or a newer one",
+}
 #: Columns of `defects`.
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
+    "passes",
+    "link",
     *(
         "first",
         "last",
@@ -49,8 +56,9 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
     case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
     are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends that got these cases
-    right, and alike: that failed in the same status; known: the reason of the known failure that covers it; fault: whose it is
-    (a key of WHOSE, or BACKENDS).
+    right, and alike: that failed in the same status; passes: the later run in which its minimal cases pass (`_passing`);
+    known, link: the reason of the known failure that covers it, and where that is reported; fault: whose it is (a key of WHOSE, or
+    BACKENDS).
     """
     results, found = str(rows.attrs.get("results", "results")), list(found)
     of = finding_of(found, rows)
@@ -80,6 +88,7 @@ def _line(
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
     key = Key.of(best)
+    passes = "" if best["flaky"] else _passing(finding["backend"], several, mine, of_cases, list(runs))
     entries = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
     # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
     # Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
@@ -100,12 +109,39 @@ def _line(
         "versions": ", ".join(sorted({*mine["runtime_version"], *(x["runtime_version"] for x in several)})),
         "right": ", ".join(sorted(set(others[others["status"] == Status.PASS.value]["backend"]))),
         "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
-        "fault": _fault(entries, len(mine)) or (REFERENCES if apart and not entries else BACKENDS),
+        "passes": passes,
+        "fault": (GONE if passes else "")
+        or _fault(entries, len(mine))
+        or (REFERENCES if apart and not entries else BACKENDS),
         "known": entries[-1].reason if entries else "",
+        "link": entries[-1].link if entries else "",
         "script": "script.py" in best.get("files", ()),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
         "command": f"farm minimise '{key}'{where_option(results)}",
     }
+
+
+def _passing(
+    backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFrame, of_cases: pd.DataFrame, runs: Sequence[str]
+) -> str:
+    """The run in which the minimal cases of a finding were last judged, if that is after the last run in which it failed, and they
+    all pass there, on the same inputs and with that version of the runtime or a newer one; "" else. runs: the oldest first."""
+    last = max((runs.index(run_id) for run_id in mine["run_id"]), default=-1)
+    before = max(map(version_key, mine["runtime_version"]), default=version_key(""))
+    later = of_cases[
+        (of_cases["backend"] == backend)
+        & of_cases["status"].isin(JUDGED_STATUSES)
+        & of_cases["run_id"].isin(runs[last + 1 :])
+    ]
+    newest = {case_id: rows.iloc[-1] for case_id, rows in later.groupby("case_id", sort=False)}
+    digests = dict(zip(mine["case_id"], mine["digest"])) if "digest" in mine else {}
+    for record in several:
+        row = newest.get(record["case_id"])
+        if row is None or row["status"] != Status.PASS or version_key(row["runtime_version"]) < before:
+            return ""
+        if row.get("digest") != digests.get(record["case_id"], row.get("digest")):
+            return ""
+    return str(max((row["run_id"] for row in newest.values()), key=runs.index))
 
 
 def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]:
@@ -174,6 +210,10 @@ def _failing(line: Line) -> str:
     return " ".join(filter(None, [line["kind"], line["what"], line["words"][:160]])) or line["status"]
 
 
+def _whose(line: Line) -> str:
+    return "" if line["fault"] == BACKENDS else WHOSE[line["fault"]] + f" ({line['passes']})" * bool(line["passes"])
+
+
 COLUMNS = (
     status(),
     text("backend"),
@@ -183,7 +223,7 @@ COLUMNS = (
     measured("rows"),
     text("right", "right on", length=60),
     text("versions"),
-    Column("whose", lambda line: "" if line["fault"] == BACKENDS else WHOSE[line["fault"]]),
+    Column("whose", _whose),
     text("known", length=80),
     text("finding", "id"),
 )

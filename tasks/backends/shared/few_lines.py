@@ -70,6 +70,11 @@ def is_network(form: Form) -> bool:
     return form.op.startswith("models:") and form.kind == "torch" and form.model is None
 
 
+def is_program(form: Form) -> bool:
+    """Whether the call of a torch form is a graph of operations (a torch.fx.GraphModule)."""
+    return form.model is not None or hasattr(form.call, "graph")
+
+
 def in_onnx(form: Form) -> None:
     """Raises NoScript for a form without an ONNX model."""
     if form.model is None:

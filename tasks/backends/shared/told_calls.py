@@ -50,6 +50,10 @@ _SHAPED: Mapping[str, Callable[[Sequence[Any], Any], Sequence[Any]]] = {
 }
 
 
+#: What a dtype says of itself: kinds of numpy's dtypes of which it is so.
+_OF_DTYPE = {"is_integer": "iu", "is_complex": "c"}
+
+
 class Unknown(Exception):
     """What only the framework knows decides what is called next."""
 
@@ -161,9 +165,11 @@ class Code:
     def dtype(self) -> Code:
         return Code(self.trace, f"{self.text}.dtype", getattr(self.known, "dtype", None))
 
-    def __getattr__(self, name: str) -> Code:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in _OF_DTYPE and isinstance(self.known, np.dtype):
+            return self.known.kind in _OF_DTYPE[name]
         return Code(self.trace, f"{self.text}.{name}", imported=self.imported)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Code:

@@ -1,0 +1,181 @@
+"""A failing torch module with its inputs, as a search makes it smaller: a program of its operations, whose weights are inputs as well."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.catalogs.base import Sample
+from tasks.graphs import program as programs
+from tasks.graphs.operations import Operations
+from tasks.graphs.program import Part
+from tasks.graphs.widening import NoOracle
+from tasks.minimise import case as cases
+from tasks.minimise.case import Unfit
+from tasks.model import Form, Group, Leaf, OpClass
+
+
+@dataclass(frozen=True, eq=False)
+class TracedCase:
+    """program: as `tasks.graphs.program.told` has it; arrays: its arguments by name, in their order; group: what it comes from;
+    draws: of the noise floor."""
+
+    program: Mapping[str, Any] = field(repr=False)
+    arrays: dict[str, np.ndarray] = field(repr=False)
+    group: Group
+    draws: int
+
+    @classmethod
+    def traced(cls, form: Form, group: Group, draws: int) -> TracedCase:
+        """That of a torch form. Raises Unsupported where that is no module that can be traced."""
+        given = programs.arguments(form)
+        program = programs.traced(form.call, given)
+        names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+        made, weights = programs.lifted(program)
+        feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
+        return cls(programs.told(made), feeds | weights, group, draws)._tidy()
+
+    @functools.cached_property
+    def _operations(self) -> Operations:
+        return Operations(programs.read(self.program), self.arrays, self.group.dtype)
+
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> TracedCase:
+        made = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in arrays.items()}
+        return replace(self, arrays={**self.arrays, **made})
+
+    @property
+    def _computing(self) -> list[tuple[int, dict[str, Any]]]:
+        """(place, operation)."""
+        return [(k, one) for k, one in enumerate(self.program["nodes"]) if "op" in one]
+
+    @property
+    def integers(self) -> dict[str, int]:
+        given = ((("nodes", k, name), one[name]) for k, one in self._computing for name in ("args", "kwargs"))
+        return dict(found for path, tree in given for found in cases.integers(tree, path))
+
+    def with_integers(self, integers: Mapping[str, int]) -> TracedCase:
+        return replace(self, program=cases.with_integers(self.program, integers))
+
+    def simpler(self) -> Iterator[tuple[str, TracedCase]]:
+        outputs = self.program["outputs"]
+        for name in outputs if len(outputs) > 1 else ():
+            yield f"output {name}", self._with(outputs=[x for x in outputs if x != name])
+        for place, one in self._computing:
+            for name, _, other in options(one):
+                nodes = [other if k == place else x for k, x in enumerate(self.program["nodes"])]
+                yield f"{one['name']}.{name}", self._with(nodes=nodes)
+
+    def _with(self, **parts: list[Any]) -> TracedCase:
+        return replace(self, program={**self.program, **parts})._tidy()
+
+    def _tidy(self) -> TracedCase:
+        """Without the arguments and operations that no output needs."""
+        part = programs.part(programs.read(self.program), Part(tuple(self.arrays), tuple(self.program["outputs"])))
+        used = {node.name for node in part.graph.nodes if node.op != "placeholder" or node.users}
+        made = programs.told(part)
+        nodes = [one for one in made["nodes"] if one["name"] in used]
+        return replace(
+            self, program={**made, "nodes": nodes}, arrays={k: x for k, x in self.arrays.items() if k in used}
+        )
+
+    @property
+    def places(self) -> list[int]:
+        return self._operations.places
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Its arguments and what every operation makes, in float64, in the dtypes that they have; nothing where that is not known."""
+        try:
+            return self._operations.exact
+        except NoOracle:
+            return {}
+
+    def of(self, places: Collection[int], given: Mapping[str, np.ndarray]) -> TracedCase:
+        """Some of its operations. given: values of the tensors that come to them from the others."""
+        operations = self._operations
+        part, inputs, _ = operations.piece(places)
+        made = programs.told(programs.part(operations.program, part))
+        known = {**given, **self.arrays}
+        return replace(self, program=made, arrays={name: known[name] for name in inputs})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one["name"] for one in self.program["nodes"])
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(op for op, _ in self.operations)
+
+    @property
+    def operations(self) -> list[tuple[str, dict[str, Any]]]:
+        """(what it is called, the operation as it is stored) of each that computes."""
+        return [(one["op"].split(".")[1], one) for _, one in self._computing if one["op"] != programs.PICK]
+
+    def made(self) -> tuple[Group, Sample]:
+        if not self.ops or not self.program["outputs"]:
+            raise Unfit("no operation is left")
+        try:
+            exact, floors = self._operations.references(self.draws)
+        except NoOracle as error:
+            raise Unfit(str(error)) from None
+        leaves = [self._leaf(name, y, floors[name]) for name, y in exact.items()]
+        if any(0 in leaf.shape for leaf in leaves):
+            raise Unfit("an output has no elements")
+        args = tuple(TensorSpec(k) for k in range(len(self.arrays)))
+        sample = Sample(
+            0,
+            args,
+            arrays=list(self.arrays.values()),
+            expected=leaves,
+            op_class=OpClass.COMPOSITE,
+            program=self.program,
+        )
+        return cases.called("torch", self.ops, self.group.dtype), sample
+
+    def _leaf(self, name: str, y: np.ndarray, floor: np.ndarray) -> Leaf:
+        return Leaf(
+            self._operations.tensors[name],
+            y.shape,
+            np.ascontiguousarray(y).reshape(y.shape),
+            floor if floor.any() else None,
+        )
+
+    def key(self) -> Any:
+        return cases.digest(self.program, self.arrays)
+
+    def renamed(self) -> TracedCase:
+        """With short names of its arguments: x, x1 …"""
+        names = {name: f"x{n}" if n else "x" for n, name in enumerate(self.arrays)}
+
+        def called(node: Any) -> Any:
+            if isinstance(node, list):
+                return [called(x) for x in node]
+            if not isinstance(node, dict):
+                return node
+            made = {key: called(x) for key, x in node.items()}
+            return made | {"name": names.get(node["name"], node["name"])} if node.get("$", "node") == "node" else made
+
+        outputs = [names.get(x, x) for x in self.program["outputs"]]
+        program = {"nodes": called(self.program["nodes"]), "outputs": outputs}
+        return replace(self, program=program, arrays={names[name]: x for name, x in self.arrays.items()})
+
+
+def options(one: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """(name, encoded value, the operation without it) of each argument of an operation that is not the default."""
+    known = () if one["op"] == programs.PICK else programs.function(one["op"])._schema.arguments
+    usual = {x.name: encode(x.default_value, torch_tree.word) for x in known if x.has_default_value()}
+    args, kwargs = one["args"]["v"], one["kwargs"]["v"]
+    for k, (argument, value) in enumerate(zip(known, args)):
+        if argument.name in usual and value != usual[argument.name]:
+            left = [*args[:k], usual[argument.name], *args[k + 1 :]]
+            while left and left[-1] == usual.get(known[len(left) - 1].name, ...):
+                left.pop()
+            yield argument.name, value, {**one, "args": {"$": "tuple", "v": left}}
+    for name, value in kwargs:
+        if name in usual and value != usual[name]:
+            yield name, value, {**one, "kwargs": {"$": "dict", "v": [x for x in kwargs if x[0] != name]}}
