@@ -33,6 +33,8 @@ OUTCOME = ("op", "dtype", "status")
 Where = Mapping[str, Collection[Any]]
 #: Files that are read at once: a store answers each of them only after a while.
 READERS = 8
+#: How often a directory is listed again in which files vanish meanwhile.
+LISTED = 20
 
 
 class LakeError(Refusal):
@@ -297,12 +299,20 @@ def _says(lake: Lake, name: str) -> str:
 def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
     """What is in a directory; nothing if it does not exist. Raises LakeError."""
     try:
-        found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        return found
+        for _ in range(LISTED):
+            # A part that is deleted between its name and its size, as somebody compacts, is an error of the listing.
+            with contextlib.suppress(FileNotFoundError):
+                return _listed(lake, path)
+        return _listed(lake, path)
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
             f"results {lake.uri!r} cannot be read: {_why(error)}; check the place, that it can be reached from here, and the rights to it"
         ) from None
+
+
+def _listed(lake: Lake, path: str) -> list[pafs.FileInfo]:
+    found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    return found
 
 
 def read_table(

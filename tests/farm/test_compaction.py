@@ -217,6 +217,31 @@ def test_several_write_compact_and_read_one_lake(tmp_path: Path) -> None:
     at_once(lake.open_lake(tmp_path), 12)
 
 
+class Vanishing:
+    """A filesystem in which a file is deleted while its directory is listed, so many times."""
+
+    def __init__(self, filesystem: Any, times: int) -> None:
+        self.filesystem, self.times = filesystem, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.filesystem, name)
+
+    def get_file_info(self, asked: Any) -> Any:
+        if self.times and not isinstance(asked, str):
+            self.times -= 1
+            raise FileNotFoundError(2, "Failed stat()ing path")
+        return self.filesystem.get_file_info(asked)
+
+
+def test_a_part_that_is_deleted_while_its_directory_is_listed_stops_no_reader(tmp_path: Path) -> None:
+    opened = filled(tmp_path)
+    vanishing: Any = Vanishing(opened.filesystem, 2)
+    assert len(lake.read(Lake(vanishing, opened.root, opened.uri), RUN)) == len(lake.read(opened, RUN)) > 0
+    vanishing.times = 1000
+    with pytest.raises(lake.LakeError, match="cannot be read"):
+        lake.read(Lake(vanishing, opened.root, opened.uri), RUN)
+
+
 def compacted_by_two(opened: Lake) -> None:
     """Two have listed the same parts before either of them writes."""
     both = threading.Barrier(2)
