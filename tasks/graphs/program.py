@@ -88,9 +88,15 @@ def part(program: Any, wanted: Part) -> Any:
 
 def lifted(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a weight that is no
-    tensor, as the body of a loop is none."""
+    tensor, as the body of a loop is none, and for what is written to a part of a tensor that others read whole: nothing leads from
+    there to them."""
     import torch
 
+    writes = [
+        x for x in program.graph.nodes if not x.users and getattr(getattr(x.target, "_schema", None), "is_mutable", 0)
+    ]
+    if writes:
+        raise Unsupported(f"{writes[0].name} of the program writes to a part of a tensor")
     given, weights = [x.name for x in program.graph.nodes if x.op == "placeholder"], dict[str, np.ndarray]()
     for node in program.graph.nodes:
         if node.op == "get_attr":
@@ -138,14 +144,22 @@ def read(stored: Mapping[str, Any]) -> Any:
     for one in stored["nodes"]:
         if "op" in one:
             args, kwargs = decode(one["args"], leaf), decode(one["kwargs"], leaf)
-            node = graph.create_node("call_function", function(one["op"]), args, kwargs, one["name"])
+            named = {_name(name): x for name, x in kwargs.items()}
+            node = graph.create_node("call_function", function(one["op"]), args, named, one["name"])
         else:
-            node = graph.placeholder(one["name"])
+            node = graph.placeholder(_name(one["name"]))
         if one["dtype"]:
             node.meta["val"] = torch.empty(0, dtype=getattr(torch, one["dtype"]), device="meta")
         made[one["name"]] = node
     graph.output(tuple(made[name] for name in stored["outputs"]))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _name(text: Any) -> str:
+    """A name of a stored program: torch.fx writes it into source that it runs. Raises Unsupported for what is more than a name."""
+    if not isinstance(text, str) or not text.isidentifier():
+        raise Unsupported(f"{text!r} is no name of an argument")
+    return text
 
 
 def function(name: str) -> Any:
