@@ -31,7 +31,8 @@ class Part:
 def traced(call: Any, args: Sequence[Any]) -> Any:
     """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
 
-    Raises Unsupported where it is no module, or where torch.export does not take it.
+    Raises Unsupported where it is no module, where torch.export does not take it, or where it writes to a part of a tensor: no edge of
+    the graph leads from there to what reads the whole.
     """
     import torch
 
@@ -47,7 +48,15 @@ def traced(call: Any, args: Sequence[Any]) -> Any:
         asserts = node.op == "call_function" and operation(node).startswith("_assert")
         if not node.users and (node.op == "call_module" or asserts):  # guards of what was seen, among them dtypes
             found.graph.erase_node(node)
+        elif _writes_apart(node):
+            raise Unsupported(f"the module writes to a part of a tensor ({node.name})")
     return found
+
+
+def _writes_apart(node: Any) -> bool:
+    """Whether an operation writes to what others read by another name; a buffer of its own (a count of batches) has none."""
+    mutable = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+    return bool(mutable) and not node.users and node.all_input_nodes[0].op != "get_attr"
 
 
 def operation(node: Any) -> str:
@@ -88,15 +97,9 @@ def part(program: Any, wanted: Part) -> Any:
 
 def lifted(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a weight that is no
-    tensor, as the body of a loop is none, and for what is written to a part of a tensor that others read whole: nothing leads from
-    there to them."""
+    tensor, as the body of a loop is none."""
     import torch
 
-    writes = [
-        x for x in program.graph.nodes if not x.users and getattr(getattr(x.target, "_schema", None), "is_mutable", 0)
-    ]
-    if writes:
-        raise Unsupported(f"{writes[0].name} of the program writes to a part of a tensor")
     given, weights = [x.name for x in program.graph.nodes if x.op == "placeholder"], dict[str, np.ndarray]()
     for node in program.graph.nodes:
         if node.op == "get_attr":
