@@ -57,13 +57,13 @@ def guarded(main: Main, argv: Sequence[str] | None) -> int:
     """The exit code of a command, whatever it raises: 1 says that wrong numbers were found, and nothing else."""
     if argv is None:  # this process is the command's
         signal.signal(signal.SIGINT, _stop)
-        for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(
                     errors="backslashreplace"
                 )  # a name that the terminal has no letters for ends nothing
-        if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-            sys.stdout = _outlasting(sys.stdout)
+                setattr(sys, name, stream if stream.isatty() else _outlasting(stream))
     try:
         return main(argv)
     except KeyboardInterrupt:
@@ -131,7 +131,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
         killed |= found
     with contextlib.suppress(Exception):  # it may have been interrupted in a print
         sys.stdout.flush()
-    os.write(2, b"interrupted\n")
+    with contextlib.suppress(OSError):
+        os.write(2, b"interrupted\n")
     os._exit(INCOMPLETE)
 
 

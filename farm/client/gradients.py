@@ -168,12 +168,13 @@ def _without_graph(
     call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int], outputs: Sequence[Any], starts: Sequence[Any]
 ) -> str:
     """What is to be said of a gradient that autograd cannot differentiate, though it is not 0; "" if there is none. starts: of the
-    gradients, None for such a one."""
+    gradients, None for such a one, and for a sparse one, of which nothing is known."""
     import torch
 
     ones = [None if y is None else torch.ones_like(y) for y in outputs]
     found = autograd.backward("backward", call, args, {}, wrt, ones)
-    lost = [place for place, g, start in zip(wrt, found, starts) if start is None and g.any()]
+    seen = [(place, g) for place, g, y in zip(wrt, found, starts) if y is None and autograd.is_differentiable(g)]
+    lost = [place for place, g in seen if g.any()]
     if not lost:
         return ""
     return (

@@ -123,10 +123,14 @@ def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minim
             found: Minimal = end.value
             words = f"{hung} smaller cases did not end and were interrupted: the kernel hangs there"
             return found, (*case.told(info), *([words] if hung else []))
+        group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
         begun = time.monotonic()
-        with _interrupted(limit_of(longest, hung) if longest else 0.0):
-            group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
-            row = tried(group, sample, backend, info, case.policy).row
+        try:
+            with _interrupted(limit_of(longest, hung) if longest else 0.0):
+                row = tried(group, sample, backend, info, case.policy).row
+        except TimeoutError as late:  # in what is the farm's own around the call
+            late_row = {"status": Status.ERROR, "kind": "", "error_type": TimeoutError.__name__, "error": str(late)}
+            row = row_of(case.row | late_row)
         if row.error_type == TimeoutError.__name__:
             hung += 1
         else:

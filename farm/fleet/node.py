@@ -133,7 +133,8 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
     made: dict[str, Devices] = {}
     for label, number in named.items():
         vendor, found = check_vendor(label, "--vendor"), have.get(label)
-        limit = visible.cap(vendor, there=found.count if found else sys.maxsize)
+        # A number that was given knows more than what was found.
+        limit = visible.cap(vendor, there=found.count if found and number is None else sys.maxsize)
         if number is not None:
             if limit and number > limit[0]:
                 raise ValueError(

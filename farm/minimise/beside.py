@@ -137,12 +137,17 @@ def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Line
 
 
 def sometimes(times: int) -> list[str]:
-    """Lines at the beginning of a script of what fails only sometimes: it runs itself so many times and says how often it failed."""
+    """Lines at the beginning of a script of what fails only sometimes: it runs itself so many times, says how often it failed, and ends
+    as the last that did."""
     return [
         *_AGAIN,
-        f'    codes = [subprocess.run([*again, "once"], capture_output=True).returncode for _ in range({times})]',
-        f'    print("failed", sum(x != 0 for x in codes), "of {times} times")',
-        '    raise SystemExit("wrong" if any(codes) else 0)',
+        f'    ran = [subprocess.run([*again, "once"], capture_output=True, text=True) for _ in range({times})]',
+        "    failed = [x for x in ran if x.returncode]",
+        f'    print("failed", len(failed), "of {times} times")',
+        "    for x in failed[-1:]:",
+        "        print(x.stderr, end='', file=sys.stderr)",
+        "        raise SystemExit(x.returncode if x.returncode > 0 else x.check_returncode())",
+        "    raise SystemExit(0)",
     ]
 
 

@@ -126,13 +126,11 @@ def _checked(
 
 
 def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:
-    """Of a script of few lines: its last word is "wrong", or it raises what the row says; of one that runs itself again the word alone."""
+    """Of a script of few lines: its last word is "wrong", or it raises what the row says."""
     status, often = Status(row["status"]), _OFTEN.search(done.stdout)
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
     if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
         return True, f"shows the {status} result" + (f": it {often[0]}" if often else "")
-    if often and (done.returncode, last) == (1, "wrong"):
-        return True, f"shows the {status}: it {often[0]}"
     # Of a device that computes nothing after an error, in this process: the error is what a script shows.
     after = status is Status.CRASH and bool(row.get("error_type"))
     if (status in (Status.ERROR, Status.OOM) or after) and done.returncode == 1:
@@ -142,7 +140,9 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
         found = set(re.findall(r"[a-z]{3,}", said.lower()))
         alike = len(words & found) >= _ALIKE * len(words) if words else last.startswith(row.get("error_type") or "?")
         if alike and any(x.startswith("Traceback") for x in lines):
-            return True, f"shows the {status}: it raises the same{_AFTER * after}"
+            return True, f"shows the {status}: it raises the same{_AFTER * after}" + (
+                f"; it {often[0]}" if often else ""
+            )
     return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
 
 

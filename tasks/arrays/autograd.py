@@ -85,7 +85,7 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
 
 class Untouched:
     """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for it. writable:
-    inputs that it may write to, saved or not."""
+    inputs that it may write to, saved or returned or not."""
 
     def __init__(self, inputs: Sequence[Any], cotangents: Sequence[Any], writable: Sequence[Any] = ()) -> None:
         self.saved = 0
@@ -106,8 +106,8 @@ class Untouched:
         """Told of what the forward pass returned."""
         saved = [x for node in _nodes(outputs) if _is_own(node) for x in node.saved_tensors]
         self.saved = len(saved)
-        self._keep("saved tensor {}", [None if x is None or _memory(x) in self._writable else x for x in saved])
-        self._keep("output {}", outputs)
+        for called, given in (("saved tensor {}", saved), ("output {}", outputs)):
+            self._keep(called, [None if x is None or _memory(x) in self._writable else x for x in given])
 
     def changed(self) -> str:
         """What is not as it was, in words; "" if everything is."""

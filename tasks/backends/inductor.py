@@ -120,7 +120,7 @@ class Inductor(TorchEager):
 
         given = {} if isinstance(self.given, str) else self.given
         known = torch._inductor.config.get_config_copy()
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in given if name.replace("-", "_") not in known]:  # as torch.compile reads them
             raise Unavailable(f"inductor has no setting {unknown[0]!r}{nearest(unknown[0], list(known))}")
 
         def compute() -> Any:

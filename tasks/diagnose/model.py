@@ -107,7 +107,8 @@ class Result:
             return False
         explained, left = np.abs(self.actual - self.exact)[near & self.off], np.abs(self.actual - result)[~near]
         unit = np.broadcast_to(self._unit(self.exact), near.shape)
-        sizes = [x[np.isfinite(x)].max(initial=0.0) for x in (explained / unit[near & self.off], left / unit[~near])]
+        given = explained / unit[near & self.off], left / unit[~near]
+        sizes = [np.where(np.isnan(x), np.inf, x).max(initial=0.0) for x in given]  # of NaN and Inf none is larger
         return bool(sizes[1] > LEFT * sizes[0])
 
     def _telling(self, model: Model) -> np.ndarray:

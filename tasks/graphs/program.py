@@ -31,7 +31,8 @@ class Part:
 def traced(call: Any, args: Sequence[Any]) -> Any:
     """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
 
-    Raises Unsupported where it is no module, or where torch.export does not take it.
+    Raises Unsupported where it is no module, where torch.export does not take it, or where it writes to a part of a tensor: no edge of
+    the graph leads from there to what reads the whole.
     """
     import torch
 
@@ -47,7 +48,15 @@ def traced(call: Any, args: Sequence[Any]) -> Any:
         asserts = node.op == "call_function" and operation(node).startswith("_assert")
         if not node.users and (node.op == "call_module" or asserts):  # guards of what was seen, among them dtypes
             found.graph.erase_node(node)
+        elif _writes_apart(node):
+            raise Unsupported(f"the module writes to a part of a tensor ({node.name})")
     return found
+
+
+def _writes_apart(node: Any) -> bool:
+    """Whether an operation writes to what others read by another name; a buffer of its own (a count of batches) has none."""
+    mutable = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+    return bool(mutable) and not node.users and node.all_input_nodes[0].op != "get_attr"
 
 
 def operation(node: Any) -> str:
@@ -138,14 +147,22 @@ def read(stored: Mapping[str, Any]) -> Any:
     for one in stored["nodes"]:
         if "op" in one:
             args, kwargs = decode(one["args"], leaf), decode(one["kwargs"], leaf)
-            node = graph.create_node("call_function", function(one["op"]), args, kwargs, one["name"])
+            named = {_name(name): x for name, x in kwargs.items()}
+            node = graph.create_node("call_function", function(one["op"]), args, named, one["name"])
         else:
-            node = graph.placeholder(one["name"])
+            node = graph.placeholder(_name(one["name"]))
         if one["dtype"]:
             node.meta["val"] = torch.empty(0, dtype=getattr(torch, one["dtype"]), device="meta")
         made[one["name"]] = node
     graph.output(tuple(made[name] for name in stored["outputs"]))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _name(text: Any) -> str:
+    """A name of a stored program: torch.fx writes it into source that it runs. Raises Unsupported for what is more than a name."""
+    if not isinstance(text, str) or not text.isidentifier():
+        raise Unsupported(f"{text!r} is no name of an argument")
+    return text
 
 
 def function(name: str) -> Any:

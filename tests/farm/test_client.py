@@ -18,6 +18,7 @@ import torch
 import farm
 import tasks
 from farm import lake
+from farm.client import smaller, trying
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.lake.key import Key
@@ -237,12 +238,23 @@ def test_what_explains_a_failure_warns_nobody(recwarn: pytest.WarningsRecorder) 
     assert not [w for w in recwarn if w.category is RuntimeWarning]
 
 
-def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(
+    judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the time is up while the farm judges what it gave."""
+
     def hangs_where_few(x: Any) -> Any:
-        if x.numel() < 20:
+        if x.numel() < 20 and not judged:
             time.sleep(600)
         return 2 * x + 1
 
+    def slow(group: Any, sample: Any, *more: Any) -> Any:
+        if sample.arrays[0].size < 20:
+            time.sleep(600)
+        return trying.tried(group, sample, *more)
+
+    monkeypatch.setattr(smaller, "tried", slow if judged else trying.tried)
     monkeypatch.setattr(drive, "HANG_S", 0.3)
     monkeypatch.setattr(drive, "LEAST_S", 0.3)
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}

@@ -44,6 +44,14 @@ def test_what_is_declared_to_be_differentiable_once_is_not_blamed_for_it() -> No
     assert again.passed and "declared once-differentiable" in str(again)
 
 
+def test_a_sparse_gradient_is_not_taken_for_one_without_a_graph() -> None:
+    def taken(weight: Any) -> Any:
+        return torch.nn.functional.embedding(torch.tensor([0, 2, 2]), weight, sparse=True)
+
+    found = farm.check_autograd(taken, (torch.linspace(-1, 1, 12).reshape(4, 3),), double=True)
+    assert found.passed, found.message
+
+
 class _AsksForAGpu(_Swish):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:

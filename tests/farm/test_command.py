@@ -55,6 +55,8 @@ def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_pat
         assert "error" not in done.stderr and "Traceback" not in done.stderr
         codes.append(done.returncode)
     assert codes == [int("--diff" in arguments)] * 2
+    unknown = [sys.executable, "-m", "farm", "report", "--results", "none"]
+    assert subprocess.run(unknown, stdout=ends[1], stderr=ends[1], cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -461,6 +461,7 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
         ({"status": "wrong"}, ""),
         ({"status": "unsupported"}, ""),
         ({"digest": "another"}, ""),
+        ({"device": "another"}, ""),
         ({"case_id": "another"}, ""),
     ],
 )
@@ -486,10 +487,13 @@ def test_what_a_later_run_got_right_is_no_open_defect(later: dict[str, str], now
         "modes": [],
     }
     record = {**row, "folder": "", "flaky": False, "finding": {**finding, "id": "f"}}
-    (line,) = defects.defects([record], rows, {"r1": {}, "r2": {}}).to_dict("records")
-    assert (line["passes"], line["fault"]) == (now, defects.GONE if now else defects.BACKENDS)
-    (line,) = defects.defects([{**record, "flaky": True}], rows, {"r1": {}, "r2": {}}).to_dict("records")
-    assert line["fault"] == defects.BACKENDS
+    for runs in ({"r1": {}, "r2": {}}, {"2 runs": {}}):  # of a report over several runs there is one record
+        (line,) = defects.defects([record], rows, runs).to_dict("records")
+        assert (line["passes"], line["fault"]) == (now, defects.GONE if now else defects.BACKENDS)
+    by_chance = {"flaky": True}, {"finding": {**record["finding"], "after": True}}
+    for more in by_chance:
+        (line,) = defects.defects([{**record, **more}], rows, {"r1": {}, "r2": {}}).to_dict("records")
+        assert line["fault"] == defects.BACKENDS
 
 
 def test_whole_numbers_are_off_by_a_number_and_not_by_ulps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,6 +205,8 @@ def test_nonsense_in_a_variable_is_named(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert node_command.main(["start", "--head", "--dry-run", "--vendor", "nvidia=2"]) == 2
     assert "$CUDA_VISIBLE_DEVICES gives this process 1" in capsys.readouterr().err
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # of a machine that shows two of its four
+    assert node_command.main(["start", "--head", "--dry-run", "--vendor", "nvidia=4"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -387,6 +387,26 @@ def test_a_script_of_a_call_asks_for_nothing_that_the_framework_does_not_heed() 
     assert trace.lines[1] == "v1 = op_max_pool2d(x[0], 2)" and list(trace.whole) == ["op_max_pool2d"]
 
 
+@pytest.mark.parametrize(
+    ("line", "status", "shown"),
+    [
+        ("raise SystemExit('wrong')", "wrong", True),
+        ("import no_such_module", "wrong", False),
+        ("raise SystemExit('wrong')", "crash", False),
+        ("import os; os.abort()", "crash", True),
+        ("raise SystemExit(3)", "crash", True),
+        ("raise ValueError('there is no kernel for it')", "error", True),
+        ("import no_such_module", "error", False),
+    ],
+)
+def test_a_script_that_runs_itself_again_shows_how_it_fails_and_not_only_that(
+    line: str, status: str, shown: bool
+) -> None:
+    error = {"error": "there is no kernel for it", "error_type": "ValueError"} if status == "error" else {"error": ""}
+    row = {"status": status, "kind": "exit code 3" * ("(3)" in line), **error}
+    assert shows("\n".join([*beside.sometimes(2), line, ""]), row)[0] == shown
+
+
 @pytest.mark.parametrize("name", ["nn.functional.cross_entropy", "fft.fft"])
 def test_what_asks_for_the_kind_of_a_dtype_is_told_by_its_calls(name: str) -> None:
     trace, row = Trace("tensorflow"), counterparts.rows()[name]

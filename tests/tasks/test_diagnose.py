@@ -18,6 +18,7 @@ from farm.commands.run import main
 from farm.report import Report
 from tasks import diagnose
 from tasks.arrays import noise, torch_tree
+from tasks.diagnose.model import Model, Result
 from tasks.graphs.evaluate import Graph
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, rounded
 
@@ -413,6 +414,21 @@ def test_an_ignored_attribute_or_input_is_named_and_its_sound_twin_has_no_cause(
 def computed(model: bytes, inputs: Inputs) -> np.ndarray:
     graph = Graph(onnx.load_from_string(model))
     return np.asarray(graph.run(dict(zip(graph.inputs, inputs)))["y"])
+
+
+@pytest.mark.parametrize(
+    ("end", "left", "named"),
+    [(2.0, 1.0, True), (2.0, 1e6, False), (2.0, np.inf, False), (np.inf, 1 + 2e-6, True), (np.nan, 1e6, True)],
+)
+def test_what_a_cause_leaves_is_not_far_larger_than_what_it_explains(end: float, left: float, named: bool) -> None:
+    exact = np.linspace(1, 2, 101)
+    model = exact * (1 + 3e-6)
+    model[60:] = end  # Inf and NaN are larger than any error
+    given = model.copy()
+    given[3] *= left
+    with np.errstate(all="ignore"):
+        found = Result.of(given, Leaf("float32", exact.shape, exact), OpClass.COMPOSITE)
+        assert (found.explained(Model("a cause", model)) > 0) == named
 
 
 def test_nothing_is_computed_again_where_it_would_take_long() -> None:

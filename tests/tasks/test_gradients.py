@@ -280,3 +280,22 @@ def test_the_curve_is_a_u_with_its_floor_near_the_cube_root_of_epsilon(cache: Pa
     assert errors is not None
     least = float(steps[np.argmin(errors)])
     assert 1e-7 < least < 1e-3 and errors[0] > 1e-5 and errors[-1] > 1e-6 and errors.min() < 1e-9
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutation(may: bool) -> None:
+    class Spoils(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.given = x
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            ctx.given.data.zero_()
+            return g
+
+    x = torch.ones(3)
+    left = gradients.Untouched([], [], [x] * may)
+    gradients.backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.made)
+    assert bool(left.changed()) != may

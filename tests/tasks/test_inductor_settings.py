@@ -44,3 +44,6 @@ def test_a_mapping_is_taken_as_it_is_and_anything_else_refused() -> None:
     ):
         with pytest.raises(Unavailable, match=says):
             Inductor("inductor-cpu", "cpu", {"settings": settings}).start()
+    assert Inductor(
+        "inductor-cpu", "cpu", {"settings": {"epilogue-fusion": False}}
+    ).start()  # torch takes both spellings

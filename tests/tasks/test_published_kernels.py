@@ -166,16 +166,18 @@ def test_what_the_interpreter_cannot_run_is_not_the_kernels_fault(
     exec(compile(file.read_text(), str(file), "exec"), fake.__dict__)
     monkeypatch.setitem(sys.modules, "triton", fake)
     monkeypatch.setenv("TRITON_INTERPRET", "1" if interpreted else "0")
-    late = {"gradient": ["x"], "kernel": "k.py:Late"} if kernel == "late" else {"kernel": f"k.py:{kernel}"}
-    declare(TRITON, **late)
-    found = rows(cache, count=1, check="backward" if kernel == "late" else "forward")
-    assert [r["status"] for r in found] == [status], found[0]["error"]
+    late = kernel == "late"
+    declare(TRITON, gradient=["x"], kernel="k.py:Late" if late else f"k.py:{kernel}")
     why = (
         "Triton's interpreter cannot run this kernel: "
         if interpreted
         else "Triton has no GPU here, and its interpreter is off"
     )
-    assert found[0]["error"].startswith(why) == (status == "unsupported")
+    for check in ("backward",) if late else ("forward", "backward"):
+        (found,) = rows(cache, count=1, check=check)
+        assert found["status"] == status, found["error"]
+        assert found["error"].startswith(why) == (status == "unsupported")
+        assert max(found["error"].count(text) for text in (why, "k.py:")) == 1  # also of a backward pass
 
 
 class _Dtype:

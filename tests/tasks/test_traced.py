@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,18 @@ def test_a_stored_program_calls_operations_of_aten_alone(op: str) -> None:
         programs.read({"nodes": [node], "outputs": ["y"]})
 
 
+@pytest.mark.parametrize("placeholder", [True, False])
+def test_names_in_a_stored_program_are_never_run(placeholder: bool, tmp_path: Path) -> None:
+    """torch.fx writes the names of arguments as they are into source that it executes."""
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    x, named = ("x=" + code, []) if placeholder else ("x", [[f"a={code}, b", 1]])
+    args, kwargs = {"$": "tuple", "v": [{"$": "node", "name": x}]}, {"$": "dict", "v": named}
+    relu = {"name": "y", "dtype": "float32", "op": "aten.relu.default", "args": args, "kwargs": kwargs}
+    with pytest.raises(Unsupported, match="no name of an argument"):
+        programs.read({"nodes": [{"name": x, "dtype": "float32"}, relu], "outputs": ["y"]})(torch.ones(2))
+    assert not (tmp_path / "ran").exists()
+
+
 def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
     with pytest.raises(Unsupported, match="no module"):
         programs.traced(lambda x: x, case.inputs)
@@ -158,5 +171,15 @@ def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
     with pytest.raises(Unsupported, match="torch.export does not take the module") as raised:
         programs.traced(ByData(), [torch.ones(2)])
     assert "\n" not in str(raised.value)
+
+    class Writes(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = x + 1
+            y[:, 0] = 0  # without which it would be another program
+            return y.exp()
+
+    with pytest.raises(Unsupported, match=r"the module writes to a part of a tensor \(fill_\)"):
+        programs.traced(Writes(), [torch.ones(2, 2)])
+    assert programs.traced(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
     with pytest.raises(ValueError, match="no tensor 'nothing'"):
         programs.part(case.program, Part((), ("nothing",)))

@@ -88,7 +88,8 @@ def _line(
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
     key = Key.of(best)
-    passes = "" if best["flaky"] else _passing(finding["backend"], several, mine, of_cases, list(runs))
+    by_chance = best["flaky"] or finding.get("after")  # it passes where it is run after others
+    passes = "" if by_chance else _passing(finding["backend"], several, mine, of_cases)
     entries = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
     # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
     # Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
@@ -121,27 +122,25 @@ def _line(
     }
 
 
-def _passing(
-    backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFrame, of_cases: pd.DataFrame, runs: Sequence[str]
-) -> str:
+def _passing(backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFrame, of_cases: pd.DataFrame) -> str:
     """The run in which the minimal cases of a finding were last judged, if that is after the last run in which it failed, and they
-    all pass there, on the same inputs and with that version of the runtime or a newer one; "" else. runs: the oldest first."""
-    last = max((runs.index(run_id) for run_id in mine["run_id"]), default=-1)
+    all pass there, on the same inputs and device and with that version of the runtime or a newer one; "" else. A run's id begins with its date."""
+    last = max(mine["run_id"], default="")
     before = max(map(version_key, mine["runtime_version"]), default=version_key(""))
     later = of_cases[
-        (of_cases["backend"] == backend)
-        & of_cases["status"].isin(JUDGED_STATUSES)
-        & of_cases["run_id"].isin(runs[last + 1 :])
-    ]
+        (of_cases["backend"] == backend) & of_cases["status"].isin(JUDGED_STATUSES) & (of_cases["run_id"] > last)
+    ].sort_values("run_id", kind="stable")
     newest = {case_id: rows.iloc[-1] for case_id, rows in later.groupby("case_id", sort=False)}
     digests = dict(zip(mine["case_id"], mine["digest"])) if "digest" in mine else {}
     for record in several:
         row = newest.get(record["case_id"])
         if row is None or row["status"] != Status.PASS or version_key(row["runtime_version"]) < before:
             return ""
+        if row["device"] not in set(mine["device"]):  # another one may take other kernels
+            return ""
         if row.get("digest") != digests.get(record["case_id"], row.get("digest")):
             return ""
-    return str(max((row["run_id"] for row in newest.values()), key=runs.index))
+    return str(max(row["run_id"] for row in newest.values()))
 
 
 def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]:

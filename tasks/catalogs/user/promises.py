@@ -104,16 +104,20 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
 @contextlib.contextmanager
 def _told(kernel: Callable[..., Any]) -> Iterator[None]:
-    """Around what a kernel computes: what it raises says where in its file."""
+    """Around what a kernel computes: what it raises says where in its file, once."""
     try:
         with interpreted.prepared():
             yield
+    except Unsupported:
+        raise
     except (Exception, SystemExit) as error:
+        place = _place(kernel, error)
         if text := interpreted.not_interpreted(error):
-            raise Unsupported(text + _place(kernel, error)) from error
+            raise Unsupported(text + place) from error
         text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
-        if isinstance(error, SystemExit) or error.args == (text,):  # the type stays: backends tell errors by it
-            error.args = (text + _place(kernel, error),)
+        # The type stays: backends tell errors by it.
+        if isinstance(error, SystemExit) or (error.args == (text,) and not text.endswith(place)):
+            error.args = (text + place,)
         raise
 
 
