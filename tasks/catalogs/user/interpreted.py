@@ -51,8 +51,8 @@ def prepared() -> contextlib.AbstractContextManager[Any]:
     """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings.
 
     It takes a Python float as a float32, as the compiler does; it computes in bfloat16, to which it rounds to nearest; the device
-    library's functions are NumPy's; an autotuned kernel has the first of its configurations. Where another version of Triton has not what is changed here, it stays
-    as it is.
+    library's functions are NumPy's; an autotuned kernel has the first of its configurations. What another version of Triton does
+    not have of what is changed here stays as it is.
     """
     if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
         return contextlib.nullcontext()
@@ -62,6 +62,13 @@ def prepared() -> contextlib.AbstractContextManager[Any]:
 
 @functools.cache
 def _mended(module: Any) -> None:
+    with contextlib.suppress(
+        AttributeError, KeyError, TypeError, ValueError
+    ):  # another version: once, or each call would wrap again
+        _mend(module)
+
+
+def _mend(module: Any) -> None:
     language = sys.modules["triton.language"]
     convert, builder = getattr(module, "_implicit_cvt", None), getattr(module, "InterpreterBuilder", None)
     tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
