@@ -107,8 +107,9 @@ class Result:
             return False
         explained, left = np.abs(self.actual - self.exact)[near & self.off], np.abs(self.actual - result)[~near]
         unit = np.broadcast_to(self._unit(self.exact), near.shape)
-        given = explained / unit[near & self.off], left / unit[~near]
-        sizes = [np.where(np.isnan(x), np.inf, x).max(initial=0.0) for x in given]  # of NaN and Inf none is larger
+        explained, left = explained / unit[near & self.off], left / unit[~near]
+        # A NaN that it explains is larger than any error; one that it leaves is of no size.
+        sizes = [np.nan_to_num(x, nan=y, posinf=np.inf).max(initial=0.0) for x, y in ((explained, np.inf), (left, 0.0))]
         return bool(sizes[1] > LEFT * sizes[0])
 
     def _telling(self, model: Model) -> np.ndarray:
