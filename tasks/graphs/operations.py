@@ -29,8 +29,8 @@ class Operations:
         """Tensors of each operation by its place: its own, or those picked out of it."""
         found = {}
         for place, node in enumerate(self._graph):
-            if node.op == "call_function" and programs.operation(node) != "getitem":
-                picked = [x.name for x in node.users if programs.operation(x) == "getitem"]
+            if node.op == "call_function" and programs.operation(node) != programs.PICK:
+                picked = [x.name for x in node.users if programs.operation(x) == programs.PICK]
                 found[place] = [x for x in picked or [node.name] if x in self.tensors]
         return {place: names for place, names in found.items() if names}
 
@@ -86,9 +86,11 @@ class Operations:
     ) -> dict[str, np.ndarray]:
         """Of the outputs ``exact``: arguments and weights move, and of several operations what each of them makes."""
         references = [np.asarray(y) for y in exact.values()]
-        made = [x.name for x in program.graph.nodes if x.op == "call_function" and programs.operation(x) != "getitem"]
+        made = [
+            x.name for x in program.graph.nodes if x.op == "call_function" and programs.operation(x) != programs.PICK
+        ]
         still = set(made) if len(made) == 1 else set[str]()
-        still |= {x.name for x in program.graph.nodes if still and programs.operation(x) == "getitem"}
+        still |= {x.name for x in program.graph.nodes if still and programs.operation(x) == programs.PICK}
         places = {node.name: k for k, node in enumerate(program.graph.nodes)}
 
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:

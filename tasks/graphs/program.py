@@ -16,7 +16,7 @@ from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_t
 from tasks.arrays.widened import widened
 from tasks.model import Form, Unsupported
 
-#: What picks one of several results, in a stored program.
+#: The operation that picks one of several results, in a traced program and in a stored one.
 PICK = "getitem"
 
 
