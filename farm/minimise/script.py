@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import itertools
 import math
@@ -18,6 +17,7 @@ from farm.fleet.envs import OWN_PACKAGES
 from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
+from farm.minimise.lines import fewer
 from farm.reproduce.in_torch import literal, op_lines
 from tasks.backends.shared.few_lines import FewLines, NoScript, is_network, is_program, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
@@ -29,8 +29,8 @@ from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
-#: Lines that a script has at most; and those that it may have where what it calls is wrapped in many: less than the judge's.
-LINES, MORE = 40, 100
+#: Lines that a script may have where what it calls is wrapped in many: less than the judge's.
+MORE = 100
 #: Elements up to which an array is written out.
 _WRITTEN = 64
 #: Elements of which every pair is compared.
@@ -79,7 +79,7 @@ def short(
         "",
     ]
     begun = [line for one in former for line in (*one[2], *one[0].once, *one[0].lines)]
-    text = _fewer([*head, *begun, *given, *before, *lines, *judged])
+    text = fewer([*head, *begun, *given, *before, *lines, *judged])
     if len(text) > MORE:
         raise NoScript(f"no short script: it would have {len(text)} lines")
     return "\n".join(text) + "\n"
@@ -118,45 +118,6 @@ def _ending(
         return _judged(expected, row, writer)
     own = {**row, "op_class": OpClass.COMPOSITE, "compute_precision": ""}
     return [*defined.lines(form), *_judged(defined.leaves, own, writer, [EQUAL] * defined.double)]
-
-
-def _fewer(lines: list[str]) -> list[str]:
-    """Without comments, and with several nodes, then several outputs, then several statements in a line, where there are too many
-    lines."""
-    if len(lines) > LINES:
-        lines = [line for k, line in enumerate(lines) if k < 2 or not line.startswith("# ")]
-    for name in ("nodes", "expected"):
-        over, begins = len(lines) - LINES, f"{name} = ["
-        if over <= 0 or begins not in lines:
-            continue
-        begin = lines.index(begins)
-        end = lines.index("]", begin)
-        items = [line.strip() for line in lines[begin + 1 : end]]
-        if over < len(items):
-            each = math.ceil(len(items) / (len(items) - over))
-            joined = [begins, *("    " + " ".join(items[k : k + each]) for k in range(0, len(items), each)), "]"]
-        else:
-            joined = [begins + " ".join(items).rstrip(",") + "]"]
-        lines = [*lines[:begin], *joined, *lines[end + 1 :]]
-    found = lines[:2]
-    for place, line in enumerate(lines[2:], 2):
-        over = len(found) + len(lines) - place - LINES
-        if over > 0 and len(found) > 2 and _is_plain(found[-1]) and _is_plain(line):
-            found[-1] += f"; {line}"
-        else:
-            found.append(line)
-    return found if len(found) <= LINES else lines  # what is long all the same is to be read at least
-
-
-def _is_plain(line: str) -> bool:
-    """Whether a line is whole statements of one line, and neither in a block nor an import."""
-    if "#" in line or line[:1].isspace():
-        return False
-    try:
-        statements = ast.parse(line).body
-    except SyntaxError:
-        return False
-    return bool(statements) and all(isinstance(x, (ast.Assign, ast.Expr)) for x in statements)
 
 
 def _model(form: Form, writer: _Writer) -> list[str]:
