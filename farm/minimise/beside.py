@@ -136,9 +136,19 @@ def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Line
     return before, lines, [f"print([(x.shape, x.ravel()[:4].tolist(), {_BYTES}) for x in map(np.asarray, got)])"]
 
 
-def sometimes(times: int) -> list[str]:
+def sometimes(times: int, deadline_s: float | None = None) -> list[str]:
     """Lines at the beginning of a script of what fails only sometimes: it runs itself so many times, says how often it failed, and ends
-    as the last that did."""
+    as the last that did. deadline_s: of what hangs, after which a run counts as one that did."""
+    if deadline_s is not None:
+        return [
+            *_AGAIN,
+            "    hung = 0",
+            f"    for _ in range({times}):",
+            f'        try: subprocess.run([*again, "once"], capture_output=True, timeout={deadline_s:g})',
+            "        except subprocess.TimeoutExpired: hung += 1",
+            f'    print("hung", hung, "of {times} times")',
+            '    raise SystemExit("hung" if hung else 0)',
+        ]
     return [
         *_AGAIN,
         f'    ran = [subprocess.run([*again, "once"], capture_output=True, text=True) for _ in range({times})]',

@@ -57,12 +57,9 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     record["others"] = _others(case, results)
     record["files"] = []
     files: dict[str, bytes] = {}
-    if record["flaky"] and found.row.status == Status.TIMEOUT:
-        text, record["script_said"] = "", "none: it hangs only sometimes"
-    else:
-        keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
-        earlier = [find.load(key, results, None, case.cache) for key in keys]
-        text, record["script_said"] = _script(minimal, outcome, record, earlier)
+    keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
+    earlier = [find.load(key, results, None, case.cache) for key in keys]
+    text, record["script_said"] = _script(minimal, outcome, record, earlier)
     if text:
         files[SCRIPT] = text.encode()
     files[ISSUE] = issue.text(record, files.get(SCRIPT, b"").decode()).encode()
@@ -137,8 +134,8 @@ def _script(
         sample, group = minimal.sample, minimal.group
         defined = Defined.of(sample, declared_precision(row))
         former = [(form_of(one, backend), one.group) for one in earlier]
-        times = TIMES if record["flaky"] else 1
-        return short(form, group, sample.expected(), row, backend, title, packages, defined, former, times)
+        times, most_s = TIMES if record["flaky"] else 1, minimal.config.deadline_s
+        return short(form, group, sample.expected(), row, backend, title, packages, defined, former, times, most_s)
 
     alone = not earlier and not record["flaky"]
     long = [(False, lambda: script.generate(source_of(minimal, outcome, backend)))] * alone
@@ -158,7 +155,8 @@ def _script(
             return "", f"none: cannot build its clean environment ({listed}): {error}"
         with trial.written(text) as path:
             runs = TIMES if record["flaky"] else 4
-            patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT else runs)
+            hangs = outcome.row["status"] == Status.TIMEOUT and not record["flaky"]
+            patience_s = minimal.config.deadline_s * (1 if hangs else runs)
             good, what = trial.check(path, outcome.row, patience_s, python, is_short)
         told = f"{len(text.splitlines())} lines, run in a clean environment ({listed}): it {what}"
         if good:

@@ -44,8 +44,8 @@ def _in_one_line(lines: list[str]) -> list[str]:
     each = next((k for k, x in saved.items() if sum(x) >= over), longest)
     found = {k: [line] for k, line in enumerate(lines)}
     for run in sorted(runs, key=len, reverse=True):
-        for place in run if len(found) > LINES else ():
-            if behind := (place - run.start) % each:
+        for place in run:
+            if (behind := (place - run.start) % each) and len(found) > LINES:
                 found[place - behind].append(found.pop(place)[0].strip())
     return ["; ".join(x) for x in found.values()]
 

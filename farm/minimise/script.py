@@ -48,10 +48,11 @@ def short(
     defined: Defined | None = None,
     earlier: Sequence[tuple[Form, Group]] = (),
     times: int = 1,
+    deadline_s: float = 60.0,
 ) -> str:
     """The text of a script that fails as ``row`` does, one of the lake with the rule and the bound of its policy: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. defined: of a result that is defined up to a choice; earlier: cases that are run before it; times: how often it is run, each time in a
-    process of its own, where it fails only sometimes. Raises NoScript."""
+    process of its own, where it fails only sometimes; deadline_s: of such a run that hangs. Raises NoScript."""
     writer = _Writer()
     form = replace(form, results=tuple(leaf.dtype for leaf in expected))
     try:
@@ -70,7 +71,7 @@ def short(
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {shlex.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
-        *(beside.sometimes(times) if times > 1 else []),
+        *(beside.sometimes(times, deadline_s if row["status"] == Status.TIMEOUT else None) if times > 1 else []),
         *call.before,
         *(["import base64"] if writer.packed else []),
         "import numpy as np",

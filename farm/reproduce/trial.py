@@ -42,7 +42,7 @@ _KILLED = re.compile(
 )
 _MISSING = re.compile(r"No module named '(\w+)")
 #: What a script prints that runs itself again.
-_OFTEN = re.compile(r"^failed \d+ of \d+ times$", re.M)
+_OFTEN = re.compile(r"^(?:failed|hung) \d+ of \d+ times$", re.M)
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
@@ -131,6 +131,8 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
     if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
         return True, f"shows the {status} result" + (f": it {often[0]}" if often else "")
+    if status is Status.TIMEOUT and often and (done.returncode, last) == (1, "hung"):
+        return True, f"shows the {status}: it {often[0]}"
     # Of a device that computes nothing after an error, in this process: the error is what a script shows.
     after = status is Status.CRASH and bool(row.get("error_type"))
     if (status in (Status.ERROR, Status.OOM) or after) and done.returncode == 1:

@@ -16,11 +16,11 @@ from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, vulkan_lines
 from tasks.backends.shared import architectures, artefacts, onnx_graph
-from tasks.backends.shared.few_lines import ALL, RAW, FewLines, in_onnx, lacked
+from tasks.backends.shared.few_lines import ALL, FROM_RAW, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.model.dtypes import PACKED_BITS
+from tasks.model.dtypes import ELEMENT_TYPE, PACKED_BITS
 from tasks.vendors import device_number
 
 
@@ -205,19 +205,27 @@ class Iree(Backend):
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
         flags = [x for x in (*FLAGS, *self._flags) if "input-type" not in x]
-        taken = {
-            k: x for k, x in lacked(form)[0].items() if x in PACKED_BITS
-        }  # as results its arrays have none of these
-        given, own = "iree.runtime.asdevicearray(config.device, x)", list[str]()
+        taken, made = ({k: x for k, x in found.items() if x in PACKED_BITS} for found in lacked(form))
+        given, got, own = "iree.runtime.asdevicearray(config.device, x)", "np.array(x)", list[str]()
+        if taken or made:
+            own = ["kinds, rt, where = iree.runtime.HalElementType, iree.runtime, iree.runtime.MemoryType.DEVICE_LOCAL"]
         if taken:
-            own = [
-                "kinds, rt, where = iree.runtime.HalElementType, iree.runtime, iree.runtime.MemoryType.DEVICE_LOCAL",
+            own += [
                 f"types = {{{', '.join(f'{k!r}: kinds.{_ELEMENT.get(x, x)}' for k, x in taken.items())}}}",
                 "more = {'memory_type': where, 'allowed_usage': rt.BufferUsage.DEFAULT, 'device': config.device}",
                 "put = lambda raw: config.device.allocator.allocate_buffer_copy(buffer=raw, **more)",
             ]
             view = f"rt.HalBufferView(put({RAW}), x.shape, types[k])"
             given = f"rt.DeviceArray(config.device, {view}) if k in types else {given}"
+        if made:  # its arrays have none of these: their bytes are read
+            own += [
+                FROM_RAW,
+                "flat = lambda v: rt.HalBufferView(v.get_buffer(), [v.byte_length], kinds.UINT_8)",
+                "raw = lambda v: rt.DeviceArray(config.device, flat(v)).to_host().tobytes()",
+                f"packed = {{{', '.join(f'{k!r}: {ELEMENT_TYPE[x]}' for k, x in made.items())}}}",
+                "unpacked = lambda k, v: read(v.shape, packed[k], raw(v))",
+            ]
+            got = "unpacked(k.name, x._buffer_view) if k.name in packed else np.array(x)"
         once = (
             'onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), "minimal.onnx")',
             'command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", "minimal.onnx", "-o", "minimal.mlir"]',
@@ -229,7 +237,8 @@ class Iree(Backend):
             *own,
             f"given = [{given} for k, x in feeds.items()]",
         )
-        lines = ("found = call(*given)", f"got = [np.array(x) for x in ({ALL})]")
+        each = "k, x in zip(model.graph.output, {})" if made else "x in ({})"
+        lines = ("found = call(*given)", f"got = [{got} for {each.format(ALL)}]")
         imports = ["import subprocess, sys", "import iree.compiler, iree.runtime"]
         if self._target.driver == "vulkan":  # it asks for memory at multiples of 4,096, which NumPy's is not (3.13)
             imports.append("iree.runtime.array_interop.BufferCompatibility = type('Copied', (), {'IMPORTABLE': 0})")

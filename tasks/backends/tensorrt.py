@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_lines, tensorrt_network
-from tasks.backends.shared.few_lines import FewLines, NoScript, in_onnx, lacked
+from tasks.backends.shared.few_lines import FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
 from tasks.backends.shared.packages import NVIDIA, ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -177,19 +177,17 @@ class TensorRt(Backend):
 
     def few_lines(self, form: Form) -> FewLines:
         exotic = ("import ml_dtypes",) * bool(lacked(form)[1])
-        load, run = tensorrt_lines.run_lines(_DTYPE)
+        in_onnx(form)
+        load, run = tensorrt_lines.run_lines(form, _DTYPE)
         once = (*tensorrt_lines.driver_lines(self.ordinals[0]), *self._build_lines(form), *load)
         return FewLines(("import ctypes", *exotic, f"import {self.module} as trt"), run, once=once)
 
     def _build_lines(self, form: Form) -> tuple[str, ...]:
         """Raises NoScript."""
         in_onnx(form)
-        if self.precision not in ("fp32", "tf32"):
-            raise NoScript(f"no short script: {self.precision} is written into {self.title}'s network")
         flags = [*self._more_flags, *["TF32"] * (self.precision == "tf32")]
-        return tensorrt_lines.build_lines(
-            form, [*(f"config.set_flag(trt.BuilderFlag.{name})" for name in flags), *self._settings()]
-        )
+        settings = [*(f"config.set_flag(trt.BuilderFlag.{name})" for name in flags), *self._settings()]
+        return tensorrt_lines.build_lines(form, settings, self.precision if form.dtype == "float32" else "")
 
     def _settings(self) -> list[str]:
         """The lines of `_configure`."""

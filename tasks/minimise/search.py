@@ -120,25 +120,30 @@ def search(
     except Unfit as error:
         left = f"left as is: {error}"
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
-    in_parts = yield from first.run(Ask(case))
-    own = Failure.of(in_parts, sample.expected, case.names)
-    if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
-        # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
-        own = replace(own, also=stored.status)
-    if not _alike(wanted, own):
+    for _ in range(TRIES if flaky else 1):
+        in_parts = yield from first.run(Ask(case))
+        own = Failure.of(in_parts, sample.expected, case.names)
+        if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
+            # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
+            own = replace(own, also=stored.status)
+        if _alike(wanted, own):
+            break
+    else:
         left = f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip()
         alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
         return replace(alone, by_parts=own.status)
     why = list(flaky)
+    # What did not always fail is run as often as it takes to see that.
+    last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
     hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
-    ended = yield from _ended(hunt, tuple(why), triggers)
+    ended = yield from _ended(hunt, tuple(why), triggers, last)
     if not ended.failed and wanted.status == Status.TIMEOUT:
         left = "left as is: when reduced it ends, if late"
         return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
         hunt = yield from _hunted(strategy, Hunt(own, case, budget, ended.runs, fresh=True), why)
-        ended = yield from _ended(hunt, tuple(why), triggers)
+        ended = yield from _ended(hunt, tuple(why), triggers, last)
     return ended
 
 
@@ -202,13 +207,12 @@ def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Mini
     return Minimal(None, hunt.wanted, row, hunt.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 
-def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool) -> Search[Minimal]:
-    """The minimal case, run again in new processes, and toggled."""
+def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
+    """The minimal case, run again ``tried`` times in new processes, and toggled."""
     case = hunt.best
     _, sample = case.made()
     failed = 0
     row: Row | None = None
-    tried = 1 if hunt.wanted.status == Status.TIMEOUT else LAST
     for _ in range(tried):
         found = yield from hunt.run(Ask(case, fresh=True, patient=True))
         same = hunt.wanted.again(Failure.of(found, sample.expected, case.names))

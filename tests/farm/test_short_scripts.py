@@ -397,6 +397,8 @@ def test_a_script_of_a_call_asks_for_nothing_that_the_framework_does_not_heed() 
         ("raise SystemExit(3)", "crash", True),
         ("raise ValueError('there is no kernel for it')", "error", True),
         ("import no_such_module", "error", False),
+        ("import time; time.sleep(60)", "timeout", True),
+        ("raise SystemExit('hung')", "timeout", False),
     ],
 )
 def test_a_script_that_runs_itself_again_shows_how_it_fails_and_not_only_that(
@@ -404,7 +406,8 @@ def test_a_script_that_runs_itself_again_shows_how_it_fails_and_not_only_that(
 ) -> None:
     error = {"error": "there is no kernel for it", "error_type": "ValueError"} if status == "error" else {"error": ""}
     row = {"status": status, "kind": "exit code 3" * ("(3)" in line), **error}
-    assert shows("\n".join([*beside.sometimes(2), line, ""]), row)[0] == shown
+    again = beside.sometimes(2, 5.0 if status == "timeout" else None)
+    assert shows("\n".join([*again, line, ""]), row)[0] == shown
 
 
 @pytest.mark.parametrize("name", ["nn.functional.cross_entropy", "fft.fft"])

@@ -124,14 +124,24 @@ def _raises(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
         raise RuntimeError("another failure altogether")
 
 
-def _sometimes(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
-    """Wrong in every second run, whatever the process."""
-    path = os.environ["FARM_SMALL_RUNS"]
-    with open(path, "a+b") as file:
+def _odd() -> bool:
+    """True in every second run, whatever the process."""
+    with open(os.environ["FARM_SMALL_RUNS"], "a+b") as file:
         file.write(b"x")
         file.flush()
-        if os.fstat(file.fileno()).st_size % 2:
-            outputs[0] = outputs[0] + 1
+        return os.fstat(file.fileno()).st_size % 2 == 1
+
+
+def _sometimes(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+    """Wrong in every second run."""
+    if _odd():
+        outputs[0] = outputs[0] + 1
+
+
+def _stalls(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+    """Hangs in every second run."""
+    if node.op == "Tanh" and _odd():
+        time.sleep(600)
 
 
 #: What the cases of this process have left behind.
@@ -159,6 +169,7 @@ FAULTS: Mapping[str, Fault] = {
     "clean": lambda node, inputs, outputs: None,
     "hang": _hang,
     "sometimes": _sometimes,
+    "stalls": _stalls,
     "after": _after,
 }
 
@@ -196,7 +207,7 @@ class Small(Backend):
         return Program(given(form.arrays), "CPU", given=given)
 
     def few_lines(self, form: Form) -> FewLines:
-        """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong in every second run; of Sigmoid,
+        """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong, or hangs, in every second run; of Sigmoid,
         nothing that shows a crash."""
         import onnx
 
@@ -213,8 +224,12 @@ class Small(Backend):
                 "Gather": ("left = got = []",),
                 "Neg": ("import os", "got = os.abort() if 'left' in globals() else []"),
             }
+        counted = "file.write(b'x'), file.flush(), os.fstat(file.fileno()).st_size % 2"
+        if self.device == "stalls":
+            stall = f"    if ({counted})[-1]: __import__('time').sleep(600)"
+            again = ("import os", "with open(os.environ['FARM_SMALL_RUNS'], 'a+b') as file:", stall)
+            lines = {"Tanh": (*again, "got = [np.tanh(feeds['x'])]")}
         elif self.device == "sometimes":
-            counted = "file.write(b'x'), file.flush(), os.fstat(file.fileno()).st_size % 2"
             relu = f"    got = [np.maximum(feeds['x'], 0) + ({counted})[-1]]"
             lines = {"Relu": ("import os", "with open(os.environ['FARM_SMALL_RUNS'], 'a+b') as file:", relu)}
         if len(ops) > 1 or ops[0] not in lines:

@@ -163,6 +163,23 @@ def module(version: str, gpu: Gpu) -> Any:
                 name=value.name, dtype=trt.DataType[_ELEMENT[kind.elem_type]], shape=shape, is_shape_tensor=False
             )
 
+        num_outputs = 0
+
+        def add_cast(self, tensor: Any, dtype: Any) -> Any:
+            state.casts.append(f"{tensor.name} {dtype.name}")
+            return types.SimpleNamespace(get_output=lambda k: tensor)
+
+        def add_constant(self, shape: Any, weights: Any) -> Any:
+            return types.SimpleNamespace(get_output=lambda k: weights)
+
+        def add_quantize(self, tensor: Any, scale: Any, dtype: Any) -> Any:
+            return self.add_cast(tensor, dtype)
+
+        def add_dequantize(self, tensor: Any, scale: Any, dtype: Any) -> Any:
+            return types.SimpleNamespace(get_output=lambda k: tensor)
+
+    trt.Weights = lambda x: x
+
     class Parser:
         def __init__(self, network: Network, log: Any) -> None:
             self.network, self.words = network, ""

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.minimise.script import short
+from farm.minimise.lines import LINES
+from farm.minimise.script import MORE, short
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
-from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
@@ -481,6 +481,9 @@ class Library:
     def __setitem__(self, address: int, freed: np.ndarray) -> None:
         self.held.pop(address, None)
 
+    def _cuMemAllocManaged(self, address: Any, size: Any, flags: int) -> None:
+        self._cuMemAlloc_v2(address, size)
+
     def _cuStreamCreate(self, handle: Any, flags: Any) -> None:
         handle._obj.value = 7
 
@@ -532,30 +535,77 @@ def test_the_driver() -> None:
 # --- a script of few lines --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    found = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: found)
+    return found
+
+
+def ends(text: str) -> Any:
+    """What a script exits with."""
+    with pytest.raises(SystemExit) as end:
+        exec(compile(text, "script", "exec"), {})
+    return end.value.code
+
+
+ROW = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+
+
+def scripted(backend: TensorRt, made: Form, *leaves: Leaf) -> str:
+    return short(made, Group("onnx:Op", "", "float32", 1), leaves, ROW, backend, "a title", ["tensorrt-cu13"])
+
+
 @pytest.mark.parametrize("open_sizes", [False, True])
 @pytest.mark.parametrize("off", [0, 1])
-def test_a_short_script_runs_an_engine(
-    install: Install, off: int, open_sizes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_script_runs_an_engine(install: Install, library: Library, off: int, open_sizes: bool) -> None:
     """On the stand-in, whose memory is the host's: two outputs, one of them of bfloat16, in the model's order."""
     backend, state, gpu = install(optimization_level=2)
-    library = Library()
     gpu.memory = library  # type: ignore[assignment]
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     state.dynamic = open_sizes
     nodes = helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16)
     given: dict[str, Any] = {"x": (1, ("n" if open_sizes else 3,))}
     data = model("", given, {"a": (1, (3,)), "b": (TensorProto.BFLOAT16, (3,))}, *nodes)
-    made = form(data, A)
     leaves = [Leaf("float32", (3,), -A.astype(np.float64) + off), Leaf("bfloat16", (3,), A.astype(np.float64))]
-    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
-    text = short(made, Group("onnx:Op", "", "float32", 1), leaves, row, backend, "a title", ["tensorrt-cu13"])
-    with pytest.raises(SystemExit) as end:
-        exec(compile(text, "script", "exec"), {})
-    assert end.value.code == ("wrong" if off else 0)
+    text = scripted(backend, form(data, A), *leaves)
+    assert ends(text) == ("wrong" if off else 0) and len(text.splitlines()) <= LINES
     assert state.flags == set() and state.config.builder_optimization_level == 2 and state.network_flags
     assert state.profiles[-1:] == [] if not open_sizes else state.profiles[-1].shapes == {"x": ((3,),) * 3}
-    assert {"cuInit", "cuStreamSynchronize"} <= set(re.findall(r"cu[A-Z]\w+", text)) and len(text.splitlines()) <= 80
-    backend.precision = "int8"
-    with pytest.raises(NoScript, match="int8 is written into TensorRT's network"):
-        backend.few_lines(made)
+    assert {"cuInit", "cuStreamSynchronize"} <= set(re.findall(r"cu[A-Z]\w+", text))
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_short_script_reads_an_output_whose_shape_depends_on_data(
+    install: Install, library: Library, off: int
+) -> None:
+    backend, _, gpu = install()
+    gpu.memory = library  # type: ignore[assignment]
+    nodes = helper.make_node("NonZero", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])
+    data = model("", {"x": (1, (4,))}, {"y": (TensorProto.INT64, (1, None)), "z": (1, (4,))}, *nodes)
+    x = np.array([0, 3, 0, 1], np.float32)
+    leaves = [Leaf("int64", (1, 2), np.array([[1, 3 + off]])), Leaf("float32", (4,), -x.astype(np.float64))]
+    text = scripted(backend, form(data, x), *leaves)
+    assert ends(text) == ("wrong" if off else 0) and len(text.splitlines()) <= LINES
+
+
+@pytest.mark.parametrize(
+    ("version", "precision", "asked", "casts"),
+    [
+        ("10.16.1", "tf32", {"TF32"}, []),
+        ("10.16.1", "bf16", {"BF16"}, []),
+        ("11.4.0", "fp16", set(), ["a HALF", "b HALF"]),
+        ("11.4.0", "bf16", set(), ["a BF16", "b BF16"]),
+        ("11.4.0", "int8", set(), ["a INT8", "b INT8"]),
+    ],
+)
+def test_a_short_script_has_the_precision(
+    install: Install, library: Library, version: str, precision: str, asked: set[str], casts: list[str]
+) -> None:
+    """As a flag, or, where there is none, written into the network as the backend writes it."""
+    backend, state, gpu = install(version, precision=precision)
+    gpu.memory, state.casts = library, []  # type: ignore[assignment]
+    text = scripted(backend, form(ADD, A, B), Leaf("float32", A.shape, A.astype(np.float64) + B))
+    assert len(text.splitlines()) <= (LINES if precision == "tf32" else MORE)
+    assert ends(text) == 0
+    assert state.flags == asked and bool(state.network_flags) is (precision == "tf32" or version > "11")
+    assert state.casts == casts

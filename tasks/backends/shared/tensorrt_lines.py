@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tasks.backends.shared import onnx_graph
+from tasks.backends.shared.bare import bare_lines
+from tasks.backends.shared.tensorrt_network import cast, quantize, rewire
 from tasks.model import Form
 
+#: What writes a precision into a network, by its name, and its arguments after trt and network.
+_WRITTEN = {"fp16": (cast, "trt.DataType.HALF"), "bf16": (cast, "trt.DataType.BF16"), "int8": (quantize, "feeds")}
 
-def build_lines(form: Form, settings: Sequence[str]) -> tuple[str, ...]:
-    """Lines that make ``engine``, a serialized one; settings: of ``config``."""
+
+def build_lines(form: Form, settings: Sequence[str], precision: str) -> tuple[str, ...]:
+    """Lines that make ``engine``, a serialized one; settings: of ``config``; precision: as the backend's option has it."""
     inputs = onnx_graph.read(form.model or b"").inputs
     # An input of whole numbers may say shapes.
     is_open = any(x.shape is None or None in x.shape or x.dtype in ("bool", "int32", "int64") for x in inputs)
@@ -20,20 +25,32 @@ def build_lines(form: Form, settings: Sequence[str]) -> tuple[str, ...]:
         "    elif -1 in tuple(x.shape): profile.set_shape(x.name, *[feeds[x.name].shape] * 3)",
         "config.add_optimization_profile(profile)",
     )
+    strong = "1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)"
+    narrow, before = list[str](), list[str]()
+    if precision in _WRITTEN:  # TensorRT up to 10 has a flag for it
+        function, last = _WRITTEN[precision]
+        flag = f"trt.BuilderFlag.{precision.upper()}"
+        before = [*bare_lines(rewire), *bare_lines(function)]
+        before.append(f'weak = hasattr(trt.BuilderFlag, "{precision.upper()}")')
+        narrow = [f"config.set_flag({flag}) if weak else {function.__name__}(trt, network, {last})"]
+        strong = f"0 if weak else {strong}"
     return (
+        *before,
         "log = trt.Logger(trt.Logger.ERROR)",
         "builder = trt.Builder(log)",
         "builder.max_threads = 1",
-        "network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))",
+        f"network = builder.create_network({strong})",
         "parser = trt.OnnxParser(network, log)",
-        "if not parser.parse(model.SerializeToString()):",
-        "    errors = map(parser.get_error, range(parser.num_errors))",
-        '    raise RuntimeError("; ".join(f"{x.node_operator()} ({x.code().name}): {x.desc()}" for x in errors))',
-        "for name in {network.get_input(k).name for k in range(network.num_inputs)} - {*feeds}:",
-        '    raise RuntimeError(f"the parser made an input {name} that the model does not have")',
+        "parsed = parser.parse(model.SerializeToString())",
+        "errors = [] if parsed else [parser.get_error(k) for k in range(parser.num_errors)]",
+        'words = [f"{x.node_operator()} ({x.code().name}): {x.desc()}" for x in errors]',
+        "more = {network.get_input(k).name for k in range(network.num_inputs)} - {*feeds}",
+        'words += [f"the parser made an input {name} that the model does not have" for name in more]',
+        'if words or not parsed: raise RuntimeError("; ".join(words))',
         "config = builder.create_builder_config()",
         "config.clear_flag(trt.BuilderFlag.TF32)",
         *settings,
+        *narrow,
         *profiled * is_open,
         "engine = builder.build_serialized_network(network, config)",
         'if engine is None: raise RuntimeError("no engine was built")  # why stands in its log',
@@ -41,43 +58,65 @@ def build_lines(form: Form, settings: Sequence[str]) -> tuple[str, ...]:
 
 
 def driver_lines(ordinal: int) -> tuple[str, ...]:
-    """Lines that make the GPU current, and ``put``, which copies an array to it and returns where it is."""
+    """Lines that make the GPU current, and ``shared``, which copies an array to memory that both the GPU and numpy see."""
     return (
-        'cuda = ctypes.CDLL("libcuda.so.1")',
+        'cuda, device, used, stream = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()',
         "def do(name, *args):",
         '    if code := getattr(cuda, name)(*args): raise RuntimeError(f"{name}: CUDA error {code}")',
-        "def made(name, *args):",
-        "    do(name, ctypes.byref(x := ctypes.c_void_p()), *args)",
-        "    return x",
-        "of = lambda x: (x.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.nbytes))",
+        "def shared(x):",
+        "    at, size = ctypes.c_void_p(), max(x.nbytes, 1)",
+        '    do("cuMemAllocManaged", ctypes.byref(at), ctypes.c_size_t(size), 1)  # attached to any stream',
+        "    found = np.ndarray(x.shape, x.dtype, (ctypes.c_uint8 * size).from_address(at.value))",
+        "    found[...] = x",
+        "    return found",
         'do("cuInit", 0)',
-        f'do("cuDeviceGet", ctypes.byref(device := ctypes.c_int()), {ordinal})',
-        'do("cuCtxSetCurrent", made("cuDevicePrimaryCtxRetain", device))',
-        "def put(x):",
-        '    do("cuMemcpyHtoD_v2", address := made("cuMemAlloc_v2", of(x)[1]), *of(x))',
-        "    return address.value",
+        f'do("cuDeviceGet", ctypes.byref(device), {ordinal})',
+        'do("cuDevicePrimaryCtxRetain", ctypes.byref(used), device)',
+        'do("cuCtxSetCurrent", used)',
+        'do("cuStreamCreate", ctypes.byref(stream), 0)',
     )
 
 
-def run_lines(dtypes: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def run_lines(form: Form, dtypes: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(lines that load ``engine``, those that run it and make ``got``); dtypes: numpy's by TensorRT's."""
-    return (
-        "runtime, stream = trt.Runtime(log), made('cuStreamCreate', 0)",
+    outputs = onnx_graph.read(form.model or b"").outputs
+    is_open = any(x.shape is None or None in x.shape for x in outputs)
+    sized = (
+        "class Sized(trt.IOutputAllocator):  # of an output whose shape depends on data",
+        "    def reallocate_output_async(self, name, memory, size, alignment, stream):",
+        '        self.memory = shared(np.full(max(size, 1), 255, "u1"))',
+        "        return self.memory.ctypes.data",
+        "    def notify_shape(self, name, shape): self.shape = tuple(shape)",
+    )
+    load = (
+        "runtime = trt.Runtime(log)",
         "loaded = runtime.deserialize_cuda_engine(engine)",
-        "context, names = loaded.create_execution_context(), map(loaded.get_tensor_name, range(loaded.num_io_tensors))",
-        f"dtypes, names = {dict(dtypes)}, list(names)",
-    ), (
-        "given = {k: x for k, x in feeds.items() if k in names}",
+        "context = loaded.create_execution_context()",
+        "names = {loaded.get_tensor_name(k) for k in range(loaded.num_io_tensors)}",
+        "outputs = [x.name for x in model.graph.output]",
+        f"kinds = {dict(dtypes)}",
+        "dtypes = {k: np.dtype(kinds[loaded.get_tensor_dtype(k).name]) for k in outputs}",
+    )
+    shaped = (
+        "given = {k: shared(x) for k, x in feeds.items() if k in names}",
         "for k, x in given.items(): context.set_input_shape(k, x.shape)",
-        "sizes = {x.name: tuple(context.get_tensor_shape(x.name)) for x in model.graph.output}",
-        "results = {k: np.empty(n, dtypes[loaded.get_tensor_dtype(k).name]) for k, n in sizes.items()}",
-        'for x in results.values(): x.reshape(-1).view("u1")[:] = 255  # what it does not write is no number',
-        "here = {k for k in names if loaded.get_tensor_location(k) == trt.TensorLocation.HOST}",
-        "at = {k: x.ctypes.data if k in here else put(x) for k, x in (given | results).items()}",
-        "for k, address in at.items(): context.set_tensor_address(k, address)",
+        "shapes = {k: tuple(context.get_tensor_shape(k)) for k in outputs}",
+    )
+    unset = 'b"\\xff" * (int(np.prod(shapes[k])) * dtypes[k].itemsize)'  # what it does not write is no number
+    fixed = "if min(shapes[k], default=0) >= 0" * is_open
+    return (*sized * is_open, *load), (
+        *shaped,
+        f"made = {{k: shared(np.ndarray(shapes[k], dtypes[k], {unset})) for k in outputs {fixed}}}".replace(" }", "}"),
+        "for k, x in (given | made).items(): context.set_tensor_address(k, x.ctypes.data)",
+        *(
+            (
+                "sized = {k: Sized() for k in outputs if k not in made}",
+                "for k, x in sized.items(): context.set_output_allocator(k, x)",
+            )
+            * is_open
+        ),
         'if not context.execute_async_v3(stream.value): raise RuntimeError("the engine does not run")',
         'do("cuStreamSynchronize", stream)',
-        "for k in results.keys() - here:",
-        '    do("cuMemcpyDtoH_v2", of(results[k])[0], ctypes.c_void_p(at[k]), of(results[k])[1])',
-        "got = list(results.values())",
+        *(("made |= {k: np.ndarray(x.shape, dtypes[k], x.memory) for k, x in sized.items()}",) * is_open),
+        "got = [made[k] for k in outputs]",
     )

@@ -15,13 +15,12 @@ def cast(trt: Any, network: Any, dtype: Any) -> None:
 
     Inputs, constants and what is cast to float32 are cast, outputs are cast back.
     """
-    layers = [network.get_layer(i) for i in range(network.num_layers)]
     wide = trt.DataType.FLOAT
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
     sources = [network.get_input(i) for i in range(network.num_inputs)]
     sources += [layer.get_output(0) for layer in layers if layer.type in (trt.LayerType.CONSTANT, trt.LayerType.CAST)]
-    for source in sources:
-        if source.dtype == wide:
-            _rewire(layers, source, network.add_cast(source, dtype).get_output(0))
+    for source in [x for x in sources if x.dtype == wide]:
+        rewire(layers, source, network.add_cast(source, dtype).get_output(0))
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
     for output in outputs:
         network.unmark_output(output)
@@ -36,22 +35,21 @@ def cast(trt: Any, network: Any, dtype: Any) -> None:
 def quantize(trt: Any, network: Any, inputs: dict[str, np.ndarray]) -> None:
     """Quantise the float32 inputs of a network to int8 and back, in steps of a 127th of their largest finite magnitude."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
-    for i in range(network.num_inputs):
-        tensor = network.get_input(i)
-        if tensor.dtype != trt.DataType.FLOAT:
-            continue
+    given = [network.get_input(i) for i in range(network.num_inputs)]
+    for tensor in [x for x in given if x.dtype == trt.DataType.FLOAT]:
         finite = np.abs(inputs[tensor.name][np.isfinite(inputs[tensor.name])])
         step = np.full((), (finite.max() if finite.size else 0) / 127 or 1.0, np.float32)
         scale = network.add_constant((), trt.Weights(step)).get_output(0)
         narrow = network.add_quantize(tensor, scale, trt.DataType.INT8).get_output(0)
-        _rewire(layers, tensor, network.add_dequantize(narrow, scale, trt.DataType.FLOAT).get_output(0))
+        rewire(layers, tensor, network.add_dequantize(narrow, scale, trt.DataType.FLOAT).get_output(0))
 
 
-def _rewire(layers: list[Any], old: Any, new: Any) -> None:
-    for layer in layers:
-        for k in range(layer.num_inputs):
-            if (tensor := layer.get_input(k)) is not None and tensor.name == old.name:
-                layer.set_input(k, new)
+def rewire(layers: list[Any], old: Any, new: Any) -> None:
+    """Give each layer that takes the tensor ``old`` another one."""
+    places = [(layer, k) for layer in layers for k in range(layer.num_inputs) if layer.get_input(k) is not None]
+    for layer, k in places:
+        if layer.get_input(k).name == old.name:
+            layer.set_input(k, new)
 
 
 def calibrator(trt: Any, gpu: Device, inputs: dict[str, np.ndarray]) -> Any:
