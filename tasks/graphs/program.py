@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import Pack
+from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor
 from tasks.arrays.widened import widened
 from tasks.model import Form, Unsupported
@@ -44,13 +45,52 @@ def traced(call: Any, args: Sequence[Any]) -> Any:
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise Unsupported(f"torch.export does not take the module: {type(error).__name__}: {first}") from None
+    _without_guards(found)
+    return found
+
+
+def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and the gradients;
+    its arguments: the parameters, then the step's own).
+
+    Raises Unsupported where it cannot be traced, computes under autocast, or writes to a part of a tensor.
+    """
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    if step.autocast:
+        raise Unsupported(
+            "a training step under autocast computes in two dtypes, which its operations alone do not tell"
+        )
+
+    def taken(*given: Any) -> Any:
+        parameters = [x.requires_grad_() for x in given[: len(step.named)]]
+
+        def module(*inputs: Any) -> Any:
+            return torch.func.functional_call(step.module, dict(zip(step.named, parameters)), inputs)
+
+        tensors = given[len(step.named) :]
+        loss = step.loss(module(*tensors[: step.inputs]), tensors[step.inputs :])
+        return loss.detach(), *torch.autograd.grad(loss, parameters)
+
+    given = [*(step.start(name).detach().clone() for name in step.named), *args]
+    try:
+        found = make_fx(taken, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise Unsupported(f"torch cannot trace the training step: {type(error).__name__}: {first}") from None
+    _without_guards(found)
+    return found, given
+
+
+def _without_guards(found: Any) -> None:
+    """Leave out of a program what only asserts. Raises Unsupported for what writes to a part of a tensor."""
     for node in reversed(list(found.graph.nodes)):
         asserts = node.op == "call_function" and operation(node).startswith("_assert")
         if not node.users and (node.op == "call_module" or asserts):  # guards of what was seen, among them dtypes
             found.graph.erase_node(node)
         elif _writes_apart(node):
             raise Unsupported(f"the module writes to a part of a tensor ({node.name})")
-    return found
 
 
 def _writes_apart(node: Any) -> bool:

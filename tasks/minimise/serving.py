@@ -10,6 +10,7 @@ from typing import Any
 from tasks import catalogs, checks, wire
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack
+from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit, elements
@@ -67,7 +68,9 @@ class Minimiser:
     def _written(self, name: str, case: Case) -> ToRun:
         group, sample = case.made()
         save_alone(self._folder / name, group, sample)
-        return ToRun(replace(group, check=self._asked.group.check), str(self._folder / name), (0,))
+        # Gradients are results of the operations of a training step.
+        check = FORWARD if isinstance(case, TracedCase) else self._asked.group.check
+        return ToRun(replace(group, check=check), str(self._folder / name), (0,))
 
     def _start(self) -> Case:
         """The stored case taken apart, as the backend was given it. Raises Unfit."""
@@ -99,7 +102,7 @@ class Minimiser:
 
     def _traced(self, form: Form, group: Group) -> Case:
         """A torch form of several operations. Raises Unfit."""
-        if group.check != FORWARD:
+        if group.check != FORWARD and not isinstance(form.call, TrainingStep):
             raise Unfit(f"a case of the {group.check} check cannot be taken apart")
         try:
             return TracedCase.traced(form, group, DRAWS)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.catalogs.base import Sample
 from tasks.graphs import program as programs
@@ -33,9 +34,12 @@ class TracedCase:
 
     @classmethod
     def traced(cls, form: Form, group: Group, draws: int) -> TracedCase:
-        """That of a torch form. Raises Unsupported where that is no module that can be traced."""
+        """That of a torch form. Raises Unsupported where that is no module, or training step, that can be traced."""
         given = programs.arguments(form)
-        program = programs.traced(form.call, given)
+        if isinstance(form.call, TrainingStep):
+            program, given = programs.stepped(form.call, given)
+        else:
+            program = programs.traced(form.call, given)
         names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
         made, weights = programs.lifted(program)
         feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}

@@ -280,6 +280,20 @@ def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_
     assert here.minimised(sound)[0] == BAD_INPUT and "only failed or imprecise" in capsys.readouterr().err
 
 
+def test_of_a_training_step_the_operation_is_left_that_fails_forward_or_backward(tmp_path: Path, cache: Path) -> None:
+    here = Lake(tmp_path)
+    op, twin = "native_layer_norm_backward", "no_such_operation"
+    config = "catalogs: [{name: models, ops: [gpt2.small], samples: 1}]\nchecks: [backward]\ndtypes: [float32]\nlocalise_s: 0\n"
+    (tmp_path / "step.yaml").write_text(config + f"backends: [faultytorch-each.{op}, faultytorch-each.{twin}]\n")
+    launch.main([str(tmp_path / "step.yaml"), "--no-ray", "--results", str(here.results)])
+    rows = lake.read(here.results, lake.run_ids(here.results)[-1]).set_index("backend")
+    assert rows.status[f"faultytorch-each.{twin}"] == "pass"
+    row = rows.loc[f"faultytorch-each.{op}"]
+    code, found = here.minimised(f"{row.run_id}:{row.case_id}:{row.name}")
+    assert code == SMALLER and found["finding"]["ops"] == [op] and found["nodes"][0] > 200, found
+    assert found["elements"][1] <= 8 and found["runs"] <= 60 and "shows the wrong result" in found["script_said"]
+
+
 def test_what_cannot_be_made_smaller_is_refused_in_a_line(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import widened
 from tasks.backends.base import Backend
@@ -134,12 +135,31 @@ class TorchCatalog(Catalog):
         yield Sample(0, args, {}, [x.numpy() for x in inputs], expected, OpClass.MODEL)
 
 
+def _each(op: str, call: Any, given: list[Any]) -> list[Any]:
+    """The results of a program, or of a training step, in which all that the operations ``op`` make is a thousandth off."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Planted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            for x in torch.utils._pytree.tree_leaves(made) if func.overloadpacket.__name__ == op else ():
+                if isinstance(x, torch.Tensor) and x.is_floating_point():
+                    x.mul_(1.001)
+            return made
+
+    with Planted(), torch.no_grad():
+        found = call.taken(call, given) if isinstance(call, TrainingStep) else call(*given)
+        return [y.numpy() for y in found]
+
+
 class FaultyTorch(Backend):
     """Torch, operation by operation; the results of the one that the device is called are a thousandth off: of "softmax.mul" those
-    of softmax, in a program with a mul."""
+    of softmax, in a program with a mul; of "each.gelu_backward" those of every such operation that torch calls, whoever asks."""
 
     vendor = "Planted"
     forms = ("torch",)
+    checks = ("forward", "backward")
 
     def probe(self) -> RuntimeInfo:
         return RuntimeInfo("faultytorch 1", "cpu")
@@ -148,6 +168,8 @@ class FaultyTorch(Backend):
         import torch
 
         given, (name, _, beside) = programs.arguments(form), self.device.partition(".")
+        if name == "each":
+            return Program(lambda: _each(beside, form.call, given), "cpu")
         known = isinstance(form.call, torch.fx.GraphModule)
         program = form.call if known else programs.traced(form.call, given)
         struck = not beside or beside in [x.name for x in program.graph.nodes if x.op == "call_function"]
