@@ -32,28 +32,25 @@ class Part:
 def traced(call: Any, args: Sequence[Any]) -> Any:
     """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
 
-    Raises Unsupported where it is no module, where torch.export does not take it, or where it writes to a part of a tensor: no edge of
-    the graph leads from there to what reads the whole.
+    What writes to a part of a tensor makes a new one instead: no edge would lead from there to what reads the whole. Raises Unsupported
+    where it is no module, or where torch.export does not take it.
     """
     import torch
 
     if not isinstance(call, torch.nn.Module):
         raise Unsupported("the torch form is no module, whose operations could be told apart")
-    try:
+
+    def graph(functional: bool) -> Any:
         with torch.no_grad():
-            found = torch.export.export(call, tuple(args), strict=False).module()
-    except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise Unsupported(f"torch.export does not take the module: {type(error).__name__}: {first}") from None
-    _without_guards(found)
-    return found
+            exported = torch.export.export(call, tuple(args), strict=False)
+        return (exported.run_decompositions({}) if functional else exported).module()
+
+    return _without_guards(graph, "torch.export does not take the module")
 
 
 def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and the gradients;
-    its arguments: the parameters, then the step's own).
-
-    Raises Unsupported where it cannot be traced, computes under autocast, or writes to a part of a tensor.
+    its arguments: the parameters, then the step's own). Raises Unsupported where it computes under autocast or cannot be traced.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -73,30 +70,39 @@ def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
         loss = step.loss(module(*tensors[: step.inputs]), tensors[step.inputs :])
         return loss.detach(), *torch.autograd.grad(loss, parameters)
 
+    def graph(functional: bool) -> Any:
+        call = torch.func.functionalize(graph(False)) if functional else taken  # a gradient cannot be taken within it
+        return make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+
     given = [*(step.start(name).detach().clone() for name in step.named), *args]
+    return _without_guards(graph, "torch cannot trace the training step"), given
+
+
+def _without_guards(graph: Callable[[bool], Any], failed: str) -> Any:
+    """A program without what only asserts; graph: makes it, as a functional one if need be; failed: begins what is said where that
+    cannot be done. Raises Unsupported."""
     try:
-        found = make_fx(taken, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+        found = graph(False)
+        if any(map(_writes_apart, found.graph.nodes)):
+            found = graph(True)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise Unsupported(f"torch cannot trace the training step: {type(error).__name__}: {first}") from None
-    _without_guards(found)
-    return found, given
-
-
-def _without_guards(found: Any) -> None:
-    """Leave out of a program what only asserts. Raises Unsupported for what writes to a part of a tensor."""
+        raise Unsupported(f"{failed}: {type(error).__name__}: {first}") from None
     for node in reversed(list(found.graph.nodes)):
         asserts = node.op == "call_function" and operation(node).startswith("_assert")
         if not node.users and (node.op == "call_module" or asserts):  # guards of what was seen, among them dtypes
             found.graph.erase_node(node)
-        elif _writes_apart(node):
-            raise Unsupported(f"the module writes to a part of a tensor ({node.name})")
+    return found
 
 
 def _writes_apart(node: Any) -> bool:
     """Whether an operation writes to what others read by another name; a buffer of its own (a count of batches) has none."""
-    mutable = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-    return bool(mutable) and not node.users and node.all_input_nodes[0].op != "get_attr"
+    if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        return False
+    written = node.all_input_nodes[0]
+    views = [x for x in (written, *written.users) if getattr(x.target, "is_view", False)]
+    others = [x for x in written.users if x is not node and x > node]
+    return written.op != "get_attr" and (not node.users or bool(views or others))
 
 
 def operation(node: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.graphs import program as programs
 from tasks.graphs.program import Part
@@ -160,6 +161,55 @@ def test_names_in_a_stored_program_are_never_run(placeholder: bool, tmp_path: Pa
     assert not (tmp_path / "ran").exists()
 
 
+class Writes(torch.nn.Module):
+    """Of a tensor, or by another name of it; without which it would be another program."""
+
+    def forward(self, x: Any) -> Any:
+        y = x + 1
+        y[:, 0] = 0
+        part = y[1]
+        part.mul_(2)
+        return y.exp(), part
+
+
+class WritesAll(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.relu(x - 1, inplace=True).exp()
+
+
+def test_what_writes_to_a_part_of_a_tensor_makes_a_new_one_and_what_writes_to_all_of_it_stays() -> None:
+    x = torch.arange(4.0).view(2, 2)
+    for module, ops in ((Writes(), {"select_scatter", "mul"}), (WritesAll(), {"relu_"})):
+        program = programs.traced(module, [x])
+        assert ops <= {programs.operation(node) for node in program.graph.nodes if node.op == "call_function"}
+        right = module(x)
+        assert all(map(torch.equal, program(x), right)) if isinstance(right, tuple) else torch.equal(program(x), right)
+
+
+def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.writes = torch.nn.Linear(2, 2), Writes()
+
+        def forward(self, x: Any) -> Any:
+            return self.writes(self.layer(x))[0]
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        return torch.nn.functional.mse_loss(outputs, targets[0])
+
+    torch.manual_seed(0)
+    step, given = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1)), [torch.rand(2, 2), torch.rand(2, 2)]
+    program, arguments = programs.stepped(step, given)
+    named = [programs.operation(node) for node in program.graph.nodes if node.op == "call_function"]
+    assert "mse_loss_backward" in named and "select_scatter" in named
+    right = step.taken(step, given)[:3]
+    assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(program(*arguments), right, strict=True))
+    narrow = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1), autocast="bfloat16")
+    with pytest.raises(Unsupported, match="under autocast"):
+        programs.stepped(narrow, given)
+
+
 def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
     with pytest.raises(Unsupported, match="no module"):
         programs.traced(lambda x: x, case.inputs)
@@ -172,14 +222,6 @@ def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
         programs.traced(ByData(), [torch.ones(2)])
     assert "\n" not in str(raised.value)
 
-    class Writes(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            y = x + 1
-            y[:, 0] = 0  # without which it would be another program
-            return y.exp()
-
-    with pytest.raises(Unsupported, match=r"the module writes to a part of a tensor \(fill_\)"):
-        programs.traced(Writes(), [torch.ones(2, 2)])
     assert programs.traced(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
     with pytest.raises(ValueError, match="no tensor 'nothing'"):
         programs.part(case.program, Part((), ("nothing",)))
