@@ -8,7 +8,7 @@ import math
 #: Lines that a script has at most.
 LINES = 40
 #: Statements that are read as well with others in their line.
-_PLAIN = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
+_PLAIN = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Assert)
 
 
 def fewer(lines: list[str]) -> list[str]:

@@ -35,6 +35,7 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     named = {b["name"]: b for run in runs for b in (run.get("config") or {}).get("backends") or ()}
     return {
         "run_id": f"{len(runs)} runs",
+        "runs": len(runs),
         "name": "the newest outcome of every case: " + ", ".join(str(run.get("run_id")) for run in runs[-5:]),
         "config": {
             "known_failures": list({json.dumps(entry, sort_keys=True): entry for entry in known}.values()),

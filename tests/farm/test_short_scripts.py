@@ -17,6 +17,7 @@ import pytest
 from planted_small import graph
 
 from farm.minimise import beside, issue
+from farm.minimise.lines import LINES, fewer
 from farm.minimise.script import _Writer, short
 from farm.reproduce import script as scripts
 from farm.reproduce import trial
@@ -577,3 +578,35 @@ def test_a_torch_of_one_kind_of_device_is_installed_from_its_own_index(
     assert index == f"--extra-index-url=https://download.pytorch.org/whl/{build}" and torch == f"torch==2.13.0+{build}"
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
     assert scripts.installed({"torch"}) == ("torch==2.13.0",)
+
+
+def test_what_is_too_long_has_several_statements_in_a_line_and_says_the_same() -> None:
+    long = ['"""title"""', "# pip install numpy", "import numpy as np", ""]
+    long += [
+        "def OP(x):",
+        *(f"    y{k} = x + {k}" for k in range(60)),
+        "    # a note",
+        "    return y1, y59",
+        "if OP(1)[0] == 2: a = 1",
+    ]
+    long += [
+        "elif OP(2): a = 2",
+        "else: a = 3",
+        "b = 'é'",
+        'c = "#"',
+        "for k in range(3): a += k",
+        "d = 1  # as it is",
+        "e = a",
+    ]
+    found = fewer(long)
+    assert len(found) <= LINES < len(long) and max(line.count(";") for line in found) == 2
+    assert {"if OP(1)[0] == 2: a = 1", "d = 1  # as it is", "import numpy as np"} <= set(found)
+    told: list[dict[str, Any]] = [{}, {}]
+    for lines, names in zip((long, found), told):
+        exec("\n".join(lines), names)
+    assert [(*names["OP"](5), names["a"], names["b"], names["c"], names["e"]) for names in told] == [
+        (6, 64, 4, "é", "#", 4)
+    ] * 2
+    assert fewer(long[:8]) == long[:8]
+    block = [f"if {k}: pass" for k in range(50)]
+    assert fewer(long[:4] + block) == long[:4] + block  # nothing of it can be joined

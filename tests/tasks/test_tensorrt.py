@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from farm.minimise.lines import LINES
-from farm.minimise.script import MORE, short
+from farm.minimise.script import short
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
@@ -605,7 +605,7 @@ def test_a_short_script_has_the_precision(
     backend, state, gpu = install(version, precision=precision)
     gpu.memory, state.casts = library, []  # type: ignore[assignment]
     text = scripted(backend, form(ADD, A, B), Leaf("float32", A.shape, A.astype(np.float64) + B))
-    assert len(text.splitlines()) <= (LINES if precision == "tf32" else MORE)
+    assert len(text.splitlines()) <= LINES
     assert ends(text) == 0
     assert state.flags == asked and bool(state.network_flags) is (precision == "tf32" or version > "11")
     assert state.casts == casts

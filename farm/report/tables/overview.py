@@ -98,7 +98,8 @@ def headline(report: Report) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
     rows, run = report.rows, report.run
     name = f" ({run['name']})" if run.get("name") else ""
-    lines = [f"Run {run.get('run_id') or DASH}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
+    which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
+    lines = [f"{which}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(

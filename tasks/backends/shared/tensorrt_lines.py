@@ -46,14 +46,14 @@ def build_lines(form: Form, settings: Sequence[str], precision: str) -> tuple[st
         'words = [f"{x.node_operator()} ({x.code().name}): {x.desc()}" for x in errors]',
         "more = {network.get_input(k).name for k in range(network.num_inputs)} - {*feeds}",
         'words += [f"the parser made an input {name} that the model does not have" for name in more]',
-        'if words or not parsed: raise RuntimeError("; ".join(words))',
+        'assert parsed and not words, "; ".join(words)',
         "config = builder.create_builder_config()",
         "config.clear_flag(trt.BuilderFlag.TF32)",
         *settings,
         *narrow,
         *profiled * is_open,
         "engine = builder.build_serialized_network(network, config)",
-        'if engine is None: raise RuntimeError("no engine was built")  # why stands in its log',
+        'assert engine is not None, "no engine was built"',  # why stands in its log
     )
 
 
@@ -115,7 +115,7 @@ def run_lines(form: Form, dtypes: Mapping[str, str]) -> tuple[tuple[str, ...], t
             )
             * is_open
         ),
-        'if not context.execute_async_v3(stream.value): raise RuntimeError("the engine does not run")',
+        'assert context.execute_async_v3(stream.value), "the engine does not run"',
         'do("cuStreamSynchronize", stream)',
         *(("made |= {k: np.ndarray(x.shape, dtypes[k], x.memory) for k, x in sized.items()}",) * is_open),
         "got = [made[k] for k in outputs]",
