@@ -263,6 +263,16 @@ def test_an_opset_or_ir_version_of_the_future_is_unsupported() -> None:
         build("ort", future.SerializeToString(), f32([1]))
 
 
+def test_what_a_kernel_does_not_implement_it_may_say_as_it_runs() -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", dilations=[2])
+    x, w = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 2), np.float32)
+    inputs = [tensor(name, TensorProto.FLOAT, list(a.shape)) for name, a in (("x", x), ("w", w))]
+    program = build("ort", model([node], inputs, [tensor("y", TensorProto.FLOAT, [1, 1, None])]), x, w)
+    with pytest.raises(Exception, match="Dilation not supported for AutoPadType") as caught:
+        program.run()
+    assert OnnxRuntime("ort-cpu", "cpu", {}).is_unsupported(caught.value)
+
+
 def test_types_that_the_specification_forbids_are_told_from_missing_kernels() -> None:
     with pytest.raises(Unsupported, match="^invalid graph: .*bfloat16"):
         build("ort", unary("Acos", TensorProto.BFLOAT16, opset=7), np.array([1], bfloat16))
