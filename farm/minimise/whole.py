@@ -44,7 +44,8 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
     status, key = case.row["status"], case.key
     if told := crash_of(case.row):  # what it does alone is not what is sought
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
-    elif status not in SOUGHT:
+    elif status not in SOUGHT or case.row.get("acquitted"):
+        status = Status.INVALID if case.row.get("acquitted") else status
         raise ReproduceError(
             f"{key.case_id} is {status} on {key.backend}: only failed or imprecise cases can be reduced; "
             f"farm report --run {key.run_id} lists what failed"

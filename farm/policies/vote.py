@@ -2,19 +2,21 @@
 
 A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
 runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
-is suspect: the row becomes `invalid`, kind `suspect`.
+is suspect: the row becomes `invalid`, kind `suspect`. Vendors whose common result is the op's own formula computed with fewer digits
+(log(1 + exp(x)), sums in float16) are not independent of one another: they share how they lose them, and say nothing against it.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from farm.lake import acquitted
+from tasks import diagnose
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
-from tasks.model.kind import KIND_ORACLE, KIND_SUSPECT
+from tasks.model.kind import KIND_SUSPECT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,13 +30,8 @@ _BLAMED = [Status.WRONG.value, Status.IMPRECISE.value, Status.ERROR.value]
 #: Columns that it reads.
 COLUMNS = (
     "run_id case_id backend vendor catalog check op_class status kind weak second_oracle output_digest signature error_units "
-    "max_ulp limit compute_precision error attempts"
+    "max_ulp limit compute_precision error cause attempts"
 ).split()
-
-
-#: What the error of a suspect says, of which its row before the vote is read again.
-_SUSPECT = "suspect reference: {why}; it was {was}: {error}"
-_WAS = re.compile(r"suspect reference: .*?; it was (\w+) ?([^:]*): (.*)", re.DOTALL)
 
 
 def voted(table: pa.Table) -> pa.Table:
@@ -56,15 +53,13 @@ def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
     if not {"catalog", "status", "kind", "error"} <= set(rows.columns):
         return rows
     some = (
-        (rows["catalog"] == GENERATED)
-        & (rows["status"] == Status.INVALID.value)
-        & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
+        (rows["catalog"] == GENERATED) & (rows["status"] == Status.INVALID.value) & rows["kind"].isin(acquitted.KINDS)
     )
-    told = rows.loc[some, "error"].astype(object).str.extract(_WAS).dropna()
+    told = rows.loc[some, "error"].astype(object).str.extract(acquitted.WAS).dropna()
     if told.empty:
         return rows
     rows = rows.copy()
-    for name, texts in zip(("status", "kind", "error"), (told[0], told[1], told[2])):
+    for name, texts in zip(("status", "kind", "error"), (told[1], told[2], told[3])):
         rows[name] = rows[name].astype(object)
         rows.loc[told.index, name] = texts
     return rows
@@ -97,6 +92,9 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
     supports = set(rows.loc[(rows["status"] == Status.PASS.value) & (rows["weak"] != True), "vendor"])  # noqa: E712
     second = rows["second_oracle"].fillna("").ne("").any()
     outside = rows[~rows["agrees"].isin([agreement.REFERENCE, agreement.NO_RESULT, agreement.UNKNOWN])]
+    if second or supports:
+        alike = outside.loc[outside["cause"].fillna("").map(diagnose.is_arithmetic), "agrees"].unique()
+        outside = outside[~outside["agrees"].isin(alike)]
     most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
     if most >= AGAINST and most > len(supports):
         why = f"{most} vendors agree with one another against it"
@@ -107,11 +105,6 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
         blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
-        (
-            index,
-            Status.INVALID.value,
-            KIND_SUSPECT,
-            _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e),
-        )
-        for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
+        (index, Status.INVALID.value, KIND_SUSPECT, acquitted.text(why, *was))
+        for index, *was in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
     ]

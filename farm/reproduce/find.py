@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
+from farm.lake import acquitted
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
@@ -145,13 +146,13 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
 
 
 def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(the key's row, the rows of its case on all backends). Raises LakeError and ReproduceError."""
+    """(the key's row, the rows of its case on all backends), as they were before a vote. Raises LakeError and ReproduceError."""
     table = lakes.read_table(results, key.run_id)
     rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
-    by_backend = {row["backend"]: row for row in rows}
+    by_backend = {row["backend"]: acquitted.before(row) for row in rows}
     if key.backend not in by_backend:
         raise ReproduceError(
             f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "

@@ -37,7 +37,9 @@ def print_case(case: StoredCase) -> None:
         "stored",
         f"{status_text(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC",
     )
-    if Status(case.row["status"]).finding:
+    if why := case.row.get("acquitted"):
+        line("acquitted", f"the reference is suspect: {why}")
+    elif Status(case.row["status"]).finding:
         line("cause", _cause(case))
     if case.spec.name != case.key.backend:
         line(

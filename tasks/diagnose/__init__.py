@@ -9,6 +9,7 @@ onnx is there (`tasks.diagnose.ignored`). No code of a user is called.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -21,6 +22,10 @@ from tasks.model import Leaf, OpClass, is_complex, is_inexact
 LARGE = 1 << 18
 #: Models that are named where several give the very same result.
 MOST = 3
+#: How the words of a model begin or end that is the op's own formula, computed with fewer digits or in a way that loses them.
+_ARITHMETIC = re.compile(
+    r", in (b?float\d+)$|^(accumulated|computed|squares) in |^(inputs|input \d+|factors) (is|are) (rounded|truncated) to "
+)
 
 
 def cause(
@@ -50,6 +55,12 @@ def cause(
                 found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")
                 return found or _told(results.described, inputs, result, elementwise)
     return ""
+
+
+def is_arithmetic(cause: str) -> bool:
+    """Whether a `cause` may be that the op's own formula was computed with fewer digits, or in a way that loses them: its exact value is
+    then the reference."""
+    return any(_ARITHMETIC.search(words) for words in cause.split(" or "))
 
 
 def _told(

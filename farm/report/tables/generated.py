@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
+from farm.lake import acquitted
 from farm.lake.key import Key
 from farm.report.tables.causes import NEW
 from farm.report.words import number
@@ -17,7 +18,7 @@ from tasks.catalogs.fuzz import GENERATED
 from tasks.model import FAILED, names
 from tasks.model.errors import gist
 from tasks.model.failing import manner
-from tasks.model.kind import KIND_ORACLE, KIND_SPEC, KIND_SUSPECT
+from tasks.model.kind import KIND_SPEC
 
 #: Share of a backend's passing rows from which on what all of them have says nothing of a case.
 NEARLY_ALL = 0.9
@@ -77,9 +78,7 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
-    some = rows[
-        (rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
-    ]
+    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & rows["kind"].isin(acquitted.KINDS)]
     return _listed(some, lambda text: plain(text, 160))
 
 
