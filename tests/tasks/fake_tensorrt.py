@@ -272,7 +272,8 @@ def module(version: str, gpu: Gpu) -> Any:
 
         def get_tensor_shape(self, name: str) -> tuple[int, ...]:
             dims = self.engine.values[name].type.tensor_type.shape.dim
-            return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dims)
+            early = not self.shapes.keys() <= self.addresses.keys()  # an input may say shapes by its values
+            return tuple(d.dim_value if d.HasField("dim_value") and not early else -1 for d in dims)
 
         def set_tensor_address(self, name: str, address: int) -> bool:
             self.addresses[name] = address

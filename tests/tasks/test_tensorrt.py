@@ -593,6 +593,7 @@ def test_a_short_script_reads_an_output_whose_shape_depends_on_data(
     [
         ("10.16.1", "tf32", {"TF32"}, []),
         ("10.16.1", "bf16", {"BF16"}, []),
+        ("10.16.1", "int8", set(), ["a INT8", "b INT8"]),
         ("11.4.0", "fp16", set(), ["a HALF", "b HALF"]),
         ("11.4.0", "bf16", set(), ["a BF16", "b BF16"]),
         ("11.4.0", "int8", set(), ["a INT8", "b INT8"]),
@@ -607,5 +608,5 @@ def test_a_short_script_has_the_precision(
     text = scripted(backend, form(ADD, A, B), Leaf("float32", A.shape, A.astype(np.float64) + B))
     assert len(text.splitlines()) <= LINES
     assert ends(text) == 0
-    assert state.flags == asked and bool(state.network_flags) is (precision == "tf32" or version > "11")
+    assert state.flags == asked and bool(state.network_flags) is (precision in ("tf32", "int8") or version > "11")
     assert state.casts == casts

@@ -27,13 +27,15 @@ def build_lines(form: Form, settings: Sequence[str], precision: str) -> tuple[st
     )
     strong = "1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)"
     narrow, before = list[str](), list[str]()
-    if precision in _WRITTEN:  # TensorRT up to 10 has a flag for it
+    if precision in _WRITTEN:
         function, last = _WRITTEN[precision]
-        flag = f"trt.BuilderFlag.{precision.upper()}"
         before = [*bare_lines(rewire), *bare_lines(function)]
-        before.append(f'weak = hasattr(trt.BuilderFlag, "{precision.upper()}")')
-        narrow = [f"config.set_flag({flag}) if weak else {function.__name__}(trt, network, {last})"]
-        strong = f"0 if weak else {strong}"
+        narrow = [f"{function.__name__}(trt, network, {last})"]
+        if precision != "int8":  # TensorRT up to 10 has a flag for it; that of int8 would want a calibrator
+            flag = f"trt.BuilderFlag.{precision.upper()}"
+            before.append(f'weak = hasattr(trt.BuilderFlag, "{precision.upper()}")')
+            narrow = [f"config.set_flag({flag}) if weak else {narrow[0]}"]
+            strong = f"0 if weak else {strong}"
     return (
         *before,
         "log = trt.Logger(trt.Logger.ERROR)",
@@ -99,7 +101,8 @@ def run_lines(form: Form, dtypes: Mapping[str, str]) -> tuple[tuple[str, ...], t
     )
     shaped = (
         "given = {k: shared(x) for k, x in feeds.items() if k in names}",
-        "for k, x in given.items(): context.set_input_shape(k, x.shape)",
+        # Of an input that says shapes the values count: outputs have none before it has an address.
+        "for k, x in given.items(): context.set_input_shape(k, x.shape); context.set_tensor_address(k, x.ctypes.data)",
         "shapes = {k: tuple(context.get_tensor_shape(k)) for k in outputs}",
     )
     unset = 'b"\\xff" * (int(np.prod(shapes[k])) * dtypes[k].itemsize)'  # what it does not write is no number
@@ -107,7 +110,7 @@ def run_lines(form: Form, dtypes: Mapping[str, str]) -> tuple[tuple[str, ...], t
     return (*sized * is_open, *load), (
         *shaped,
         f"made = {{k: shared(np.ndarray(shapes[k], dtypes[k], {unset})) for k in outputs {fixed}}}".replace(" }", "}"),
-        "for k, x in (given | made).items(): context.set_tensor_address(k, x.ctypes.data)",
+        "for k, x in made.items(): context.set_tensor_address(k, x.ctypes.data)",
         *(
             (
                 "sized = {k: Sized() for k in outputs if k not in made}",
