@@ -45,12 +45,12 @@ def traced(call: Any, args: Sequence[Any]) -> Any:
             exported = torch.export.export(call, tuple(args), strict=False)
         return (exported.run_decompositions({}) if functional else exported).module()
 
-    return _without_guards(graph, "torch.export does not take the module")
+    return _needed(graph, "torch.export does not take the module")
 
 
 def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and the gradients;
-    its arguments: the parameters, then the step's own). Raises Unsupported where it computes under autocast or cannot be traced.
+    its arguments: the parameters and buffers, then the step's own). Raises Unsupported where it computes under autocast or cannot be traced.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -60,13 +60,16 @@ def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
             "a training step under autocast computes in two dtypes, which its operations alone do not tell"
         )
 
+    # Buffers as well: what is written to one that the module has itself is neither seen nor undone.
+    held = {**{name: step.start(name) for name in step.named}, **dict(step.module.named_buffers())}
+
     def taken(*given: Any) -> Any:
         parameters = [x.requires_grad_() for x in given[: len(step.named)]]
+        state, tensors = dict(zip(held, given)), given[len(held) :]
 
         def module(*inputs: Any) -> Any:
-            return torch.func.functional_call(step.module, dict(zip(step.named, parameters)), inputs)
+            return torch.func.functional_call(step.module, state, inputs)
 
-        tensors = given[len(step.named) :]
         loss = step.loss(module(*tensors[: step.inputs]), tensors[step.inputs :])
         return loss.detach(), *torch.autograd.grad(loss, parameters)
 
@@ -74,12 +77,12 @@ def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
         call = torch.func.functionalize(graph(False)) if functional else taken  # a gradient cannot be taken within it
         return make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
 
-    given = [*(step.start(name).detach().clone() for name in step.named), *args]
-    return _without_guards(graph, "torch cannot trace the training step"), given
+    given = [*(x.detach().clone() for x in held.values()), *args]
+    return _needed(graph, "torch cannot trace the training step"), given
 
 
-def _without_guards(graph: Callable[[bool], Any], failed: str) -> Any:
-    """A program without what only asserts; graph: makes it, as a functional one if need be; failed: begins what is said where that
+def _needed(graph: Callable[[bool], Any], failed: str) -> Any:
+    """A program of what its results need; graph: makes it, as a functional one if need be; failed: begins what is said where that
     cannot be done. Raises Unsupported."""
     try:
         found = graph(False)
@@ -89,20 +92,23 @@ def _without_guards(graph: Callable[[bool], Any], failed: str) -> Any:
         first = (str(error).strip().splitlines() or [""])[0]
         raise Unsupported(f"{failed}: {type(error).__name__}: {first}") from None
     for node in reversed(list(found.graph.nodes)):
-        asserts = node.op == "call_function" and operation(node).startswith("_assert")
-        if not node.users and (node.op == "call_module" or asserts):  # guards of what was seen, among them dtypes
+        # Guards of what was seen, among them dtypes, and what is written for the next call.
+        if not node.users and node.op.startswith("call_"):
             found.graph.erase_node(node)
+    found.recompile()
     return found
 
 
 def _writes_apart(node: Any) -> bool:
-    """Whether an operation writes to what others read by another name; a buffer of its own (a count of batches) has none."""
+    """Whether an operation writes to what others read by another name, or to an argument or a weight, and not only for the next call
+    (a count of batches)."""
     if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
         return False
     written = node.all_input_nodes[0]
     views = [x for x in (written, *written.users) if getattr(x.target, "is_view", False)]
     others = [x for x in written.users if x is not node and x > node]
-    return written.op != "get_attr" and (not node.users or bool(views or others))
+    read, given = bool(node.users), written.op in ("get_attr", "placeholder")
+    return bool(views or others) or (read if given else not read)
 
 
 def operation(node: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.arrays import torch_tree
 from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.graphs import program as programs
@@ -177,23 +178,47 @@ class WritesAll(torch.nn.Module):
         return torch.nn.functional.relu(x - 1, inplace=True).exp()
 
 
-def test_what_writes_to_a_part_of_a_tensor_makes_a_new_one_and_what_writes_to_all_of_it_stays() -> None:
+class WritesInput(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.mul_(2).exp()
+
+
+class Counts(torch.nn.Module):
+    """Its calls, in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.ones(2))
+        self.norm = torch.nn.BatchNorm1d(2)
+
+    def forward(self, x: Any) -> Any:
+        self.calls.mul_(2)
+        return self.norm(x) * self.calls
+
+
+@pytest.mark.parametrize(
+    ("made", "ops"),
+    [(Writes, {"select_scatter", "mul"}), (WritesAll, {"relu_"}), (WritesInput, {"mul", "exp"}), (Counts, {"mul"})],
+)
+def test_what_writes_to_a_part_or_to_what_was_given_makes_a_new_tensor_and_what_writes_to_all_of_its_own_stays(
+    made: Any, ops: set[str]
+) -> None:
     x = torch.arange(4.0).view(2, 2)
-    for module, ops in ((Writes(), {"select_scatter", "mul"}), (WritesAll(), {"relu_"})):
-        program = programs.traced(module, [x])
-        assert ops <= {programs.operation(node) for node in program.graph.nodes if node.op == "call_function"}
-        right = module(x)
-        assert all(map(torch.equal, program(x), right)) if isinstance(right, tuple) else torch.equal(program(x), right)
+    program, right = programs.traced(made(), [x]), made()(x.clone())
+    assert ops <= {programs.operation(node) for node in program.graph.nodes if node.op == "call_function"}
+    for _ in range(2):  # what is written for the next call is not of it
+        assert all(map(torch.equal, torch_tree.leaves(program(x)), torch_tree.leaves(right)))
+    assert torch.equal(x, torch.arange(4.0).view(2, 2))
 
 
 def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer, self.writes = torch.nn.Linear(2, 2), Writes()
+            self.layer, self.counts, self.writes = torch.nn.Linear(2, 2), Counts(), Writes()
 
         def forward(self, x: Any) -> Any:
-            return self.writes(self.layer(x))[0]
+            return self.writes(self.counts(self.layer(x)))[0]
 
     def loss(outputs: Any, targets: Any) -> Any:
         return torch.nn.functional.mse_loss(outputs, targets[0])
@@ -201,9 +226,10 @@ def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
     torch.manual_seed(0)
     step, given = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1)), [torch.rand(2, 2), torch.rand(2, 2)]
     program, arguments = programs.stepped(step, given)
+    assert step.module.counts.calls.tolist() == [1, 1]
     named = [programs.operation(node) for node in program.graph.nodes if node.op == "call_function"]
     assert "mse_loss_backward" in named and "select_scatter" in named
-    right = step.taken(step, given)[:3]
+    right = step.taken(step, given)[:5]
     assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(program(*arguments), right, strict=True))
     narrow = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1), autocast="bfloat16")
     with pytest.raises(Unsupported, match="under autocast"):
