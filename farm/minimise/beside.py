@@ -136,15 +136,16 @@ def _in_processes(lines: list[str], threads: tuple[int, ...], when: str) -> Line
     return before, lines, [f"print([(x.shape, x.ravel()[:4].tolist(), {_BYTES}) for x in map(np.asarray, got)])"]
 
 
-def sometimes(times: int, deadline_s: float | None = None) -> list[str]:
-    """Lines at the beginning of a script of what fails only sometimes: it runs itself so many times, says how often it failed, and ends
-    as the last that did. deadline_s: of what hangs, after which a run counts as one that did."""
+def sometimes(times: int, deadline_s: float | None = None) -> tuple[list[str], list[str]]:
+    """(lines at the beginning, lines after the imports) of a script of what fails only sometimes: it runs itself so many times, says how
+    often it failed, and ends as the last that did. deadline_s: of what hangs, after which a run counts as one that did, beside what the
+    imports have taken: a first import of torch is no hang."""
     if deadline_s is not None:
-        return [
+        return ["import time", "begun = time.monotonic()"], [
             *_AGAIN,
-            "    hung = 0",
+            f"    hung, most_s = 0, {deadline_s:g} + time.monotonic() - begun",
             f"    for _ in range({times}):",
-            f'        try: subprocess.run([*again, "once"], capture_output=True, timeout={deadline_s:g})',
+            '        try: subprocess.run([*again, "once"], capture_output=True, timeout=most_s)',
             "        except subprocess.TimeoutExpired: hung += 1",
             f'    print("hung", hung, "of {times} times")',
             '    raise SystemExit("hung" if hung else 0)',
@@ -158,7 +159,7 @@ def sometimes(times: int, deadline_s: float | None = None) -> list[str]:
         "        print(x.stderr, end='', file=sys.stderr)",
         "        raise SystemExit(x.returncode if x.returncode > 0 else x.check_returncode())",
         "    raise SystemExit(0)",
-    ]
+    ], []
 
 
 #: The kind of what is run again on the same inputs.

@@ -127,6 +127,7 @@ def _script(
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
     packages, said = requirements(minimal), list[str]()
+    times = TIMES if record["flaky"] else 1
 
     def few() -> str:
         form = form_of(minimal, backend)
@@ -134,7 +135,7 @@ def _script(
         sample, group = minimal.sample, minimal.group
         defined = Defined.of(sample, declared_precision(row))
         former = [(form_of(one, backend), one.group) for one in earlier]
-        times, most_s = TIMES if record["flaky"] else 1, minimal.config.deadline_s
+        most_s = minimal.config.deadline_s
         return short(form, group, sample.expected(), row, backend, title, packages, defined, former, times, most_s)
 
     alone = not earlier and not record["flaky"]
@@ -154,10 +155,9 @@ def _script(
         except envs.EnvError as error:
             return "", f"none: cannot build its clean environment ({listed}): {error}"
         with trial.written(text) as path:
-            runs = TIMES if record["flaky"] else 4
-            hangs = outcome.row["status"] == Status.TIMEOUT and not record["flaky"]
-            patience_s = minimal.config.deadline_s * (1 if hangs else runs)
-            good, what = trial.check(path, outcome.row, patience_s, python, is_short)
+            hangs = outcome.row["status"] == Status.TIMEOUT
+            patience_s = minimal.config.deadline_s * (1 if hangs or times > 1 else 4)
+            good, what = trial.check(path, outcome.row, patience_s, python, is_short, times)
         told = f"{len(text.splitlines())} lines, run in a clean environment ({listed}): it {what}"
         if good:
             return text, "; ".join([*said, told])

@@ -68,15 +68,18 @@ def short(
     else:
         before, judged = [], _ending(form, group, expected, row, writer, defined)
     further = [line for one in former for line in (*one[0].imports, *one[1])]
+    hangs = deadline_s if row["status"] == Status.TIMEOUT else None
+    first, then = beside.sometimes(times, hangs) if times > 1 else ([], [])
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {shlex.join([*packages, *(x for x in OWN_PACKAGES if x == 'numpy' or writer.exotic)])}",
-        *(beside.sometimes(times, deadline_s if row["status"] == Status.TIMEOUT else None) if times > 1 else []),
+        *first,
         *call.before,
         *(["import base64"] if writer.packed else []),
         "import numpy as np",
         *(["import onnx", "from onnx import TensorProto, helper, numpy_helper"] if form.model is not None else []),
         *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports, *imports, *further)),
+        *then,
         "",
     ]
     begun = [line for one in former for line in (*one[2], *one[0].once, *one[0].lines)]

@@ -78,19 +78,26 @@ def written(text: str) -> Iterator[Path]:
 
 
 def check(
-    path: Path, row: Mapping[str, Any], timeout_s: float, python: str = sys.executable, short: bool = False
+    path: Path,
+    row: Mapping[str, Any],
+    timeout_s: float,
+    python: str = sys.executable,
+    short: bool = False,
+    times: int = 1,
 ) -> tuple[bool, str]:
-    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths; short: one of few lines
-    (`farm.minimise.script`), which prints no verdict.
+    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths; timeout_s: of a run; short: one
+    of few lines (`farm.minimise.script`), which prints no verdict; times: how often it runs itself again.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
+    timeout_s *= times
     if Status(row["status"]) is Status.TIMEOUT:
-        timeout_s += _imported_s(path, python)  # a first import of torch is no hang
-    shown, text = _checked(alone(path, timeout_s, python), row, timeout_s, short)
+        # A first import of torch is no hang. Of one that runs itself again each run has them, and as long as the first took besides.
+        timeout_s += _imported_s(path, python) * (1 if times == 1 else 2 * times + 1)
+    shown, text = _checked(alone(path, timeout_s, python), row, timeout_s, short, times)
     if (missing := _MISSING.search(text)) and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
         # As vendors install some of theirs: CANN's set_env.sh names its folders there.
-        there, said = _checked(alone(path, timeout_s, python, folders), row, timeout_s, short)
+        there, said = _checked(alone(path, timeout_s, python, folders), row, timeout_s, short, times)
         if there:
             return there, f"{said}, with the $PYTHONPATH of this shell, which has {missing[1]}"
     return shown, text
@@ -109,11 +116,11 @@ def _imported_s(path: Path, python: str) -> float:
 
 
 def _checked(
-    done: subprocess.CompletedProcess[str] | None, row: Mapping[str, Any], timeout_s: float, short: bool
+    done: subprocess.CompletedProcess[str] | None, row: Mapping[str, Any], timeout_s: float, short: bool, times: int
 ) -> tuple[bool, str]:
     status = Status(row["status"])
     if done is None:
-        shown = status is Status.TIMEOUT
+        shown = status is Status.TIMEOUT and times == 1
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
     died = _KILLED.search(done.stderr) if short else None
     if done.returncode < 0 or died:

@@ -127,6 +127,10 @@ def test_a_slow_import_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not trial.check(path, row, 1, sys.executable, short=True)[0]
     with trial.written(f"{imported}import time; time.sleep(60)") as path:
         assert trial.check(path, row, 1, sys.executable, short=True)[0]
+    first, then = beside.sometimes(2, 1)
+    with trial.written("\n".join([*first, imported, *then])) as path:
+        assert not trial.check(path, row, 1, sys.executable, short=True, times=2)[0]
+    assert not trial._checked(None, row, 1, short=True, times=2)[0]  # it has not said that any of its runs did
 
 
 ONNX = ["ort-cpu", "openvino-cpu", "tvm-cpu", "tinygrad-cpu", "mnn-cpu", "iree-cpu", "ncnn-cpu", "rknn-rk3588"]
@@ -407,8 +411,8 @@ def test_a_script_that_runs_itself_again_shows_how_it_fails_and_not_only_that(
 ) -> None:
     error = {"error": "there is no kernel for it", "error_type": "ValueError"} if status == "error" else {"error": ""}
     row = {"status": status, "kind": "exit code 3" * ("(3)" in line), **error}
-    again = beside.sometimes(2, 5.0 if status == "timeout" else None)
-    assert shows("\n".join([*again, line, ""]), row)[0] == shown
+    first, then = beside.sometimes(2, 5.0 if status == "timeout" else None)
+    assert shows("\n".join([*first, *then, line, ""]), row)[0] == shown
 
 
 @pytest.mark.parametrize("name", ["nn.functional.cross_entropy", "fft.fft"])
