@@ -40,7 +40,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
     assert found.row is not None and found.item is not None
     facts, row = found.facts, case.row
     ops = facts.get("ops") or [case.group.label.partition(":")[2]]  # left as it is: nobody knows which part of it
-    failure = facts["failure"]
+    failure, check = facts["failure"], found.item.group.check
     finding = {
         "backend": row["backend"],
         "ops": sorted(set(ops)),
@@ -48,7 +48,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
         "kind": failure["kind"],
         "words": " ".join([failure["error_type"], failure["words"]]).strip(),
         "attributes": facts.get("attributes", {}),
-        "modes": [*facts.get("modes", []), *[case.group.check] * (case.group.check != FORWARD)],
+        "modes": [*facts.get("modes", []), *[check] * (check != FORWARD)],
         "after": len(facts["before"]) > 0,
     }
     covering = known_failure(case, finding["ops"])

@@ -68,8 +68,9 @@ class Minimiser:
     def _written(self, name: str, case: Case) -> ToRun:
         group, sample = case.made()
         save_alone(self._folder / name, group, sample)
-        # Gradients are results of the operations of a training step.
-        check = FORWARD if isinstance(case, TracedCase) else self._asked.group.check
+        check = self._asked.group.check
+        if isinstance(case, TracedCase) and checks.installed(check).gradient:
+            check = FORWARD  # gradients are results of the operations of a training step
         return ToRun(replace(group, check=check), str(self._folder / name), (0,))
 
     def _start(self) -> Case:

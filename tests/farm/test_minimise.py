@@ -45,12 +45,12 @@ pytestmark = pytest.mark.usefixtures("no_environments", "children")
 CONFIG = """
 catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
 backends: [{backends}]
-deadline_s: 3
+deadline_s: {deadline_s}
 """
 
 
-def launched(folder: Path, ops: str, backends: str, *more: str) -> pd.DataFrame:
-    (folder / "small.yaml").write_text(CONFIG.format(ops=ops, backends=backends))
+def launched(folder: Path, ops: str, backends: str, *more: str, deadline_s: int = 3) -> pd.DataFrame:
+    (folder / "small.yaml").write_text(CONFIG.format(ops=ops, backends=backends, deadline_s=deadline_s))
     launch.main([str(folder / "small.yaml"), "--no-ray", "--results", str(folder / "results"), *more])
     rows = lake.read(folder / "results", lake.run_ids(folder / "results")[-1])
     return rows.set_index(["op", "backend"])
@@ -226,14 +226,20 @@ def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_not
     assert "alone it does not fail" in " ".join(found["why"])
 
 
-def test_what_fails_at_times_is_said_to(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("op", "device", "shown"),
+    [("relu", "sometimes", "wrong result: it failed"), ("tanh", "stalls", "timeout: it hung")],
+)
+def test_what_fails_at_times_is_said_to(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, op: str, device: str, shown: str
+) -> None:
     monkeypatch.setenv("FARM_SMALL_RUNS", str(tmp_path / "runs"))
     here = Lake(tmp_path)
-    rows = launched(tmp_path, "[relu]", "small-sometimes")
-    code, found = here.minimised(here.key(rows, "relu", "sometimes"), "--strategy", "shrink-values")
+    rows = launched(tmp_path, f"[{op}]", f"small-{device}", deadline_s=1)
+    code, found = here.minimised(here.key(rows, op, device), "--strategy", "shrink-values")
     assert code == FLAKY
     assert "times" in " ".join(found["why"]) or found["flaky"]
-    assert "shows the wrong result: it failed 10 of 20 times" in found["script_said"]
+    assert f"shows the {shown} 10 of 20 times" in found["script_said"]
     text = (Path(found["folder"]) / "issue.md").read_text()
     assert "It is intermittent" in text and "range(20)" in text
 
@@ -280,6 +286,20 @@ def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_
     assert here.minimised(sound)[0] == BAD_INPUT and "only failed or imprecise" in capsys.readouterr().err
 
 
+def test_of_a_torch_module_that_is_not_deterministic_the_operation_is_left_that_is_not(
+    tmp_path: Path, cache: Path
+) -> None:
+    here = Lake(tmp_path)
+    config = "catalogs: [{name: tinytorch}]\nchecks: [determinism]\nbackends: [faultytorch-turns._softmax]\n"
+    (tmp_path / "torch.yaml").write_text(config)
+    launch.main([str(tmp_path / "torch.yaml"), "--no-ray", "--results", str(here.results)])
+    (row,) = lake.read(here.results, lake.run_ids(here.results)[-1]).to_dict("records")
+    assert row["kind"] == "nondeterministic"
+    _, found = here.minimised(f"{row['run_id']}:{row['case_id']}:{row['backend']}")
+    assert (found["finding"]["ops"], found["finding"]["modes"]) == (["softmax"], ["determinism"]), found["why"]
+    assert found["outcome"]["kind"] == "nondeterministic"
+
+
 def test_of_a_training_step_the_operation_is_left_that_fails_forward_or_backward(tmp_path: Path, cache: Path) -> None:
     here = Lake(tmp_path)
     op, twin = "native_layer_norm_backward", "no_such_operation"
@@ -291,6 +311,7 @@ def test_of_a_training_step_the_operation_is_left_that_fails_forward_or_backward
     row = rows.loc[f"faultytorch-each.{op}"]
     code, found = here.minimised(f"{row.run_id}:{row.case_id}:{row.name}")
     assert code == SMALLER and found["finding"]["ops"] == [op] and found["nodes"][0] > 200, found
+    assert found["finding"]["modes"] == []  # a backward operation is called as any other
     assert found["elements"][1] <= 8 and found["runs"] <= 60 and "shows the wrong result" in found["script_said"]
 
 

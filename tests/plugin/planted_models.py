@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -135,15 +136,16 @@ class TorchCatalog(Catalog):
         yield Sample(0, args, {}, [x.numpy() for x in inputs], expected, OpClass.MODEL)
 
 
-def _each(op: str, call: Any, given: list[Any]) -> list[Any]:
-    """The results of a program, or of a training step, in which all that the operations ``op`` make is a thousandth off."""
+def _each(op: str, call: Any, given: list[Any], off: Iterator[bool]) -> list[Any]:
+    """The results of a program, or of a training step, in which what the operations ``op`` make is a thousandth off, ``off`` says of which."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Planted(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
-            for x in torch.utils._pytree.tree_leaves(made) if func.overloadpacket.__name__ == op else ():
+            strikes = func.overloadpacket.__name__ == op and next(off)
+            for x in torch.utils._pytree.tree_leaves(made) if strikes else ():
                 if isinstance(x, torch.Tensor) and x.is_floating_point():
                     x.mul_(1.001)
             return made
@@ -155,11 +157,14 @@ def _each(op: str, call: Any, given: list[Any]) -> list[Any]:
 
 class FaultyTorch(Backend):
     """Torch, operation by operation; the results of the one that the device is called are a thousandth off: of "softmax.mul" those
-    of softmax, in a program with a mul; of "each.gelu_backward" those of every such operation that torch calls, whoever asks."""
+    of softmax, in a program with a mul; of "each.gelu_backward" those of every such operation that torch calls, whoever asks; of "turns.gelu" those of every
+    second one."""
 
     vendor = "Planted"
     forms = ("torch",)
     checks = ("forward", "backward")
+    #: Whether an operation strikes, one after another, by the device's first word.
+    off: ClassVar = {"each": [True], "turns": [True, False]}
 
     def probe(self) -> RuntimeInfo:
         return RuntimeInfo("faultytorch 1", "cpu")
@@ -168,8 +173,9 @@ class FaultyTorch(Backend):
         import torch
 
         given, (name, _, beside) = programs.arguments(form), self.device.partition(".")
-        if name == "each":
-            return Program(lambda: _each(beside, form.call, given), "cpu")
+        if name in self.off:
+            off = itertools.cycle(self.off[name])
+            return Program(lambda: _each(beside, form.call, given, off), "cpu")
         known = isinstance(form.call, torch.fx.GraphModule)
         program = form.call if known else programs.traced(form.call, given)
         struck = not beside or beside in [x.name for x in program.graph.nodes if x.op == "call_function"]
