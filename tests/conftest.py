@@ -27,10 +27,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-#: The files that take longest, in that order. They are run first: at the end no process waits long for another.
+#: The files that take longest. They are run first: at the end no process waits long for another. Those that compute and those that
+#: mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors have work.
 LONGEST = (
-    "benches heterogeneous resume faults planted_device docs user_config minimise reproduce rejudge recipes cluster dispatch plugins envs client "
-    "zoo generated launch_errors"
+    "benches faults planted_vendors heterogeneous minimise resume planted_device docs minimise_checks cluster user_config client own_devices "
+    "rejudge short_scripts reproduce recipes architectures modes gemm determinism compaction lake report collectives own_kernels"
 )
 
 
@@ -45,8 +46,14 @@ SOON_GONE = {"health_check_period_ms": 500}
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions."""
-    path = Path(os.environ.get("FARM_TEST_CACHE") or tmp_path_factory.mktemp("cache"))
+    """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions.
+
+    One for all processes of pytest-xdist, as a cluster's nodes share one: what a catalog lists is listed once.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = Path(os.environ.get("FARM_TEST_CACHE") or base / "cache")
+    path.mkdir(exist_ok=True)
     os.environ["FARM_CACHE"] = str(path)
     yield path
 
