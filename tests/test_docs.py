@@ -31,7 +31,7 @@ CASE = "last:forward/torch:log_softmax/float16/4:torch-cpu"
 RUN_AS = {
     "farm run configs/quick.yaml": f"farm run configs/quick.yaml {SMALL}",
     "farm run configs/full.yaml": f"farm run configs/full.yaml {SMALL} --samples 1 --results full",
-    "farm run configs/quick.yaml --dry-run": "farm run configs/quick.yaml --dry-run --inline",
+    "farm run configs/quick.yaml --dry-run": "farm run configs/quick.yaml --dry-run --backends torch-cpu,ort-cpu --inline",
     "farm run configs/full.yaml --dry-run": "farm run configs/full.yaml --dry-run --backends torch-cpu --inline",
     "farm run configs/quick.yaml --ops '*softmax,gelu' --dtypes float32,float16 --backends torch-cpu,ort-cpu": (
         "farm run configs/quick.yaml --ops '*softmax,gelu' --dtypes float32,float16 --backends torch-cpu,ort-cpu"

@@ -137,7 +137,11 @@ BENCHES = {
     "device": Bench(
         device.on_memory,
         {"samples": 2000, "ops": ["*"]},
-        {"samples": 2, "ops": ["abs", "arange", "nn.functional.conv2d", "tensor_split", "softmax"]},
+        {
+            "samples": 2,
+            "ops": ["abs", "arange", "nn.functional.conv2d", "tensor_split", "softmax"],
+            "flags": ["--cpus", "1"],
+        },
         long=True,
     ),
     "kills": Bench(
@@ -238,7 +242,10 @@ BENCHES = {
         long=True,
     ),
     "training": Bench(
-        training.training, {"models": list(ARCHITECTURES), "samples": 3}, {"models": ["unet"], "samples": 1}, long=True
+        training.training,
+        {"models": list(ARCHITECTURES), "samples": 3},
+        {"models": ["unet"], "samples": 1, "flags": ["--cpus", "1"]},
+        long=True,
     ),
     "scale": Bench(
         scale.scale,

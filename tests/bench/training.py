@@ -32,7 +32,7 @@ def training(folder: Path, size: Size) -> Result:
     catalog = {"name": "models", "ops": ops, "samples": size["samples"]}
     dtypes = ["float32", "bfloat16", "float16"]
     named = {"dtypes": dtypes, "checks": ["backward", "amp"], "deadline_s": 600}
-    rows = rows_of(write_config(folder, "training", [catalog], ["torch-cpu"], **named), folder)
+    rows = rows_of(write_config(folder, "training", [catalog], ["torch-cpu"], **named), folder, *size.get("flags", ()))
     figures: dict[str, float] = {"steps": len(rows), "passed": int((rows["status"] == Status.PASS.value).sum())}
     words = []
     for op, lines in steps(rows).groupby("op"):

@@ -261,19 +261,27 @@ def test_a_model_with_its_inputs_is_run_and_made_small(
     assert "only failed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("device", "ops"), [("linear_1", ["linear"]), ("softmax.mul", ["mul", "softmax"]), ("getitem_1", ["chunk"])]
-)
+#: Backends with a fault in an operation of a torch module → the operations that are left of it.
+MODULES = {"linear_1": ["linear"], "softmax.mul": ["mul", "softmax"], "getitem_1": ["chunk"]}
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Lake, dict[str, str]]:
+    """A module on each of them and on their sound twin; keys of the rows by device."""
+    here = Lake(tmp_path_factory.mktemp("modules"))
+    backends = ", ".join(f"faultytorch-{device}" for device in (*MODULES, "none"))
+    (here.folder / "torch.yaml").write_text(f"catalogs: [{{name: tinytorch}}]\nlocalise_s: 0\nbackends: [{backends}]\n")
+    launch.main([str(here.folder / "torch.yaml"), "--no-ray", "--results", str(here.results)])
+    rows = lake.read(here.results, lake.run_ids(here.results)[-1])
+    return here, {x.backend.partition("-")[2]: f"{x.run_id}:{x.case_id}:{x.backend}" for x in rows.itertuples()}
+
+
+@pytest.mark.parametrize(("device", "ops"), MODULES.items())
 def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_is_refused(
-    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], device: str, ops: list[str]
+    modules: tuple[Lake, dict[str, str]], capsys: pytest.CaptureFixture[str], device: str, ops: list[str]
 ) -> None:
-    here = Lake(tmp_path)
-    config = "catalogs: [{name: tinytorch}]\nlocalise_s: 0\n"
-    (tmp_path / "torch.yaml").write_text(config + f"backends: [faultytorch-{device}, faultytorch-none]\n")
-    launch.main([str(tmp_path / "torch.yaml"), "--no-ray", "--results", str(here.results)])
-    rows = lake.read(here.results, lake.run_ids(here.results)[-1]).set_index("backend")
-    keys = [f"{row.run_id}:{row.case_id}:{name}" for name, row in rows.iterrows()]
-    faulty, sound = sorted(keys, key=lambda key: key.endswith("none"))
+    here, keys = modules
+    faulty, sound = keys[device], keys["none"]
     code, found = here.minimised(faulty)
     assert code == SMALLER, found
     assert (found["nodes"], found["finding"]["ops"]) == ([15, len(ops)], ops)
@@ -305,7 +313,7 @@ def test_of_a_training_step_the_operation_is_left_that_fails_forward_or_backward
     op, twin = "native_layer_norm_backward", "no_such_operation"
     config = "catalogs: [{name: models, ops: [gpt2.small], samples: 1}]\nchecks: [backward]\ndtypes: [float32]\nlocalise_s: 0\n"
     (tmp_path / "step.yaml").write_text(config + f"backends: [faultytorch-each.{op}, faultytorch-each.{twin}]\n")
-    launch.main([str(tmp_path / "step.yaml"), "--no-ray", "--results", str(here.results)])
+    launch.main([str(tmp_path / "step.yaml"), "--no-ray", "--cpus", "1", "--results", str(here.results)])
     rows = lake.read(here.results, lake.run_ids(here.results)[-1]).set_index("backend")
     assert rows.status[f"faultytorch-each.{twin}"] == "pass"
     row = rows.loc[f"faultytorch-each.{op}"]

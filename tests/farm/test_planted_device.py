@@ -20,6 +20,7 @@ import yaml
 
 from farm import lake
 from tests.conftest import PLUGIN, ROOT, launch
+from tests.machines import ALONE
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -58,7 +59,7 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
 ) -> None:
     file = config(tmp_path / "c.yaml", 1, "add", "gelu", "relu")
     spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::gelu"}
-    done = launch(file, "--no-ray", "--results", results, **spoilt)
+    done = launch(file, *ALONE, "--results", results, **spoilt)
     assert done.returncode == 1, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
     assert rows["status"].to_dict() == {"critical:add": "pass", "critical:gelu": "crash", "critical:relu": "pass"}
@@ -96,7 +97,7 @@ def test_gradients_are_computed_on_it(machine: dict[str, str], tmp_path: Path, r
     catalog = {"name": "torch", "ops": ["add", "cumsum", "softmax"], "samples": 2, "dtypes": ["float32"]}
     file = tmp_path / "c.yaml"
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "checks": ["backward"], "backends": ["torch-npu"]}))
-    done = launch(file, "--no-ray", "--results", results, **machine)
+    done = launch(file, *ALONE, "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert done.returncode == 0 and len(rows) >= 6 and set(rows["status"]) == {"pass"}, done.stdout
 
@@ -111,7 +112,7 @@ def test_what_another_toolkit_did_not_have_is_asked_anew(
     own = machine | {"ASCEND_TOOLKIT_HOME": str(tmp_path / "latest"), "FARM_CACHE": str(tmp_path / "cache")}
     for version in ("8.0.RC1", "8.0.RC1", "9.0.0"):
         toolkit.write_text(f"package_name=Ascend-cann-toolkit\nversion={version}\n")
-        launch(file, "--no-ray", "--results", results, **own)
+        launch(file, *ALONE, "--results", results, **own)
         row = lake.read(results, lake.run_ids(results)[-1]).set_index("op").loc["critical:relu"]
         assert row["runtime_version"].endswith(f"torch_npu 2.13.0, CANN {version}"), row["runtime_version"]
         told.append((row["status"], "as answered in run" in row["flags"]))
@@ -125,7 +126,7 @@ def test_a_row_of_one_device_is_not_run_on_another_unsaid(
     case, spoilt = "last:forward/critical:relu/float32/0:torch-npu", {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
     own = machine | {"FARM_CACHE": str(tmp_path / "cache")}
     file = config(tmp_path / "c.yaml", 1, "add", "relu")
-    launch(file, "--no-ray", "--results", results, **own, **spoilt)
+    launch(file, *ALONE, "--results", results, **own, **spoilt)
     run = lake.run_ids(results)[-1]
     part = next((results / f"run={run}").rglob("*.parquet"))
     table = pq.read_table(part, partitioning=None)

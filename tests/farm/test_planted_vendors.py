@@ -18,7 +18,7 @@ from farm import lake
 from farm.fleet import detect
 from farm.work import outages
 from tests.conftest import ROOT, here, launch
-from tests.machines import planted
+from tests.machines import ALONE, planted
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -56,7 +56,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     named = yaml.safe_load((ROOT / typed).read_text())
     (backend,) = (b for b in named["backends"] if isinstance(b, dict) and b["name"] == f"torch-{device}")
     file = config(tmp_path / "c.yaml", 1, backend, "add", "relu", "matmul")
-    done = launch(file, "--no-ray", "--results", results, **spoilt)
+    done = launch(file, *ALONE, "--results", results, **spoilt)
     assert done.returncode == 1, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
     statuses = {"critical:add": "pass", "critical:relu": "crash", "critical:matmul": "pass"}
@@ -89,14 +89,14 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     state.mkdir()
     machine = planted(device, tmp_path) | {"FARM_DEVICES": str(state)}
     monkeypatch.syspath_prepend(str(tmp_path / device))
-    done = here(file, "--no-ray", "--results", results, FARM_DEVICES_LOSE="40", **machine)
+    done = here(file, *ALONE, "--results", results, FARM_DEVICES_LOSE="40", **machine)
     assert done.returncode == 3, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert len(rows) == 20 and set(rows["status"]) == {"pass", "unavailable"}, done.stdout
     said = done.stdout + done.stderr
     assert f"a new process of torch-{device} cannot find its device on " in said and "farm run --resume" in said
     (state / "lost-0").unlink()
-    again = here("--resume", "last", "--no-ray", "--results", results, **machine)
+    again = here("--resume", "last", *ALONE, "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert again.returncode == 0 and len(rows) == 20 and set(rows["status"]) == {"pass"}, again.stdout
     assert "Traceback" not in said + again.stdout + again.stderr
@@ -153,6 +153,6 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(
     device: str, env: dict[str, str], backend: dict[str, object], says: str, tmp_path: Path, results: Path
 ) -> None:
     file = config(tmp_path / "c.yaml", 1, {"name": "mine", "like": f"torch-{device}", **backend}, "add")
-    done = launch(file, "--no-ray", "--results", results, **planted(device, tmp_path), **env)
+    done = launch(file, *ALONE, "--results", results, **planted(device, tmp_path), **env)
     lines = [x for x in (done.stdout + done.stderr).splitlines() if says in x]
     assert len(lines) == 1 and done.returncode == 2 and "Traceback" not in done.stderr, done.stdout + done.stderr

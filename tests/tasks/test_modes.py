@@ -15,6 +15,7 @@ from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
+from tests import prepared
 
 
 class Product(Backend):
@@ -84,12 +85,9 @@ print(json.dumps({op: {k: str(v) for k, v in run(made, made.start(), op, Path(sy
 def torch_rows(options: str, cache: Path, *ops: str) -> dict[str, dict[str, str]]:
     """In a process of its own: these switches are torch's, for a whole process."""
     import json
-    import subprocess
     import sys
 
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, options, str(cache), *ops], capture_output=True, text=True, check=True
-    )
+    done = prepared.run([sys.executable, "-c", CHILD, options, str(cache), *ops], check=True)
     found: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
