@@ -171,7 +171,7 @@ BENCHES = {
     "lake": Bench(
         lakes.lakes,
         {"runs": 1000, "rows": 10_000, "merged": 500_000},
-        {"runs": 3, "rows": 100, "merged": 1_000, "config": LOAD},
+        {"runs": 3, "rows": 100, "merged": 1_000, "config": TINY["config"]},
         long=True,
     ),
     "month": Bench(

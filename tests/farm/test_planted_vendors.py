@@ -16,7 +16,7 @@ import yaml
 
 from farm import lake
 from farm.fleet import detect
-from farm.work import outages
+from farm.work import outages, supervisor
 from tests.conftest import ROOT, here, launch
 from tests.machines import ALONE, planted
 
@@ -83,6 +83,7 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
 ) -> None:
     """It is the only one: what it had left is no crash, and is run when it is back."""
     monkeypatch.setattr(outages, "REST_S", ())
+    monkeypatch.setattr(supervisor, "PAUSES", (0.1,))  # each is a process that imports torch and finds nothing
     monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
     ops = "add mul exp sqrt relu sum mean max where gather".split()
     state, file = tmp_path / "devices", config(tmp_path / "c.yaml", 2, f"torch-{device}", *ops)
