@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tasks.minimise import numbers, parts, sizes
 from tasks.minimise.case import Case, Unfit
-from tasks.minimise.chosen_case import simpler_choices
+from tasks.minimise.chosen_case import ChosenCase, simpler_choices
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
 from tasks.minimise.same import Failure
@@ -77,6 +77,8 @@ def _simpler(hunt: Hunt) -> Search[None]:
 
 def _all(hunt: Hunt) -> Search[None]:
     yield from simpler_choices(hunt)
+    if isinstance(hunt.best, ChosenCase):  # what its choices make does not fail by itself
+        return
     yield from _graph(hunt)
     yield from sizes.smaller_dims(hunt)
     yield from _simpler(hunt)

@@ -193,6 +193,25 @@ def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool)
     assert ("left as is" in " ".join(found.why)) is not hangs
 
 
+def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_choices() -> None:
+    from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
+    from tasks.minimise.chosen_case import ChosenCase
+    from tasks.minimise.search import search
+
+    group = Group("fuzz:Elu", VARIANT, "float32", 1)
+    (sample,) = Fuzz().samples(group, 4)
+    wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="elementary")
+    searched = search(wrong, lambda: ChosenCase(sample.columns["choices"], group, 4), "shrink-all", 60)
+    asked = next(searched)
+    try:
+        while True:
+            whole = asked.case is None or isinstance(asked.case, ChosenCase)
+            asked = searched.send(wrong if whole else row(status="pass"))
+    except StopIteration as end:
+        found = end.value
+    assert isinstance(found.case, ChosenCase) and found.failed == found.tried == 2
+
+
 def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
     case = graph_case("y = MatMul(x, w)", w=np.ones((6, 3), np.float32))
     with pytest.raises(Unfit):
