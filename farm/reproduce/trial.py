@@ -145,14 +145,26 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
     if (status in (Status.ERROR, Status.OOM) or after) and done.returncode == 1:
         lines = (done.stdout + "\n" + done.stderr).splitlines()
         said = "\n".join(lines[-_LAST:])
-        words = set(re.findall(r"[a-z]{3,}", masked(row["error"] or "")))
         found = set(re.findall(r"[a-z]{3,}", said.lower()))
-        alike = len(words & found) >= _ALIKE * len(words) if words else last.startswith(row.get("error_type") or "?")
+        error = row["error"] or ""
+        # What follows a first paragraph may be a part of the program, of which a runtime's own tools print another one.
+        told = (error, error.partition("\n\n")[0])
+        alike = any(_shared(x, found) for x in told) if _words(error) else last.startswith(row.get("error_type") or "?")
         if alike and any(x.startswith("Traceback") for x in lines):
             return True, f"shows the {status}: it raises the same{_AFTER * after}" + (
                 f"; it {often[0]}" if often else ""
             )
     return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
+
+
+def _words(error: str) -> set[str]:
+    return set(re.findall(r"[a-z]{3,}", masked(error)))
+
+
+def _shared(error: str, found: set[str]) -> bool:
+    """Whether so many words of an error are among those ``found`` that it is the same."""
+    words = _words(error)
+    return bool(words) and len(words & found) >= _ALIKE * len(words)
 
 
 def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:

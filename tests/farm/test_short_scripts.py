@@ -529,6 +529,22 @@ def test_a_script_of_other_numbers_of_threads_asks_the_runtime_for_them(line: st
         how(["got = run(feeds)"], form, group)
 
 
+def test_what_a_runtime_prints_of_the_program_after_its_error_may_differ() -> None:
+    error = (
+        "loc(callsite): expected sizes to be non-negative, but got -1\n\nsee current operation: "
+        + "dispatch store tensor " * 9
+    )
+    row = {
+        "status": "error",
+        "kind": "",
+        "error_type": "RuntimeError",
+        "error": error + "operandSegmentSizes static_offsets",
+    }
+    said = "error: expected sizes to be non-negative, but got -1"
+    assert shows(f"raise ValueError({said!r})", row)[0]
+    assert not shows("raise ValueError('see current operation: dispatch, tensor')", row)[0]
+
+
 def test_a_script_that_finds_no_memory_shows_that() -> None:
     row = {
         "status": "oom",
