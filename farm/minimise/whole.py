@@ -41,11 +41,10 @@ class Kept:
 def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
     version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
-    status, key = case.row["status"], case.key
+    key, status = case.key, Status.INVALID if case.row.get("acquitted") else case.row["status"]
     if told := crash_of(case.row):  # what it does alone is not what is sought
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
-    elif status not in SOUGHT or case.row.get("acquitted"):
-        status = Status.INVALID if case.row.get("acquitted") else status
+    elif status not in SOUGHT:
         raise ReproduceError(
             f"{key.case_id} is {status} on {key.backend}: only failed or imprecise cases can be reduced; "
             f"farm report --run {key.run_id} lists what failed"

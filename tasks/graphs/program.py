@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,10 +41,13 @@ def traced(call: Any, args: Sequence[Any]) -> Any:
     if not isinstance(call, torch.nn.Module):
         raise Unsupported("the torch form is no module, whose operations could be told apart")
 
-    def graph(functional: bool) -> Any:
+    @functools.cache
+    def exported() -> Any:
         with torch.no_grad():
-            exported = torch.export.export(call, tuple(args), strict=False)
-        return (exported.run_decompositions({}) if functional else exported).module()
+            return torch.export.export(call, tuple(args), strict=False)
+
+    def graph(functional: bool) -> Any:
+        return (exported().run_decompositions({}) if functional else exported()).module()
 
     return _needed(graph, "torch.export does not take the module")
 
@@ -73,6 +77,7 @@ def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
         loss = step.loss(module(*tensors[: step.inputs]), tensors[step.inputs :])
         return loss.detach(), *torch.autograd.grad(loss, parameters)
 
+    @functools.cache
     def graph(functional: bool) -> Any:
         call = torch.func.functionalize(graph(False)) if functional else taken  # a gradient cannot be taken within it
         return make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)

@@ -106,20 +106,19 @@ def run_lines(form: Form, dtypes: Mapping[str, str]) -> tuple[tuple[str, ...], t
         "shapes = {k: tuple(context.get_tensor_shape(k)) for k in outputs}",
     )
     unset = 'b"\\xff" * (int(np.prod(shapes[k])) * dtypes[k].itemsize)'  # what it does not write is no number
-    fixed = "if min(shapes[k], default=0) >= 0" * is_open
+    fixed = " if min(shapes[k], default=0) >= 0" * is_open
+    allocated = (
+        "sized = {k: Sized() for k in outputs if k not in made}",
+        "for k, x in sized.items(): context.set_output_allocator(k, x)",
+    )
+    read = ("made |= {k: np.ndarray(x.shape, dtypes[k], x.memory) for k, x in sized.items()}",)
     return (*sized * is_open, *load), (
         *shaped,
-        f"made = {{k: shared(np.ndarray(shapes[k], dtypes[k], {unset})) for k in outputs {fixed}}}".replace(" }", "}"),
+        f"made = {{k: shared(np.ndarray(shapes[k], dtypes[k], {unset})) for k in outputs{fixed}}}",
         "for k, x in made.items(): context.set_tensor_address(k, x.ctypes.data)",
-        *(
-            (
-                "sized = {k: Sized() for k in outputs if k not in made}",
-                "for k, x in sized.items(): context.set_output_allocator(k, x)",
-            )
-            * is_open
-        ),
+        *allocated * is_open,
         'assert context.execute_async_v3(stream.value), "the engine does not run"',
         'do("cuStreamSynchronize", stream)',
-        *(("made |= {k: np.ndarray(x.shape, dtypes[k], x.memory) for k, x in sized.items()}",) * is_open),
+        *read * is_open,
         "got = [made[k] for k in outputs]",
     )
