@@ -175,7 +175,8 @@ class Child:
             return wire.Refused(f"{type(error).__name__}: {error}")
         self.runner = Runner(made, info, command.policy or verdict.load("error_units"), progress)
         own = {
-            name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found")
+            name: getattr(made, name)
+            for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found", "alone")
         }
         return wire.Ready(asdict(info) | own | {"forms": list(made.forms), "canary": self.canary.dtypes})
 

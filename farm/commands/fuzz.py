@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = _request(args)
         with ready(request) as plan:
-            print_preflight(console, list(plan.offers.values()), plan.offers)
+            print_preflight(console, list(plan.offers.values()), plan.offers, plan.told)
             if not plan.runs:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
             seconds = args.seconds if args.seconds or args.cases else SECONDS

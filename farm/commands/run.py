@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
-            print_preflight(console, plan.offers.values(), plan.offers)
+            print_preflight(console, plan.offers.values(), plan.offers, plan.told)
             plan = limited(plan)
             if args.dry_run:
                 print_cells(console, plan)

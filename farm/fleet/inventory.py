@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farm.fleet import detect
-from farm.fleet.node import own_resource
+from farm.fleet.node import RayNode, own_resource
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL
@@ -162,7 +162,9 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     return f"the node is labelled vendor={label}, not {vendor}"
 
 
-def this_node(cpus: int) -> dict[str, Any]:
-    """The one node of a run without Ray: so many CPUs, and one device of whatever its runtimes find."""
-    resources = {v.resource: 1.0 for v in BY_LABEL.values()} | {"CPU": float(cpus)}
-    return {"id": "local", "host": socket.gethostname(), "resources": resources, "labels": {}}
+def this_node(cpus: int, devices: RayNode | None = None) -> dict[str, Any]:
+    """The one node of a run without Ray: so many CPUs, its devices as they were found, and one of whatever else its
+    runtimes find by themselves."""
+    found = devices or RayNode()
+    resources = {v.resource: 1.0 for v in BY_LABEL.values()} | found.resources | {"CPU": float(cpus)}
+    return {"id": "local", "host": socket.gethostname(), "resources": resources, "labels": dict(found.labels)}

@@ -116,7 +116,7 @@ class BackendConfig(_Model):
 
     packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
     for (with "--extra-index-url=URL" for an index of that environment alone); a backend without a name is called after what it is like and the version of the first package
-    ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory;
+    ("ort-cpu@1.20.1"). fraction: the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib: bound of its child's resident memory;
     labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
     """
 
@@ -125,7 +125,7 @@ class BackendConfig(_Model):
     packages: list[str] = []
     python: str = ""
     options: dict[str, Any] = {}
-    fraction: float = Field(default=1.0, gt=0, le=1)
+    fraction: float | None = Field(default=None, gt=0, le=1)
     memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
     labels: dict[str, str] = {}
 
@@ -146,6 +146,11 @@ class BackendConfig(_Model):
             _requirement(first)
         why = f"the first package, {first!r}, has no version (NAME==VERSION)" if first else "there are no packages"
         raise ValueError(f"no name is given, and none follows from {like} and a version: {why}; add a name")
+
+    @pydantic.field_validator("fraction", mode="before")
+    @classmethod
+    def _fraction(cls, value: Any) -> Any:
+        return None if value == "auto" else value
 
     @pydantic.field_validator("packages")
     @classmethod

@@ -57,12 +57,12 @@ class Backlog:
         return (self._known_ms[b] + (self.cases[b] - self._known[b]) * usual_ms) / 1e3
 
     def take(self, b: int, seconds: float, usual_ms: float, torn: bool) -> list[Portion]:
-        """Portions for a batch of about so much work, at least one. torn: portions of one unit may go to several batches."""
+        """Portions for a batch of about so much work, at least one, of what is timed or of what is not. torn: portions of one unit
+        may go to several batches."""
         chosen: list[Portion] = []
         cases, left_ms, ready = 0, seconds * 1e3, self.ready[b]
-        rank = self.rank(b)
-        ranked = self._plan.rank is not None
-        while ready and (not chosen or (left_ms > 0 and cases < BATCH_MAX and not (ranked and self.rank(b) != rank))):
+        alike = self._alike(b)
+        while ready and (not chosen or (left_ms > 0 and cases < BATCH_MAX and self._alike(b) == alike)):
             chosen.append(ready.popleft())
             g, positions = chosen[-1]
             cases += len(positions)
@@ -73,6 +73,10 @@ class Backlog:
         for portion in chosen:
             self._count(b, portion, -1)
         return chosen
+
+    def _alike(self, b: int) -> tuple[int, bool]:
+        """What the cases of one batch have in common, of those that come next."""
+        return (self.rank(b), self._plan.is_timed(self.ready[b][0][0])) if self.ready[b] else (0, False)
 
     def add_prepared(self, b: int, portion: Portion) -> None:
         """Cases of a group whose unit may not be complete yet."""

@@ -86,7 +86,7 @@ class Dispatcher:
             self.progress(self)
             there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
             for b in [b for b in there if self.plan.offer(b).available][:slots]:
-                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))
+                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b), self.plan.fraction(b))
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()

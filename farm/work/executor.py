@@ -29,6 +29,11 @@ class Changes:
     come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
 
+def jobs_of(fraction: float) -> int:
+    """How many jobs of a share ``fraction`` of a device run on it at once."""
+    return int(1 / fraction + 1e-9)  # three thirds are one
+
+
 class Executor(abc.ABC):
     """Runs jobs. A stand-in is a subclass as well, so that it cannot lack a method.
 
@@ -47,7 +52,7 @@ class Executor(abc.ABC):
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         """Take a job; its handle. among: ids of the nodes that it may go to (default: all of its offer)."""
 
-    def expect(self, job: Job, offer: Offer) -> None:
+    def expect(self, job: Job, offer: Offer, fraction: float) -> None:
         """Such jobs are to come: whoever is idle may start their child."""
         return None
 

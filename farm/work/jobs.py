@@ -8,12 +8,14 @@ from typing import Any
 from farm.work import batching
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
+from farm.work.executor import jobs_of
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
 from farm.work.state import Cases, Flight, Plan, Portion, portions
 from farm.work.stock import PREPARE_FIRST, Stock
 from farm.work.supervisor import CHUNK_S
 from farm.work.supports import Supports
+from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
 
 #: Messages a second that a driver takes at most, from all slots: each costs it about a third of a millisecond.
@@ -127,7 +129,7 @@ class Jobs:
             cases=self._backlog.cases[b],
             left_s=self._backlog.left_s(b, self._accounts.case_ms(b)),
             start_s=self._accounts.start_s(b),
-            slots=pool.devices * int(1 / self._plan.fraction(b)),
+            slots=pool.devices * jobs_of(self._plan.fraction(b)),
             first=b not in self._begun,
             complete=self._stock.complete(b),
         )
@@ -142,8 +144,10 @@ class Jobs:
         flight.asked = asked
         return flight
 
-    def expected(self, b: int) -> Job:
+    def expected(self, b: int, timed: bool = False) -> Job:
         """A batch of a backend without cases: what its children serve."""
+        fraction = self._plan.fraction(b, timed)
+        shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
         return Job(
             name=self._plan.name(b),
             cache=str(self._plan.cache),
@@ -152,6 +156,7 @@ class Jobs:
             policy=self._plan.policy,
             run_id=self._plan.run_id,
             info=self._plan.offer(b).info,
+            env={FRACTION: str(fraction)} if shared else {},
         )
 
     def _deadline_s(self, b: int, chosen: list[Portion]) -> float:
@@ -164,7 +169,7 @@ class Jobs:
 
     def _batch(self, b: int, chosen: list[Portion]) -> Flight:
         self._begun.add(b)
-        cases = Cases(b, chosen)
+        cases, timed = Cases(b, chosen), any(self._plan.is_timed(g) for g, _ in chosen)
         items = []
         parcels: dict[str, Any] = {}
         for g, positions in chosen:
@@ -173,7 +178,7 @@ class Jobs:
             items.append(ToRun(self._plan.matrix.groups[g], self._stock.packs[g], tuple(positions), exported))
             parcels |= self._stock.parcels(g)
         job = replace(
-            self.expected(b),
+            self.expected(b, timed),
             name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
             run=tuple(items),
             attempts=self._accounts.attempted(cases),
@@ -182,4 +187,4 @@ class Jobs:
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._chunk_s(),
         )
-        return Flight(job, b, cases)
+        return Flight(job, b, cases, timed=timed)

@@ -6,37 +6,69 @@ import contextlib
 import queue
 import threading
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.fleet import envs
 from farm.work.child_pool import ChildPool, Closed, alike
+from farm.work.executor import Unplaced
 from farm.work.job import Job
 from farm.work.state import HERE
 from farm.work.supervisor import run_job
 from tasks import wire
+from tasks.wire import Place
+
+#: Shares are fractions such as 1/3: three of them make a whole device.
+ROUNDING = 1e-9
+
+
+@dataclass
+class Capacity:
+    """What jobs take shares of: the CPUs together, or one device. free: how much is not taken; env: what shows a child
+    this device alone."""
+
+    free: float
+    place: Place = HERE
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    job: Job
+    share: float
 
 
 class Line:
-    """Jobs that wait for lanes, by handle; and jobs that are expected, whose children an idle lane starts."""
+    """Jobs that wait for a share of a device, by handle; and jobs that are expected, whose children an idle lane starts.
 
-    def __init__(self, lanes: int, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
+    A device has as many lanes as jobs have ever run on it at once: a lane is started when a job could begin and no lane is
+    idle there.
+    """
+
+    def __init__(self, capacities: Sequence[Capacity], came: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[int, Job] = {}
-        self._expected: deque[Job] = deque()
+        self._capacities, self._came = capacities, came
+        self._waiting: dict[int, _Waiting] = {}
+        self._expected: deque[_Waiting] = deque()
         self._closed = False
-        self._lanes = [Lane(self, came) for _ in range(lanes)]
-        for lane in self._lanes:
-            lane.thread.start()
+        self._lanes: list[Lane] = []
 
-    def put(self, handle: int, job: Job) -> None:
+    def put(self, handle: int, job: Job, share: float = 1.0) -> None:
+        """Take a job; one that may go to none of the devices comes back at once, as Unplaced."""
         with self._changed:
-            self._waiting[handle] = job
+            if all(c.place in job.avoid for c in self._capacities):
+                self._came.put((handle, Unplaced("every device here is to be avoided")))
+                return
+            self._waiting[handle] = _Waiting(job, share)
+            self._grow()
             self._changed.notify_all()
 
-    def expect(self, job: Job) -> None:
+    def expect(self, job: Job, share: float = 1.0) -> None:
         """Such jobs are to come."""
         with self._changed:
-            self._expected.append(job)
+            self._expected.append(_Waiting(job, share))
+            self._grow()
             self._changed.notify_all()
 
     def withdraw(self, handle: int) -> bool:
@@ -57,13 +89,18 @@ class Line:
     def next(self, lane: Lane) -> tuple[int, Job] | None:
         """What a lane is to do: a job with its handle, or 0 and a job whose child is to be started. None: to end."""
         with self._changed:
-            lane.idle, lane.starting = True, None
+            lane.capacity.free += lane.held
+            lane.idle, lane.held, lane.starting = True, 0.0, None
+            self._grow()
+            self._changed.notify_all()  # what it held may be what another lane's job waits for
             while not self._closed:
                 if handle := self._choice(lane):
-                    lane.idle = False
-                    return handle, self._waiting.pop(handle)
+                    found = self._waiting.pop(handle)
+                    lane.idle, lane.held = False, found.share
+                    lane.capacity.free -= found.share
+                    return handle, lane.placed(found.job)
                 while self._expected:
-                    job = self._expected.popleft()
+                    job = lane.placed(self._expected.popleft().job)
                     if not any(one.has(job) for one in self._lanes):
                         lane.starting = job
                         return 0, job
@@ -74,24 +111,58 @@ class Line:
         """Handle of a job whose child the lane has, else of one whose child no idle lane has, since a start may take
         seconds; 0 if there is none."""
         others = [one for one in self._lanes if one.idle and one is not lane]
-        own = (handle for handle, job in self._waiting.items() if lane.has(job))
-        free = (handle for handle, job in self._waiting.items() if not any(one.has(job) for one in others))
+        here = {handle: w for handle, w in self._waiting.items() if _fits(w, lane.capacity)}
+        own = (handle for handle, w in here.items() if lane.has(w.job))
+        free = (h for h, w in here.items() if not any(one.has(w.job) and _fits(w, one.capacity) for one in others))
         return next(own, 0) or next(free, 0)
+
+    def _grow(self) -> None:
+        """Start the lanes that are missing: one for each job that could begin now and finds no idle lane."""
+        asked = [*self._waiting.values(), *self._expected]
+        idle = [lane.capacity for lane in self._lanes if lane.idle]
+        free = {id(c): c.free for c in self._capacities}
+        for one in asked:
+            if self._closed:
+                return
+            where = [
+                c for c in self._capacities if c.place not in one.job.avoid and free[id(c)] >= one.share - ROUNDING
+            ]
+            if not where:
+                continue
+            with_lane = [c for c in where if c in idle]
+            chosen = max(with_lane or where, key=lambda c: free[id(c)])
+            free[id(chosen)] -= one.share
+            if with_lane:
+                idle.remove(chosen)
+            else:
+                lane = Lane(self, chosen, self._came)
+                self._lanes.append(lane)
+                lane.thread.start()
+
+
+def _fits(waiting: _Waiting, capacity: Capacity) -> bool:
+    return capacity.free >= waiting.share - ROUNDING and capacity.place not in waiting.job.avoid
 
 
 class Lane:
-    """One thread and its children. idle: it waits, or starts a child of jobs like ``starting``."""
+    """One thread and its children, on one device. idle: it waits, or starts a child of jobs like ``starting``; held: the
+    share of the device that its job takes."""
 
-    def __init__(self, line: Line, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
-        self._line, self._came = line, came
+    def __init__(self, line: Line, capacity: Capacity, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
+        self._line, self._came, self.capacity = line, came, capacity
         self.children = ChildPool()
-        self.idle = True
+        self.idle, self.held = True, 0.0
         self.starting: Job | None = None
         # Children die with the thread that started them (PR_SET_PDEATHSIG), and it must not keep a process that ends.
         self.thread = threading.Thread(target=self._work, daemon=True)
 
+    def placed(self, job: Job) -> Job:
+        """A job as it runs on the lane's device."""
+        return replace(job, device=self.capacity.place.device, env={**job.env, **self.capacity.env})
+
     def has(self, job: Job) -> bool:
         """Whether a child for such jobs is there, or about to be."""
+        job = self.placed(job)
         return self.children.has(job) or (self.starting is not None and alike(self.starting, job))
 
     def _work(self) -> None:
@@ -99,7 +170,7 @@ class Lane:
             while (found := self._line.next(self)) is not None:
                 handle, job = found
                 if handle:
-                    self._came.put((handle, wire.Begun(HERE)))
+                    self._came.put((handle, wire.Begun(self.capacity.place)))
                     self._came.put((handle, self._run(handle, job)))
                 else:
                     with contextlib.suppress(envs.EnvError):  # said by the first job

@@ -1,4 +1,4 @@
-"""Executors without Ray: in children of this process, as many jobs at once as it has CPUs; or in this very process."""
+"""Executors without Ray: in children of this process, on its CPUs and devices; or in this very process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs, inventory
+from farm.fleet import detect, envs, inventory, visible
 from farm.fleet.child_process import caches
 from farm.fleet.inventory import Offer
 from farm.fleet.node import this_machine, usable_cpus
 from farm.work.child_pool import Children
-from farm.work.executor import Executor
+from farm.work.executor import Executor, jobs_of
 from farm.work.job import Job
-from farm.work.lanes import Line
+from farm.work.lanes import Capacity, Line
 from farm.work.state import HERE
 from farm.work.supervisor import run_job
 from tasks import wire
-from tasks.wire import ToRun
+from tasks.wire import Place, ToRun
 
 #: Why a backend has no part in --inline: one process cannot be several environments.
 ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
@@ -31,32 +31,44 @@ ENDING_S = 5.0
 
 
 class ChildProcesses(Executor):
-    """Each job in a child process of this one: a crash of a case is a row. As many at once as there are CPUs; one on any
-    other device, whose number is not known here. Raises Refusal where a variable that names devices cannot be read."""
+    """Each job in a child process of this one: a crash of a case is a row. As many jobs at once as there are CPUs, and on
+    the devices of this machine as many as their shares allow. Raises Refusal where a variable that names devices cannot be
+    read."""
 
     def __init__(self, cpus: int | None = None) -> None:
-        this_machine()  # a variable that cannot be read is named before a runtime finds no device by it
-        self.nodes = [inventory.this_node(cpus or usable_cpus())]
+        here = this_machine()
+        os.environ.update(here.variables)
+        self.nodes = [inventory.this_node(cpus or usable_cpus(), here)]
         self._lines: dict[str, Line] = {}  # by resource
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._next = 0
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
-        return int(self.nodes[0]["resources"][_resource(offer)])
+        resource = _resource(offer)
+        return int(self.nodes[0]["resources"][resource]) * jobs_of(fraction) if resource else 0
 
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         self._next += 1
-        self._line(offer).put(self._next, job)
+        self._line(offer).put(self._next, job, fraction)
         return self._next
 
-    def expect(self, job: Job, offer: Offer) -> None:
-        self._line(offer).expect(job)
+    def expect(self, job: Job, offer: Offer, fraction: float) -> None:
+        self._line(offer).expect(job, fraction)
 
     def _line(self, offer: Offer | None) -> Line:
         resource = _resource(offer)
         if resource not in self._lines:
-            self._lines[resource] = Line(self.slots(offer, 1.0), self._came)
+            self._lines[resource] = Line(self._capacities(offer, resource), self._came)
         return self._lines[resource]
+
+    def _capacities(self, offer: Offer | None, resource: str) -> list[Capacity]:
+        """The CPUs together, or each device by itself; one that only its runtime has found is shown to children as it is."""
+        count = int(self.nodes[0]["resources"][resource])
+        vendor = offer.device_vendor if offer and offer.resource == resource else ""
+        if detect.COUNT_LABEL + vendor not in self.nodes[0]["labels"]:
+            return [Capacity(float(count))]
+        numbers = [str(n) for n in range(count)]
+        return [Capacity(1.0, Place(HERE.node, _called(vendor, n)), visible.given(vendor, [n])) for n in numbers]
 
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         with contextlib.suppress(queue.Empty):
@@ -65,7 +77,7 @@ class ChildProcesses(Executor):
                 yield self._came.get_nowait()
 
     def cancel(self, handle: int) -> None:
-        """One that runs goes on: there is nowhere else that its cases could go."""
+        """One that runs goes on: what it still makes of a device that is not to be believed is dropped when it comes."""
         if any(line.withdraw(handle) for line in self._lines.values()):
             self._came.put((handle, None))
 
@@ -75,7 +87,13 @@ class ChildProcesses(Executor):
 
 
 def _resource(offer: Offer | None) -> str:
-    return offer.resources[HERE.node] if offer else "CPU"
+    """The resource of a backend's jobs here; "" if this machine does not have it."""
+    return offer.resources.get(HERE.node, "") if offer else "CPU"
+
+
+def _called(vendor: str, number: str) -> str:
+    """What the vendor's variable calls a device, as rows say it; its number where it has no such name."""
+    return ",".join(visible.called(vendor, [number])) or number
 
 
 class Inline(Executor):

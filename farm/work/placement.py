@@ -123,4 +123,4 @@ class Placement:
                 return None
             among, avoid = elsewhere
         avoid |= {p for scope in self.scopes(b) for p in self._health.sick.get(scope, ()) if p.node in among}
-        return Destination(self._plan.offer(b), self._plan.fraction(b), among, tuple(avoid))
+        return Destination(self._plan.offer(b), self._plan.fraction(b, flight.timed), among, tuple(avoid))

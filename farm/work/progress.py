@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -48,7 +48,7 @@ class Progress:
         self._noticed = len(run.outages.notices)
         if come := run.outages.come[self._come :]:
             self._come += len(come)
-            print_preflight(self.console, come, run.plan.offers)
+            print_preflight(self.console, come, run.plan.offers, run.plan.told)
         now = time.monotonic()
         if self.console.is_terminal:
             if self._live is None:
@@ -110,13 +110,16 @@ class Progress:
         return text if done >= cases else f"{text}, {about} {pace.duration(left_s)} left"
 
 
-def print_preflight(console: Console, offers: Iterable[Offer], known: Mapping[str, Offer]) -> None:
-    """One line for each of these offers that runs, and for each reason why others do not, or not yet; with the last of all that
+def print_preflight(
+    console: Console, offers: Iterable[Offer], known: Mapping[str, Offer], shares: Callable[[Offer], str]
+) -> None:
+    """One line for each of these offers that runs, with how it ``shares`` its devices, and for each reason why others do not, or not yet; with the last of all that
     are ``known``, how to have those whose needs can be installed."""
     width = max(map(len, known), default=0)
     alike: dict[tuple[str, str], list[Offer]] = {}
     for offer in offers:
-        alike.setdefault((offer.name if offer.available else "", offer.words), []).append(offer)
+        words = "; ".join(filter(None, (offer.words, shares(offer))))
+        alike.setdefault((offer.name if offer.available else "", words), []).append(offer)
     for (_, words), same in alike.items():
         known_yet = ("green", "available") if same[0].available else ("yellow", "unavailable")
         colour, state = ("cyan", "awaited") if same[0].awaited else known_yet

@@ -18,12 +18,11 @@ from farm.fleet import asking, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.work import monitoring
-from farm.work.executor import Changes, ClusterError, Executor, Unplaced
+from farm.work.executor import Changes, ClusterError, Executor, Unplaced, jobs_of
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
 from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.backends.base import FRACTION
 from tasks.cache import default_cache
 from tasks.wire import Place
 
@@ -109,7 +108,7 @@ class RayCluster(Executor):
         for node in self.nodes:
             if offer is None or node["id"] in offer.resources:
                 resource = offer.resources[node["id"]] if offer else "CPU"
-                total += int(node["resources"].get(resource, 0.0)) * int(1 / fraction)
+                total += int(node["resources"].get(resource, 0.0)) * jobs_of(fraction)
         return total
 
     def probe(
@@ -208,8 +207,6 @@ class RayCluster(Executor):
         self._next += 1
         names = {n["id"]: n["host"] for n in self.nodes}
         vendor = offer.device_vendor if offer else ""
-        if vendor and fraction < 1:
-            job = replace(job, env=job.env | {FRACTION: str(fraction)})
         self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
         self._load[self._next] = (resource, *nodes)
         return self._next

@@ -21,6 +21,8 @@ from farm.plan.request import Request
 from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.learned import Learned
+from farm.work.shares import Share, share_of
+from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
 from tasks.wire import Place
@@ -121,9 +123,24 @@ class Plan:
     def offer(self, b: int) -> Offer:
         return self.offers[self.matrix.backends[b].name]
 
-    def fraction(self, b: int) -> float:
-        """The share of a device that a job of the backend takes: all of one that one process at a time may open."""
-        return 1.0 if self.offer(b).info.get("exclusive") else self.config.backends[b].fraction
+    def share(self, b: int) -> Share:
+        """How much of a device a job of the backend takes, and why."""
+        return share_of(self.offer(b), self.config.backends[b].fraction, self.executor.nodes)
+
+    def fraction(self, b: int, timed: bool = False) -> float:
+        """The fraction of a device that a job of the backend takes; what is timed has it alone."""
+        return 1.0 if timed else self.share(b).fraction
+
+    def is_timed(self, g: int) -> bool:
+        """Whether the cases of a group measure time, which a neighbour on the device would change."""
+        return checks.installed(self.matrix.groups[g].check).timed
+
+    def told(self, offer: Offer) -> str:
+        """How a backend shares its devices, for people; "" of one that takes CPUs."""
+        b = [spec.name for spec in self.backends].index(offer.name)
+        if not offer.available or offer.resource == "CPU":
+            return ""
+        return self.share(b).told(sum(offer.devices.values()))
 
     def case_ms(self, g: int, b: int) -> float | None:
         """Milliseconds that a case of a cell took in an earlier run; None where none tells."""
@@ -166,7 +183,7 @@ class Flight:
 
     pool, load: which slots it takes, and how much of a device; among: ids of the nodes it may go to; place: where it
     runs; moved: it was called back, and its cases count no loss; gone: why its backend's device is not there any more;
-    asked: of a second opinion, what became of its cases, by number, on the device in question.
+    asked: of a second opinion, what became of its cases, by number, on the device in question; timed: it measures time, and has the device alone.
     """
 
     job: Job
@@ -186,6 +203,7 @@ class Flight:
     moved: bool = False
     gone: str = ""
     asked: list[Doubt] = field(default_factory=list)
+    timed: bool = False
 
     @property
     def left(self) -> list[int]:

@@ -43,6 +43,8 @@ TF32_OPS = (
 )
 
 
+#: Why a backend that chooses kernels by stopwatch has its device alone.
+TIMES_KERNELS = "it chooses kernels by timing them, which a neighbour would disturb"
 #: Options by which other programs are told the number of a device.
 _ONE_OF_SEVERAL = ("device", "device_id", "device_index", "gpu", "index", "ordinal")
 #: Variable of a child that shares its device with others: how much of it is its own.
@@ -63,7 +65,7 @@ class Backend:
 
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
-    samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; devices: those it
+    samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; alone: why a job of it must have the device to itself ("": it need not); devices: those it
     knows by name, for lists (closed: there are no others); called: other names that people give them → theirs; takes: names of
     its options, another one is a ValueError (None: not checked here).
 
@@ -89,6 +91,7 @@ class Backend:
     #: `build` and never run.
     checks: tuple[str, ...] = (FORWARD,)
     resource: str = "CPU"
+    alone: str = ""
     packages: tuple[str, ...] = ()
     python: str = ""
     emulated: bool = False
@@ -193,6 +196,7 @@ class Backend:
                 runtime_version=info.runtime_version + brought,
                 device=f"{said}, {architecture}",
                 driver_version=driver,
+                memory=cuda_driver.memory(library, self.ordinals[0]),
             )
             self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
         return info

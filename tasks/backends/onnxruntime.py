@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, TF32_OPS, TIMES_KERNELS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
 from tasks.backends.shared import cuda_driver, ort_lines, ort_shapes, ort_timings
 from tasks.backends.shared.eager import eager_torch
@@ -140,6 +140,7 @@ class OnnxRuntime(Backend):
         self.vendor = str(options.get("vendor", self.vendor))
         self.device_vendor = str(options.get("device_vendor", self.device_vendor))
         self.resource = str(options.get("resource", self.resource))
+        self.alone = TIMES_KERNELS if device == "tensorrt" else ""
         self._provider = known.provider
         self._devices: list[Any] = []
         self._found = False

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import TF32_OPS, TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_lines, tensorrt_network
 from tasks.backends.shared.few_lines import FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
@@ -82,6 +82,7 @@ class TensorRt(Backend):
     vendor = "NVIDIA"
     device_vendor = "nvidia"
     resource = "GPU"
+    alone = TIMES_KERNELS
     forms = ("onnx",)
     takes = _OPTIONS
     devices: tuple[str, ...] = ("cuda",)

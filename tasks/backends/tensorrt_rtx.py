@@ -22,6 +22,7 @@ class TensorRtRtx(TensorRt):
     options: those of TensorRT. It has strongly typed networks alone.
     """
 
+    alone = ""  # it times none
     packages = ("tensorrt-rtx==1.7.1.116", ONNX)
     module, title = "tensorrt_rtx", "TensorRT-RTX"
     devices = ("cuda", "aot")

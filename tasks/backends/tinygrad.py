@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks import vendors
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts, cuda_driver
 from tasks.backends.shared.few_lines import FewLines, in_onnx
@@ -115,6 +115,7 @@ class Tinygrad(Backend):
             self.packages = (*self.packages, *more)
         if kind in ("cuda", "nv"):
             self.packages = (*self.packages, *_NVRTC)
+        self.alone = TIMES_KERNELS if self.device_vendor and self.number("beam", 0) else ""
         self._target = device.upper().replace(".", ":")
         if kind in ("cl", "webgpu") and "." not in device and (number := vendors.device_number()):
             self._target += f":{number}"  # it sees all of a node's

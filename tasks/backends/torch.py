@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
+from tasks.backends.base import FRACTION, TF32_OPS, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
-from tasks.backends.shared.torch_devices import FELL_BACK, device, synchronize
+from tasks.backends.shared.torch_devices import FELL_BACK, device, memory, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.variables import threads
@@ -66,6 +66,7 @@ class TorchEager(Backend):
         )
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
+        self.alone = TIMES_KERNELS if self.modes.convolution == "benchmark" else ""
         self.toolkit = self.known.toolkit
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
@@ -120,6 +121,7 @@ class TorchEager(Backend):
             precision,
             TF32_OPS if precision else (),
             self.flushes,
+            memory=0 if self.target == "cpu" else memory(self.target),
         )
 
     def _accelerator(self) -> str:

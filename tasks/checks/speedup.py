@@ -50,6 +50,7 @@ class Speedup(Check):
         "speedup over eager torch (or the runtime's lowest level), with an interval and a null arm; right on inputs that "
         "change from run to run"
     )
+    timed = True
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def build(self, backend: Backend, form: Form) -> Program:

@@ -189,6 +189,7 @@ class RuntimeInfo:
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
     flushes: tuple[str, ...] = ()  # `Flushes.results`, where it is measured at the start
+    memory: int = 0  # bytes of the device's memory, where the driver or the runtime tells
     unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:

@@ -153,6 +153,21 @@ def test_what_is_not_done_when_the_time_is_up_is_left_out(
     assert runs(results)[0] == 10
 
 
+@pytest.mark.parametrize("backends", ["torch-cpu, torch-npu", "torch-cpu, torch-cuda, ort-cuda"])
+@pytest.mark.parametrize("how", ["--dry-run", "--budget=20s", ""])
+def test_the_second_day_is_as_the_first(
+    how: str, backends: str, tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("torch-cpu, torch-npu", backends))
+    arguments = [str(tmp_path / "c.yaml"), "--no-ray", "--cpus", "1", "--results", str(results)]
+    assert main([*arguments, "--ops", "abs"]) == OK  # yesterday, with a device that is not here
+    capsys.readouterr()
+    assert main([*arguments, *filter(None, [how])]) == OK
+    said = capsys.readouterr()
+    assert "error" not in said.err and ("unavailable" in said.out)
+    assert len(lake.run_ids(results)) == (1 if how == "--dry-run" else 2)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("90s", 90), ("90", 90), ("1h30m", 5400)])
 def test_a_time_is_hours_minutes_and_seconds(text: str, seconds: int) -> None:
     from farm.commands.run import _seconds

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,11 @@ from farm.plan.request import How
 from farm.work import choice, lanes, launch, ledger, local, supervisor
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
-from farm.work.lanes import Line
+from farm.work.lanes import Capacity, Line
 from farm.work.launch import Run, ready
 from tasks.backends import BackendSpec
 from tasks.model import Group
+from tasks.wire import Place
 from tests.conftest import launch as farm_run
 
 OPS, SAMPLES = 4, 3
@@ -169,7 +173,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(lanes, "run_job", run)
         came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        made.append(Line(2, came))
+        made.append(Line([Capacity(2.0)], came))
         return made[-1], came, children
 
     yield make
@@ -221,8 +225,79 @@ def test_a_job_that_raises_ends_with_it(line: Any) -> None:
 
 def test_a_job_that_waits_can_be_called_back() -> None:
     executor = local.ChildProcesses(1)
-    executor._lines["CPU"] = Line(0, executor._came)
+    executor._lines["CPU"] = Line([Capacity(0.0)], executor._came)
     handle = executor.submit(job("a"), None, 1.0)
     executor.cancel(handle)
     assert list(executor.poll(1.0)) == [(handle, None)]
     executor.close()
+
+
+# --- devices and their shares ---------------------------------------------------------------------------------------------
+
+
+def drained(came: Any) -> list[tuple[int, Any]]:
+    """What has come so far."""
+    found = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            found.append(came.get_nowait())
+    return found
+
+
+@pytest.mark.parametrize(("share", "most"), [(1.0, 2), (0.5, 4), (1 / 3, 6)])
+def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
+    monkeypatch: pytest.MonkeyPatch, share: float, most: int
+) -> None:
+    gate, running = threading.Event(), list[str]()
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        running.append(job.device)
+        gate.wait(30)
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = Line([Capacity(1.0, Place("local", n), {"VISIBLE": n}) for n in "01"], came)
+    try:
+        for handle in range(1, 9):
+            made.put(handle, job(f"job {handle}"), share)
+        end = time.monotonic() + 30
+        while len(running) < most:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert sorted(running) == sorted("01" * (most // 2))
+        gate.set()
+        until_idle(made)
+        assert sorted(handle for handle, message in drained(came) if message is None) == list(range(1, 9))
+        assert all(abs(c.free - 1.0) < 1e-6 for c in made._capacities)
+    finally:
+        gate.set()
+        made.close(5)
+
+
+def test_a_device_that_is_to_be_avoided_is_given_no_job_and_a_job_without_a_device_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        seen.append(job.device)
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    first, second = Place("local", "0"), Place("local", "1")
+    made = Line([Capacity(1.0, first), Capacity(1.0, second)], came)
+    try:
+        for handle in range(1, 5):
+            made.put(handle, replace(job("a"), avoid=(first,)))
+        until_idle(made)
+        assert seen == ["1"] * 4
+        made.put(5, replace(job("a"), avoid=(first, second)))
+        last = [message for handle, message in drained(came) if handle == 5]
+        assert [type(message).__name__ for message in last] == ["Unplaced"]
+    finally:
+        made.close(5)

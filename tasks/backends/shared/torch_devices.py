@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.packages import index, torch_build
@@ -162,6 +164,18 @@ DEVICES: dict[str, TorchDevice] = {
 def device(name: str) -> TorchDevice:
     """What is known of a device type; a PrivateUse1 device of another plugin needs nothing but torch."""
     return DEVICES.get(name, TorchDevice(variables=(_ALONE,) if name not in DEVICES else ()))
+
+
+def memory(target: str) -> int:
+    """Bytes of memory of the device that torch calls ``target``; 0 where torch does not tell."""
+    import torch
+
+    module: Any = getattr(torch, target, None)
+    with contextlib.suppress(Exception):  # each plugin fails in its own way
+        if target == "mps":
+            return int(module.recommended_max_memory())
+        return int(module.get_device_properties(0).total_memory)
+    return 0
 
 
 def synchronize(target: str) -> None:
