@@ -108,7 +108,9 @@ def limited(plan: Plan) -> Plan:
             whole=matrix,
             rank=choice.rank(order, len(plan.backends)),
         )
-    longest_s = np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) / 1e3
+    longest_s = (
+        np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) + np.nan_to_num(known.prepare_ms)
+    ) / 1e3
     order = np.argsort(-np.floor(np.log2(np.maximum(longest_s / LONG_S, 0.5))), kind="stable").tolist()
     return replace(plan, matrix=matrix.ordered(order), learned=known.of(order))
 

@@ -45,16 +45,17 @@ class Jobs:
         # The CPUs also prepare and export. Preparing has half of the slots, so that judged numbers come early; the rest
         # if nothing else is ready.
         many = pool.devices >= MANY
-        half = preparing >= (pool.devices // MANY_PREPARE if many else pool.devices) or self._plenty(pool)
+        slots = pool.devices // MANY_PREPARE if many else pool.devices
+        half = preparing >= slots or self._plenty(pool)
         if not self._begun:
-            return self._first(pool, half)
+            return self._first(pool, half, slots)
         most = MANY_GROUPS if many else 0
-        flight = None if half else self._preparing(most)
+        flight = None if half else self._preparing(slots, most)
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
-        flight = flight or self._batch_for(pool, joint=False) or self._exporting()
+        flight = flight or self._batch_for(pool, joint=False) or self._exporting(pool.devices)
         flight = flight or self._batch_for(pool)
         if flight is None and not (many and half):
-            flight = self._preparing(most)
+            flight = self._preparing(slots, most)
         return flight or self._batch_for(pool, small=True)
 
     def _plenty(self, pool: Pool) -> bool:
@@ -64,23 +65,23 @@ class Jobs:
         left_s = sum(self._backlog.left_s(b, self._accounts.case_ms(b)) for b in pool.backends if self._may(b))
         return left_s > 2 * batching.BATCH_S * pool.devices
 
-    def _first(self, pool: Pool, half: bool) -> Flight | None:
+    def _first(self, pool: Pool, half: bool, slots: int) -> Flight | None:
         """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short, and
         a slot is kept free for them once ``half`` of the slots prepare."""
         if half:
             return None
-        flight = self._batch_for(pool, small=True, joint=False) or self._preparing(PREPARE_FIRST)
-        return flight or self._exporting() or self._batch_for(pool) or self._batch_for(pool, small=True)
+        flight = self._batch_for(pool, small=True, joint=False) or self._preparing(slots, PREPARE_FIRST)
+        return flight or self._exporting(pool.devices) or self._batch_for(pool) or self._batch_for(pool, small=True)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def _preparing(self, most: int = 0) -> Flight | None:
-        groups = self._stock.take("prepare", most)
+    def _preparing(self, slots: int, most: int = 0) -> Flight | None:
+        groups = self._stock.take("prepare", slots, most)
         items = tuple(ToPrepare(self._plan.matrix.groups[g]) for g in groups)
         return self._of_groups("prepare", groups, prepare=items) if groups else None
 
-    def _exporting(self) -> Flight | None:
-        groups = self._stock.take("export")
+    def _exporting(self, slots: int) -> Flight | None:
+        groups = self._stock.take("export", slots)
         items = []
         parcels: dict[str, Any] = {}
         for g in groups:

@@ -30,7 +30,8 @@ class Learned:
     ms: milliseconds of a case, NaN where nobody has run the cell; finding: below 0 where nothing failed, else a number that
     cells of one op and backend that failed in the same way share; weak: no pass of it was any evidence, or it was
     imprecise; unasked: the backend did not take it; version: a number of the runtime's version, below 0 for none; versions:
-    what these numbers mean; runs: ids of those that this is from, the newest first. start_s: seconds that a process of each
+    what these numbers mean; runs: ids of those that this is from, the newest first. prepare_ms: what making the samples of each
+    group took when it was first made, [groups], NaN where no run tells. start_s: seconds that a process of each
     backend took to start, [backends], NaN where no run tells.
     """
 
@@ -40,6 +41,7 @@ class Learned:
     unasked: np.ndarray
     version: np.ndarray
     start_s: np.ndarray
+    prepare_ms: np.ndarray
     versions: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
 
@@ -47,11 +49,11 @@ class Learned:
     def nothing(cls, shape: tuple[int, ...]) -> Learned:
         no, none = np.zeros(shape, bool), np.full(shape, -1, np.int32)
         ms, start_s = np.full(shape, np.nan, np.float32), np.full(shape[1:], np.nan)
-        return cls(ms, none, no, no.copy(), none.copy(), start_s)
+        return cls(ms, none, no, no.copy(), none.copy(), start_s, np.full(shape[:1], np.nan))
 
     def of(self, order: list[int]) -> Learned:
         """Of a matrix with its groups in this order."""
-        arrays = {k: getattr(self, k)[order] for k in ("ms", "finding", "weak", "unasked", "version")}
+        arrays = {k: getattr(self, k)[order] for k in ("ms", "finding", "weak", "unasked", "version", "prepare_ms")}
         return replace(self, **arrays)
 
     def filled(self, matrix: Matrix, guess_ms: Sequence[float]) -> np.ndarray:
@@ -93,8 +95,9 @@ def learned(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
                 "imprecise_max",
                 "gap_min",
                 "version_max",
+                "prepare_ms_sum",
             )
-            for *group, name, ms, n, failure, weak, imprecise, gap, version in zip(
+            for *group, name, ms, n, failure, weak, imprecise, gap, version, prepare_ms in zip(
                 *(lines[c].to_pylist() for c in (*GROUP, *columns)), strict=True
             ):
                 g, b = numbers.get(tuple(group)), column.get(name)
@@ -105,6 +108,7 @@ def learned(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
                 if failure:
                     known.finding[g, b] = failures.setdefault(failure, len(failures))
                 known.weak[g, b], known.unasked[g, b] = weak or imprecise, gap
+                known.prepare_ms[g] = np.fmax(known.prepare_ms[g], prepare_ms)
                 if version:
                     known.version[g, b] = versions.setdefault(version, len(versions))
             if found > before:
@@ -124,7 +128,7 @@ def _starts(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray)
 
 def cells(lake: Lake, run_id: str) -> pa.Table:
     """A line for each cell of a run: what its cases took (ms: with what a case takes beside), and how they went. Raises LakeError."""
-    columns = ["build_ms", "run_ms", "status", "kind", "weak", "runtime_version"]
+    columns = ["prepare_ms", "build_ms", "run_ms", "status", "kind", "weak", "runtime_version"]
     rows = lakes.read_table(lake, run_id, [*lakes.KEY, *GROUP, *columns])
     status = rows["status"]
     failed = pc.is_in(status, pa.array(names(FAILED)))
@@ -133,6 +137,7 @@ def cells(lake: Lake, run_id: str) -> pa.Table:
     gap = pc.is_in(status, pa.array(names([Status.UNSUPPORTED, Status.FALLBACK, Status.VACUOUS])))
     how_went = {
         "ms": ms,
+        "prepare_ms": pc.fill_null(rows["prepare_ms"], 0.0),
         "failure": pc.if_else(failed, how, ""),
         "weak": pc.fill_null(rows["weak"], False),
         "imprecise": pc.equal(status, Status.IMPRECISE.value),
@@ -141,4 +146,8 @@ def cells(lake: Lake, run_id: str) -> pa.Table:
     }
     told = {name: pc.fill_null(rows[name], "") for name in (*GROUP, "backend")}
     asked = [("ms", "sum"), ("ms", "count"), ("weak", "min"), ("imprecise", "max"), ("gap", "min")]
-    return pa.table(told | how_went).group_by(list(told)).aggregate([*asked, ("failure", "max"), ("version", "max")])
+    return (
+        pa.table(told | how_went)
+        .group_by(list(told))
+        .aggregate([*asked, ("failure", "max"), ("version", "max"), ("prepare_ms", "sum")])
+    )

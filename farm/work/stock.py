@@ -51,13 +51,17 @@ class Stock:
 
     # --- what is to be made ---------------------------------------------------------------------------------------
 
-    def take(self, kind: str, most: int = 0) -> list[int]:
-        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, at most ``most``."""
+    def take(self, kind: str, slots: int, most: int = 0) -> list[int]:
+        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, at most ``most``, and no
+        more than half of what each of the ``slots`` that take such jobs has left to do: else one is still at it when all
+        others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987)."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
-        sized = max(1, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
-        sized = sized if kind == "prepare" else EXPORT_GROUPS
-        return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most or sized, sized))]
+        queue = self.queues[kind]
+        sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)) if kind == "prepare" else EXPORT_GROUPS
+        sized = max(min(sized, most or sized), 1)
+        share = -(-len(queue) // (2 * slots)) if slots > 1 else len(queue)
+        return [queue.popleft() for _ in range(min(len(queue), sized, share))]
 
     def without(self, b: int) -> list[int]:
         """A backend has no part in the run: the groups that need not be prepared any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,7 +156,7 @@ def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
     stock, clock = Stock(done.plan, [True], {}), SimpleNamespace(s=0.0)
     monkeypatch.setattr("farm.work.stock.time", SimpleNamespace(monotonic=lambda: clock.s))
-    assert len(stock.take("prepare")) == 10  # all: nobody has prepared any
+    assert len(stock.take("prepare", 1)) == 10  # all: nobody has prepared any
 
     def came(seconds: float, number: int, flight: Flight) -> None:
         clock.s = seconds
@@ -168,9 +168,24 @@ def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_
     came(5.0, 0, slow)
     came(5.001, 1, slow)
     came(25.0, 2, slow)  # ten seconds each: the next job has one, though this one has not ended
-    assert len(stock.take("prepare")) == 1
+    assert len(stock.take("prepare", 1)) == 1
     came(25.1, 0, Flight(SimpleNamespace(prepare=True), groups=[10], began=25.0))  # type: ignore[arg-type]
-    assert len(stock.take("prepare")) == 9  # one that took a tenth of a second tells as well
+    assert len(stock.take("prepare", 1)) == 9  # one that took a tenth of a second tells as well
+
+
+def test_jobs_get_smaller_towards_the_end_so_that_all_slots_end_together(run: Run) -> None:
+    done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
+    stock = Stock(done.plan, [True], {})
+    stock.queues["prepare"] = deque(range(1000))
+    stock.group_ms = 1.0  # 4000 would fit one job
+    sizes, free, took_ms = [], [0.0] * 16, [100.0 if g >= 900 else 1.0 for g in range(1000)]  # the last ones are slow
+    while stock.queues["prepare"]:
+        groups = stock.take("prepare", 16)
+        sizes.append(len(groups))
+        first = free.index(min(free))
+        free[first] += sum(took_ms[g] for g in groups)
+    assert sizes[0] == 32 and sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
+    assert max(free) < 1.2 * sum(took_ms) / 16
 
 
 HERE = {"device": "d", "resource": "CPU"}
