@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from farm.fleet.health import CaseRef
-from farm.work.batching import BATCH_MAX
 from farm.work.state import Doubt, Plan, Portion, portions
 
 
@@ -44,6 +43,10 @@ class Backlog:
             self._known[b] += cases
             self._known_ms[b] += cases * ms
 
+    def timed(self, b: int) -> int:
+        """How many of the cases that can be run now an earlier run has timed."""
+        return self._known[b]
+
     def rank(self, b: int) -> int:
         """Of what comes next."""
         return self._plan.rank_of(self.ready[b][0][0], b) if self.ready[b] else 0
@@ -56,13 +59,13 @@ class Backlog:
         """Seconds of work that can be done now; usual_ms: of a case that no earlier run has timed."""
         return (self._known_ms[b] + (self.cases[b] - self._known[b]) * usual_ms) / 1e3
 
-    def take(self, b: int, seconds: float, usual_ms: float, torn: bool) -> list[Portion]:
-        """Portions for a batch of about so much work, at least one, of what is timed or of what is not. torn: portions of one unit
+    def take(self, b: int, seconds: float, usual_ms: float, most: int, torn: bool) -> list[Portion]:
+        """Portions for a batch of about so much work and at most so many cases, at least one portion, of what is timed or of what is not. torn: portions of one unit
         may go to several batches."""
         chosen: list[Portion] = []
         cases, left_ms, ready = 0, seconds * 1e3, self.ready[b]
         alike = self._alike(b)
-        while ready and (not chosen or (left_ms > 0 and cases < BATCH_MAX and self._alike(b) == alike)):
+        while ready and (not chosen or (left_ms > 0 and cases < most and self._alike(b) == alike)):
             chosen.append(ready.popleft())
             g, positions = chosen[-1]
             cases += len(positions)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 #: Work of one batch: aimed at, at least, and at most (seconds; cases).
 BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 10_000
+#: Cases of a batch of a backend of which nobody has timed so many yet: of one that compiles a case takes seconds, not the
+#: milliseconds that are guessed, and one slot would have them all.
+UNTIMED = 8
 #: Tasks a second that a driver hands out at most: each costs it two or three milliseconds, Ray's part with it. Where slots are
 #: very many the least batch grows with them.
 TASKS = 250.0
@@ -25,6 +28,11 @@ class Demand:
     slots: int
     first: bool
     complete: bool
+
+
+def most_cases(cases: int, slots: int, timed: int) -> int:
+    """Most cases of a batch of a backend that has so many to run. timed: of how many it is known what they take."""
+    return BATCH_MAX if timed >= UNTIMED else max(UNTIMED, -(-cases // (2 * max(slots, 1))))
 
 
 def order(left_s: Mapping[int, float], complete: bool) -> list[int]:

@@ -110,7 +110,9 @@ class Jobs:
         demands = {b: self._demand(b, pool) for b in pool.backends if self._backlog.has(b) and self._may(b)}
         left_s = {b: demand.left_s for b, demand in demands.items()}
         order = batching.order(left_s, not self._stock.left["prepare"] and not self._stock.left["export"])
-        for b in sorted(order, key=self._backlog.place) if self._plan.rank is not None else order:
+        # Each backend has its first numbers, and is timed, before any has its second batch.
+        order = sorted(order, key=self._backlog.place if self._plan.rank is not None else self._begun.__contains__)
+        for b in order:
             compiles = self._plan.offer(b).joint
             if compiles and not joint:
                 continue
@@ -119,7 +121,10 @@ class Jobs:
             if self._backlog.isolated[b]:
                 return self._batch(b, portions(self._backlog.isolated[b].popleft()))
             if worth_s := batching.size(demands[b], sum(left_s.values()), small):
-                return self._batch(b, self._backlog.take(b, worth_s, self._accounts.case_ms(b), torn=not compiles))
+                timed = self._accounts.count(b).done + self._backlog.timed(b)
+                most = batching.most_cases(demands[b].cases, demands[b].slots, timed)
+                usual_ms = self._accounts.case_ms(b)
+                return self._batch(b, self._backlog.take(b, worth_s, usual_ms, most, torn=not compiles))
         return None
 
     def _may(self, b: int) -> bool:

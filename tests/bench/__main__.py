@@ -12,6 +12,7 @@ from typing import Any
 from tasks.catalogs.models.architectures import ARCHITECTURES
 from tests.bench import (
     device,
+    devices,
     engine,
     evidence,
     faults,
@@ -95,6 +96,16 @@ BENCHES = {
         engine.overhead,
         {"ops": 200, "samples": 20, "times": 3},
         {"ops": 5, "samples": 4, "times": 1, "how": "--no-ray"},
+    ),
+    "cards": Bench(
+        devices.cards,
+        {"cards": 8, "ops": 400, "samples": 20, "case_ms": 5},
+        {"cards": 2, "ops": 8, "samples": 4, "case_ms": 5},
+    ),
+    "compilers": Bench(
+        devices.compilers,
+        {"backends": 12, "ops": 20, "samples": 2, "case_ms": 5, "compile_ms": 2000, "cpus": 16},
+        {"backends": 2, "ops": 2, "samples": 2, "case_ms": 5, "compile_ms": 50, "cpus": 2},
     ),
     "torch": Bench(preparing.torch_matrix, {"times": 3, "every": 1}, {"times": 1, "every": 200}),
     "noise": Bench(preparing.noise, {"draws": (1, 2, 4, 8, 16), "every": 1}, {"draws": (1, 2), "every": 200}),

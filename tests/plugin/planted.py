@@ -357,7 +357,7 @@ class Nothing(Null):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Options beside those of Null: lost_after, cases of all processes after which it makes the
+    Options beside those of Null: compile_ms, milliseconds that building a case takes; memory_gib, of the device (default: not told); lost_after, cases of all processes after which it makes the
     file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
     after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one to what it
     computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes then; spoils, the number that
@@ -390,7 +390,7 @@ class FakeGpu(Null):
     def probe(self) -> RuntimeInfo:
         if self.lost():
             raise Unavailable("planted: the device has fallen off the bus")
-        return RuntimeInfo("fake 1", f"Fake {self.device}")
+        return RuntimeInfo("fake 1", f"Fake {self.device}", memory=int(self.options.get("memory_gib", 0)) << 30)
 
     def is_sticky(self, error: BaseException) -> bool:
         return "unspecified launch failure" in str(error)
@@ -422,6 +422,7 @@ class FakeGpu(Null):
             self.bad |= form.arrays[0].flat[0] == self.options.get("spoils")
             return [x + 1 for x in form.arrays] if wrong else form.arrays
 
+        time.sleep(float(self.options.get("compile_ms", 0)) / 1e3)
         return Program(run, placement=f"visible {self.given}")
 
 
