@@ -76,13 +76,14 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
     assert alone.returncode == 1 and "507015 in aten::gelu" in alone.stdout, alone.stdout + alone.stderr
 
 
+@pytest.mark.parametrize("how", ["--ray", "--no-ray"])
 def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
-    machine: dict[str, str], tmp_path: Path, results: Path
+    how: str, machine: dict[str, str], tmp_path: Path, results: Path
 ) -> None:
-    """On a node of Ray's: the other device runs what the first had left."""
+    """The other device runs what the first had left."""
     ops = "add mul exp log sqrt tanh relu sigmoid silu sum mean max min softmax where clamp cat gather".split()
     file = config(tmp_path / "c.yaml", 2, *ops)
-    done = launch(file, "--ray", "--results", results, FARM_DEVICES_LOSE="60", **machine)
+    done = launch(file, how, "--results", results, FARM_DEVICES_LOSE="60", **machine)
     (lost,) = Path(machine["FARM_DEVICES"]).glob("lost-*")
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["device_ids"]) <= {"0", "1"}

@@ -1,0 +1,77 @@
+"""How many jobs share a device, by its memory and the CPUs; who has it alone, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from farm.fleet.inventory import Offer
+from farm.work.shares import share_of
+from farm.work.state import HERE
+from tasks.backends import BackendSpec
+from tasks.checks import get
+
+
+def offer(devices: int = 1, resource: str = "GPU", **info: Any) -> Offer:
+    where = {HERE.node: devices}
+    return Offer("torch-cuda", "NVIDIA", "nvidia", resource, [], False, True, devices=where, info=info)
+
+
+def node(cpus: int) -> dict[str, Any]:
+    return {"id": HERE.node, "host": "here", "resources": {"CPU": float(cpus)}, "labels": {}}
+
+
+@pytest.mark.parametrize(
+    ("gib", "devices", "cpus", "jobs"),
+    [(141, 1, 16, 16), (24, 1, 16, 6), (141, 8, 16, 2), (141, 8, 4, 1), (80, 8, 128, 16), (3, 1, 16, 1)],
+)
+def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: int, cpus: int, jobs: int) -> None:
+    share = share_of(offer(devices, memory=gib << 30), None, [node(cpus)])
+    assert share.fraction == pytest.approx(1 / jobs)
+    assert share.told(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
+
+
+@pytest.mark.parametrize(
+    ("info", "asked", "fraction", "why"),
+    [
+        ({"memory": 141 << 30, "exclusive": True}, 0.25, 1.0, "only one process"),
+        ({"memory": 141 << 30, "alone": "it times"}, None, 1.0, "it times"),
+        ({"memory": 141 << 30, "alone": "it times"}, 0.5, 0.5, ""),  # who says so has a reason
+        ({}, None, 1.0, "set fraction"),
+        ({}, 0.25, 0.25, ""),
+        ({"memory": 16 << 30}, 0.25, 0.25, ""),
+        ({"memory": 16 << 30}, 0.01, 0.25, "leaves a job 0.16 of its 16 GiB"),
+    ],
+)
+def test_who_has_a_device_alone_and_a_fraction_that_does_not_fit(
+    info: dict[str, Any], asked: float | None, fraction: float, why: str
+) -> None:
+    share = share_of(offer(**info), asked, [node(16)])
+    assert share.fraction == fraction
+    assert why in share.why and bool(why) == bool(share.why)
+
+
+def test_cpus_are_taken_whole() -> None:
+    assert share_of(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "alone"),
+    [
+        ("tensorrt-cuda", {}, True),
+        ("ort-tensorrt", {}, True),
+        ("ort-tensorrt-rtx", {}, False),
+        ("tensorrtrtx-cuda", {}, False),
+        ("torch-cuda", {}, False),
+        ("torch-cuda", {"convolution": "benchmark"}, True),
+        ("tinygrad-cuda", {}, False),
+        ("tinygrad-cuda", {"beam": 2}, True),
+    ],
+)
+def test_what_chooses_kernels_by_timing_has_the_device_alone(name: str, options: dict[str, Any], alone: bool) -> None:
+    assert bool(BackendSpec.parse(name, options=options).create().alone) == alone
+
+
+def test_the_check_that_measures_time_has_the_device_alone() -> None:
+    assert get("speedup").timed and not get("forward").timed
