@@ -34,6 +34,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are Linux's")
 TELL = ("planted_forked:tell",)
 START_S = 120.0
+LIMITS = Limits()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +50,7 @@ def begun() -> Iterator[Callable[..., ChildProcess]]:
     """Starts children, forked ones unless told otherwise, and ends them."""
     children = []
 
-    def begin(imports: tuple[str, ...] | None = TELL, limits: Limits = Limits(), **env: str) -> ChildProcess:
+    def begin(imports: tuple[str, ...] | None = TELL, limits: Limits = LIMITS, **env: str) -> ChildProcess:
         children.append(ChildProcess(sys.executable, limits, env, imports))
         return children[-1]
 
