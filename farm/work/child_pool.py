@@ -94,7 +94,7 @@ class ChildPool:
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
-        child, answer = ChildProcess.asked(python, job.limits, env, hello, deadline_s, _imports(job))
+        child, answer = ChildProcess.asked(python, job.limits, env, hello, deadline_s, imports_of(job))
         if isinstance(answer, Death):
             self._end(child)
             return answer
@@ -190,10 +190,10 @@ def _key(job: Job) -> tuple[Any, ...]:
     )
 
 
-def _imports(job: Job) -> tuple[str, ...] | None:
+def imports_of(job: Job) -> tuple[str, ...] | None:
     """What a child for a job may be forked with: what it would import itself, for its backend and for groups that are not in the
     cache. None where it is to be started plainly."""
-    wanted = () if job.backend is None else fork_server.imports_of(job.backend)
+    wanted = job.imports if job.backend is None else fork_server.imports_of(job.backend)
     if wanted is None or (job.backend is not None and "torch" not in wanted):
         return wanted
     items: tuple[ToPrepare | ToExport | ToRun, ...] = job.prepare or job.export or job.run

@@ -249,7 +249,7 @@ def test_what_a_forked_process_prepares_is_what_any_other_does(cache: Path, tmp_
 
 def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path) -> None:
     def imports(cache: Path = tmp_path, **more: Any) -> tuple[str, ...] | None:
-        return child_pool._imports(Job(name="", cache=str(cache), limits=Limits(), env={}, **more))
+        return child_pool.imports_of(Job(name="", cache=str(cache), limits=Limits(), env={}, **more))
 
     of_torch, critical = Group("torch:abs", "", "float32", 1), Group("critical:softmax", "", "float32", 1)
     assert imports(prepare=(wire.ToPrepare(of_torch), wire.ToPrepare(critical))) == TorchOpInfo.imports
