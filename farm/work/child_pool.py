@@ -11,6 +11,7 @@ from farm.fleet import detect, envs, fork_server, visible
 from farm.fleet.child_process import ChildProcess, Death, caches
 from farm.work.job import Job
 from tasks import catalogs, wire
+from tasks.catalogs.base import Catalog
 from tasks.prepare import cases, forms
 from tasks.vendors import VISIBLE
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -208,6 +209,8 @@ def imports_of(job: Job) -> tuple[str, ...] | None:
 
 def _is_made(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
     """Whether an item is in the cache already: nothing is imported for it."""
+    if type(catalogs.get(item.group.catalog)).group_version is not Catalog.group_version:
+        return False  # the user's own modules say which version it is, and are imported in children alone
     if isinstance(item, ToPrepare):
         return cases.is_prepared(item.group, cache, {x.position: x.failure for x in item.bad})
     if isinstance(item, ToExport):
