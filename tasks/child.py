@@ -252,18 +252,24 @@ class Child:
         return self._searcher.begin()
 
 
-def main() -> None:
-    """Entry point; see the module's docstring for the arguments."""
-    read_fd, write_fd, page_fd, owner = map(int, sys.argv[1:5])
+def end_with(owner: int) -> None:
+    """End this process with the one that started it, however that ends: an orphan would hold the device."""
     if sys.platform == "linux":
-        # Die with the supervisor, however it ends: an orphan would hold the device.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != owner:  # it ended before that; in a container the owner itself may be process 1
             os._exit(1)
+
+
+def settle() -> None:
+    """What holds for a process of the farm's for as long as it lives; done before a runtime is imported."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     heap.keep()
     warnings.simplefilter("ignore")
+
+
+def serve(read_fd: int, write_fd: int, page_fd: int) -> None:
+    """Do the commands that come, to the last; the process ends with them."""
     page = Page(page_fd)
 
     def send(message: Any) -> None:
@@ -280,6 +286,14 @@ def main() -> None:
                 break
     # Leave without the runtimes' exit handlers: they have nothing to save and some hang.
     os._exit(0)
+
+
+def main() -> None:
+    """Entry point; see the module's docstring for the arguments."""
+    read_fd, write_fd, page_fd, owner = map(int, sys.argv[1:5])
+    end_with(owner)
+    settle()
+    serve(read_fd, write_fd, page_fd)
 
 
 if __name__ == "__main__":

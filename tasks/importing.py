@@ -1,10 +1,11 @@
-"""Imports without the collector of garbage: they make hundreds of thousands of objects, and none of them is any."""
+"""Imports by name, and without the collector of garbage: they make hundreds of thousands of objects, and none of them is any."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 from collections.abc import Iterator
+from importlib import import_module
 
 
 @contextlib.contextmanager
@@ -19,3 +20,11 @@ def uncollected() -> Iterator[None]:
         gc.freeze()
         if on:
             gc.enable()
+
+
+def load(what: str) -> None:
+    """Import a module; of "module:function", call the function as well."""
+    module, _, function = what.partition(":")
+    found = import_module(module)
+    if function:
+        getattr(found, function)()

@@ -13,6 +13,7 @@ RUNNING = (
     "tasks.counterparts",
     "tasks.child",
     "tasks.diagnose",
+    "tasks.fork_server",
     "tasks.judging",
     "tasks.localise",
     "tasks.model.row",

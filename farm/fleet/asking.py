@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect, envs, probing, visible
+from farm.fleet import detect, envs, fork_server, probing, visible
 from farm.fleet.child_process import ChildProcess, Death, Limits, caches
 from farm.fleet.inventory import UNBUILT
 from tasks import wire
@@ -147,7 +147,8 @@ class Asking:
                 began = time.monotonic()
                 # What it compiles to be tried, the child that runs cases need not compile again.
                 env = caches(self._cache) | visible.for_child(spec) | (self._env or {})
-                child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
+                imports = fork_server.imports_of(spec)
+                child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S, imports)
             if isinstance(said, Death):
                 child.close()
                 child = None

@@ -21,7 +21,7 @@ from typing import Any
 
 from farm import ONE_THREAD
 from farm.exits import starting
-from farm.fleet import scratch
+from farm.fleet import fork_server, scratch
 from tasks import variables, wire
 from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
@@ -85,9 +85,12 @@ class Death:
 
 
 class ChildProcess:
-    """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment."""
+    """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment; imports: what it may have
+    imported before its first command: it is forked, if it can be, from a process that has. None: it is started plainly."""
 
-    def __init__(self, python: str, limits: Limits, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, python: str, limits: Limits, env: dict[str, str] | None = None, imports: tuple[str, ...] | None = None
+    ) -> None:
         self.limits = limits
         page_fd = os.memfd_create("farm-progress")
         os.ftruncate(page_fd, PAGE_SIZE)
@@ -101,21 +104,15 @@ class ChildProcess:
         #: What runtimes leave in their temporary folder when they die goes with the process.
         self._folder = tempfile.mkdtemp(prefix="child-", dir=scratch.folder())
         given = child_env(env, python) | {"TMPDIR": self._folder}
-        with starting:
-            self.process = subprocess.Popen(
-                [python, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
-                stdin=subprocess.DEVNULL,
-                stdout=self._stderr,
-                stderr=self._stderr,
-                pass_fds=fds,
-                env=given,
-                start_new_session=True,
-            )
+        forked = None
+        if imports is not None and python in ("", default_python()):
+            forked = fork_server.fork(given, imports, (*fds, self._stderr.fileno()))
+        self.process = forked or _started(python, fds, self._stderr.fileno(), given)
         for fd in fds:
             os.close(fd)
         self._buffer = b""
         self.answering = False
-        self._cpu_s = 0.0
+        self._cpu_s = self._shared_s = forked.shared_s if forked else 0.0
         #: How many cases it has run, and the last of them: what they left behind may be what kills it.
         self.served, self.before = 0, list[ToRun]()
 
@@ -198,11 +195,17 @@ class ChildProcess:
 
     @classmethod
     def asked(
-        cls, python: str, limits: Limits, env: dict[str, str] | None, command: Any, deadline_s: float
+        cls,
+        python: str,
+        limits: Limits,
+        env: dict[str, str] | None,
+        command: Any,
+        deadline_s: float,
+        imports: tuple[str, ...] | None = None,
     ) -> tuple[ChildProcess, Any]:
         """A new process and its answer to a first command; one that somebody kills meanwhile is started again."""
         for left in reversed(range(KILLS)):
-            child = cls(python, limits, env)
+            child = cls(python, limits, env, imports)
             answer = child.ask(command, deadline_s)
             if not (left and isinstance(answer, Death) and answer.killed):
                 break
@@ -225,11 +228,12 @@ class ChildProcess:
             return 0
 
     def cpu_s(self) -> float:
-        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked."""
+        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked; and what was
+        imported for it before it was forked."""
         with contextlib.suppress(OSError, IndexError, ValueError):
             with open(f"/proc/{self.process.pid}/stat") as file:
                 times = file.read().rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime (proc(5))
-            self._cpu_s = max(self._cpu_s, sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
+            self._cpu_s = max(self._cpu_s, self._shared_s + sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
         return self._cpu_s
 
     def _stop(self, status: str, story: str) -> Death:
@@ -276,6 +280,22 @@ class ChildProcess:
         self._stderr.seek(0)
         self._stderr.truncate()
         self.page.said = 0
+
+
+def _started(
+    python: str, fds: tuple[int, ...], said: int, env: dict[str, str]
+) -> subprocess.Popen[bytes] | fork_server.Forked:
+    """A child started plainly: it imports all that it needs itself."""
+    with starting:
+        return subprocess.Popen(
+            [python, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            pass_fds=fds,
+            env=env,
+            start_new_session=True,
+        )
 
 
 class Starved:

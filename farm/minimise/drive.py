@@ -16,6 +16,7 @@ from farm.reproduce.again import job_of, ready
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, conversation
+from farm.work.culprits import seeker_of
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
 from tasks import wire
@@ -135,9 +136,7 @@ def minimise(
     take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
     runner = Runner(job, earlier, sound_s, told or _progress, case.row["status"] == Status.TIMEOUT)
-    seeker = replace(
-        job, name=f"minimise {case.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(case.group),)
-    )
+    seeker = seeker_of(job, "minimise", case.asked)
     command = wire.Minimise(case.asked, case.spec, row_of(case.row), str(folder), strategy, budget, len(earlier or ()))
     *_, answer = conversation(seeker, command, STEP_S, POOL, runner)
     if told is None and sys.stderr.isatty():

@@ -67,7 +67,8 @@ def _ask(name: str, deadline_s: float, inline: bool = False) -> Any:
     command = wire.List(name, announced())
     if inline:
         return DirectChild().ask(command)
-    child, answer = ChildProcess.asked(default_python(), Limits(), visible.for_child(None), command, deadline_s)
+    env, imports = visible.for_child(None), catalogs.get(name).imports
+    child, answer = ChildProcess.asked(default_python(), Limits(), env, command, deadline_s, imports)
     child.close()
     return answer
 

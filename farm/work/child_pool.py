@@ -7,16 +7,23 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.fleet import detect, envs, visible
+from farm.fleet import detect, envs, fork_server, visible
 from farm.fleet.child_process import ChildProcess, Death, caches
 from farm.work.job import Job
-from tasks import wire
+from tasks import catalogs, wire
+from tasks.catalogs.base import Catalog
+from tasks.prepare import cases, forms
 from tasks.vendors import VISIBLE
+from tasks.wire import ToExport, ToPrepare, ToRun
 
 #: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
 SIZE = 8
 #: Seconds for which a child that has done its batch is watched: it may wait for the next one, but not spin.
 IDLE_S = 0.03
+#: How many items of a job are looked at, to know what a child will import.
+LOOKED_AT = 8
+#: What exports are made with (`tasks.importing.load`).
+EXPORTER = "tasks.prepare.onnx_export:load"
 #: Least seconds for an import, which is not a case and has a bound of its own.
 HELLO_S = 120.0
 
@@ -87,7 +94,8 @@ class ChildPool:
         python = envs.python_of(job.backend, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
-        child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
+        deadline_s = max(HELLO_S, job.limits.deadline_s)
+        child, answer = ChildProcess.asked(python, job.limits, env, hello, deadline_s, imports_of(job))
         if isinstance(answer, Death):
             self._end(child)
             return answer
@@ -181,6 +189,34 @@ def _key(job: Job) -> tuple[Any, ...]:
         job.kernels,
         visible,
     )
+
+
+def imports_of(job: Job) -> tuple[str, ...] | None:
+    """What a child for a job may be forked with: what it would import itself, for its backend and for groups that are not in the
+    cache. None where it is to be started plainly."""
+    wanted = job.imports if job.backend is None else fork_server.imports_of(job.backend)
+    if wanted is None or (job.backend is not None and "torch" not in wanted):
+        return wanted
+    items: tuple[ToPrepare | ToExport | ToRun, ...] = job.prepare or job.export or job.run
+    for item in items[:: len(items) // LOOKED_AT + 1]:
+        catalog = catalogs.get(item.group.catalog)
+        more = catalog.imports if job.backend is None or "torch" in catalog.forms else ()
+        more += (EXPORTER,) if isinstance(item, ToExport) else ()
+        if not set(more) <= set(wanted) and not _is_made(item, Path(job.cache)):
+            wanted = tuple(dict.fromkeys(wanted + more))
+    return wanted
+
+
+def _is_made(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
+    """Whether an item is in the cache already: nothing is imported for it."""
+    if type(catalogs.get(item.group.catalog)).group_version is not Catalog.group_version:
+        return False  # the user's own modules say which version it is, and are imported in children alone
+    if isinstance(item, ToPrepare):
+        return cases.is_prepared(item.group, cache, {x.position: x.failure for x in item.bad})
+    if isinstance(item, ToExport):
+        bad = {x.position: x.failure.error for x in item.bad}
+        return forms.path_of(Path(item.pack), cache, item.form, item.count, bad).exists()
+    return False
 
 
 def _is_exclusive(answer: Any) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet.child_process import Death
-from farm.work.child_pool import Children
+from farm.work.child_pool import Children, imports_of
 from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
 from tasks import wire
@@ -31,6 +31,13 @@ def is_sought(job: Job, row: Row) -> bool:
     return failed and job.limits.localise_s > 0 and job.backend is not None
 
 
+def seeker_of(job: Job, what: str, item: ToRun) -> Job:
+    """The job whose child searches, by what a case of another job shows: it reads the same forms, and imports the same."""
+    imports = imports_of(replace(job, run=(item,))) or ()
+    prepare = (wire.ToPrepare(item.group),)
+    return replace(job, name=f"{what} {item.group.label}", run=(), backend=None, prepare=prepare, imports=imports)
+
+
 def localise(
     job: Job, item: ToRun, info: dict[str, Any], children: Children, folder: Path
 ) -> Iterator[wire.Spent | Located]:
@@ -40,9 +47,7 @@ def localise(
     the search with a reason: it never raises.
     """
     assert job.backend is not None and job.policy is not None
-    seeker = replace(
-        job, name=f"localise {item.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(item.group),)
-    )
+    seeker = seeker_of(job, "localise", item)
     seconds = job.limits.localise_s
     said: Any = wire.Localise(item, job.backend, job.policy, str(folder), seconds, dict(info))
 

@@ -22,7 +22,7 @@ class Job:
 
     info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
     the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
-    kernels: definitions of the user's own (`tasks.catalogs.told`).
+    imports: what the child may be forked with, beside what the items tell (`tasks.importing.load`); kernels: definitions of the user's own (`tasks.catalogs.told`).
     chunk_s: seconds between two messages with what is done (0: a supervisor's own). deadline_s: of a case, instead of that of the limits (which are the child's for as long as it lives), where it is not 0.
     host, device: where it runs, as the supervisor knows it: the node's own name if it has one, the numbers of the
     devices it was given. avoid: places that must not do it.
@@ -49,6 +49,7 @@ class Job:
     device: str = ""
     avoid: tuple[Place, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
     kernels: str = field(default_factory=announced)
 
     @property

@@ -73,6 +73,7 @@ class Backend:
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
     toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
+    imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it may be there already.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
     numbered: whether its devices are called with a number ("gpu.1").
     ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
@@ -82,6 +83,7 @@ class Backend:
     vendor: str = ""
     device_vendor: str = ""
     forms: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
     joint: bool = False
     devices: tuple[str, ...] = ("cpu",)
     closed: bool = False

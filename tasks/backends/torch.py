@@ -76,6 +76,8 @@ class TorchEager(Backend):
         self.flush = self.switch(FLUSH)
         #: Whether float32 may be computed in `TorchDevice.coarse`.
         self.coarse = self.switch(self.known.option)
+        #: On a device, variables that its driver reads at import are set first.
+        self.imports = ("torch",) if self.target == "cpu" else ()
         if not _own_torch_fits(device_name, self.known.plugin):
             self.packages = self.known.packages
 

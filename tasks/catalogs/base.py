@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import importing
 from tasks.arrays.tree import encode
 from tasks.fuzz.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, label_of
@@ -120,7 +121,8 @@ class CatalogError(Exception):
 class Catalog:
     """Base of all catalogs; a subclass is a stateless object, its runtimes imported inside methods.
 
-    forms: the representations the catalog has by itself; exports: those made from them (slow, cached).
+    forms: the representations the catalog has by itself; exports: those made from them (slow, cached). imports: what samples are
+    made with (`tasks.importing.load`), torch first.
     """
 
     name: str = ""
@@ -128,6 +130,7 @@ class Catalog:
     about: str = ""
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     def needs_export(self, forms: Collection[str]) -> bool:
         """Whether a backend that takes ``forms`` is given an exported one: it takes none of the catalog's own."""
@@ -143,7 +146,8 @@ class Catalog:
 
     def load(self) -> None:
         """Import what samples are made with: of these seconds, and of a SIGKILL in them, no sample is the cause."""
-        return
+        for what in self.imports:
+            importing.load(what)
 
     def entries(self) -> list[Entry]:
         """Every (op, variant) with its declared dtypes, sorted by op."""

@@ -70,6 +70,11 @@ def _catalog_version(name: str) -> str:
     return catalogs.get(name).version()
 
 
+def is_prepared(group: Group, cache: Path, bad: dict[int, Failure] | None = None) -> bool:
+    """Whether the cache has a group, as `prepare` looks for it."""
+    return pack_path(cache, key(group, bad=bad or None)).exists()
+
+
 def pack_path(cache: Path, key: str) -> Path:
     return Path(f"{cache}/cases/{key[:2]}/{key}.pack")  # taken apart once: for every group of a run
 

@@ -27,6 +27,7 @@ from tests.bench import (
     outputs,
     preparing,
     scale,
+    starts,
     training,
     vendors,
 )
@@ -133,6 +134,11 @@ BENCHES = {
         {"seeds": [0, 1, 2], "cases": 150_000, "seconds": 1200, "each": 8, "ort": 6000},
         {"seeds": [0], "cases": 200, "seconds": 30, "each": 1, "ort": 40},
         long=True,
+    ),
+    "starts": Bench(
+        starts.starts,
+        {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},
+        {"times": 1, "ops": ["critical:softmax"]},
     ),
     "inputs": Bench(inputs.inputs, {"every": 1}, {"every": 59}, long=True),
     "million": Bench(engine.million, {"ops": 25_000, "backends": 20}, {"ops": 20, "backends": 2}),

@@ -1,4 +1,4 @@
-"""A bench of SIGKILLs at random, in children, workers and drivers, each driver resumed: what it cost against a run in peace."""
+"""A bench of SIGKILLs at random, in children, what they are forked from, workers and drivers, each driver resumed: what it cost against a run in peace."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _begun(results: Path) -> bool:
 
 
 def _victims(driver: int) -> dict[str, list[psutil.Process]]:
-    """The children and the workers of a driver, by kind."""
+    """The children of a driver, what they are forked from, and its workers, by kind."""
     found: dict[str, list[psutil.Process]] = {}
     try:
         for process in psutil.Process(driver).children(recursive=True):
@@ -74,7 +74,8 @@ def _victims(driver: int) -> dict[str, list[psutil.Process]]:
                 continue
             # Without its agents a node of Ray ends by itself: they are none of the farm's workers.
             worker = line.startswith("ray::") and "Agent" not in line
-            kind = "children" if "tasks.child" in line else "workers" if worker else ""
+            kinds = {"children": "tasks.child" in line, "fork servers": "tasks.fork_server" in line, "workers": worker}
+            kind = next((name for name, holds in kinds.items() if holds), "")
             if kind:
                 found.setdefault(kind, []).append(process)
     except psutil.NoSuchProcess:

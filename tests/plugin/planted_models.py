@@ -162,6 +162,7 @@ class FaultyTorch(Backend):
 
     vendor = "Planted"
     forms = ("torch",)
+    imports = ("torch", "torch._dynamo")
     checks = ("forward", "backward")
     #: Whether an operation strikes, one after another, by the device's first word.
     off: ClassVar = {"each": [True], "turns": [True, False]}

@@ -64,9 +64,8 @@ class Critical(Catalog):
         args, kwargs = (decode(tree, array) for tree in (given.args, given.kwargs))
         return _judged(self._op(group), (args, kwargs), group, given.index, draws)
 
-    def load(self) -> None:
-        if _torch_version() is not None:
-            import torch  # noqa: F401
+    def __init__(self) -> None:
+        self.imports = () if _torch_version() is None else ("torch",)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The op on torch tensors. Raises ValueError for an op that the catalog does not have."""

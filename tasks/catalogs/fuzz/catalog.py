@@ -47,6 +47,7 @@ class Fuzz(Catalog):
     name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
+    imports = ("onnx.checker",)
 
     def version(self) -> str:
         return f"fuzz {VARIANT} {graphs.VARIANT} " + " ".join(
@@ -56,9 +57,6 @@ class Fuzz(Catalog):
     def entries(self) -> list[Entry]:
         dtypes = {op: table.dtypes(op) for op in table.SPECS} | dict.fromkeys(graphs.NAMES, build.DTYPES)
         return [Entry(f"{self.name}:{op}", variant(op), dtypes[op]) for op in sorted(dtypes)]
-
-    def load(self) -> None:
-        import onnx.checker  # noqa: F401
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1. Raises ValueError for an op, a dtype or a variant that there is not."""

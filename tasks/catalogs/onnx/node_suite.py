@@ -43,6 +43,7 @@ class OnnxNode(Catalog):
     name = "onnx"
     about = "ONNX's own node tests"
     forms = ("onnx",)
+    imports = (f"{__name__}:_suite",)
 
     def version(self) -> str:
         # The suite computes its data with numpy and ml_dtypes when it is imported.
@@ -61,9 +62,6 @@ class OnnxNode(Catalog):
     def _every(self) -> list[Entry]:
         """What is given every input there is: operators, not cases of the suite."""
         return every.entries(self.name)
-
-    def load(self) -> None:
-        _suite()
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is a

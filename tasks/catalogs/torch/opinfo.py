@@ -56,13 +56,11 @@ class TorchOpInfo(Catalog):
     about = "PyTorch's own op samples"
     forms = ("torch",)
     exports = ("onnx",)
+    imports = ("torch", f"{__name__}:_op_db")
 
     def version(self) -> str:
         # Sample bytes differ between CPU capabilities: a vectorised fill draws in another order.
         return f"{CATALOG_VERSION} torch {metadata.version('torch')} {_cpu_capability()}"
-
-    def load(self) -> None:
-        _op_db()
 
     def entries(self) -> list[Entry]:
         found = []

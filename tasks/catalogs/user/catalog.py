@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -58,6 +59,9 @@ class User(Catalog):
     about = "your own kernels"
     forms = ("torch",)
     exports = ("onnx",)
+
+    def __init__(self) -> None:
+        self.imports = ("torch",) if importlib.util.find_spec("torch") else ()
 
     def version(self) -> str:
         """The catalog's own version, its generator's and NumPy's, which decide the bytes."""

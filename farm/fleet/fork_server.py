@@ -1,0 +1,212 @@
+"""The fork servers of this process (`tasks.fork_server`): what a child is forked from, and how its owner sees it.
+
+They form trees: from one that has imported what every child does is forked one that has torch as well, and from that one with
+torch's list of ops. They end with this process, or when nothing was asked of them for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from farm.exits import starting
+from tasks.backends import BackendSpec
+from tasks.fork_server import BEGUN, ENDED, IDLE, ask, late
+from tasks.plugins import PluginError
+
+#: Variable that says 0 where every child is to be started plainly.
+FORK = "FARM_FORK"
+#: Trees of servers that are kept, one an environment; the one used longest ago makes room.
+TREES = 4
+#: Seconds for which the number of a new process is waited for: an import of a server's may be in between.
+BEGIN_S = 300.0
+
+
+class Forked:
+    """A process that a server has forked, with what `subprocess.Popen` has of one of its own: pid, returncode, poll, wait.
+
+    shared_s: CPU seconds that its server used since it last forked: for imports, mostly.
+    """
+
+    def __init__(self, server: _Server, lease: socket.socket, told: bytes) -> None:
+        self._server, self._lease = server, lease
+        self.pid, self.shared_s = BEGUN.unpack(told)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        if (code := self._ended(timeout)) is None:
+            raise subprocess.TimeoutExpired("tasks.child", timeout or 0.0)
+        return code
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and _readable(self._lease, timeout):
+            told = _received(self._lease, ENDED.size)
+            # A server that is killed takes all with it that it has forked.
+            self.returncode = ENDED.unpack(told)[0] if told else -signal.SIGKILL
+            self._lease.close()
+        return self.returncode
+
+
+class _Server:
+    """A server as its owner sees it: started with an environment, or forked from ``base`` with one thing more."""
+
+    def __init__(self, env: Mapping[str, str], base: _Server | None = None, what: str = "") -> None:
+        """Raises OSError, RuntimeError (no thread can be started)."""
+        self.hangs = False
+        self._base = base  # which ends what it has forked once nobody holds its lease
+        self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            if base is None:
+                _start(its, env)
+            else:
+                self._lease = base.ask([its.fileno()], {}, what)
+
+    def ask(self, fds: Sequence[int], variables: Mapping[str, str], what: str = "") -> socket.socket:
+        """Have it fork (`tasks.fork_server.ask`); our end of the lease. Raises OSError."""
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                ask(self._control, [its.fileno(), *fds], variables, what)
+            except OSError:
+                ours.close()
+                raise
+        return ours
+
+    @property
+    def ended(self) -> bytes | None:
+        """None while it lives, IDLE if it has ended for want of work; b"" if it failed."""
+        if self.hangs:
+            return b""
+        return _received(self._control, len(IDLE), socket.MSG_PEEK) if _readable(self._control, 0.0) else None
+
+    def close(self) -> None:
+        """Ask for no more: it ends when all has that it has forked."""
+        self._control.close()
+
+
+def imports_of(spec: BackendSpec) -> tuple[str, ...] | None:
+    """What may be imported before a backend's process is forked; None where it is to be started plainly: on a device, whose
+    driver may do what it likes when its runtime is imported."""
+    try:
+        made = spec.create()
+    except PluginError:
+        return None
+    return None if made.device_vendor else made.imports
+
+
+def _start(control: socket.socket, env: Mapping[str, str]) -> None:
+    """Start a server by a thread that lives as long as this process: it ends with that (PR_SET_PDEATHSIG). Raises OSError."""
+    started = queue.SimpleQueue[OSError | None]()
+
+    def keep() -> None:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "tasks.fork_server", str(control.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # why something cannot be imported, a child says that is started plainly
+                pass_fds=[control.fileno()],
+                env=dict(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            started.put(error)
+            return
+        started.put(None)
+        process.wait()
+
+    threading.Thread(target=keep, daemon=True, name="fork server").start()
+    if (error := started.get()) is not None:
+        raise error
+
+
+#: The servers by what they have loaded, a tree for each environment (and working directory: Python finds modules there). None: it failed.
+_Tree = dict[tuple[str, ...], _Server | None]
+_trees: OrderedDict[tuple[object, ...], _Tree] = OrderedDict()
+
+
+def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -> Forked | None:
+    """A child (`tasks.child`) of this interpreter, forked from a server that has loaded ``imports`` in this environment.
+
+    fds: its commands, answers and progress page, and what its stdout and stderr go to. None where it cannot be had:
+    it is to be started plainly.
+    """
+    if sys.platform != "linux" or os.environ.get(FORK) == "0":
+        return None
+    for _ in range(2):  # a server may end for want of work just then
+        with starting:
+            server = _server(env, imports)
+            if server is None:
+                return None
+            try:
+                lease = server.ask(fds, late(env))
+            except OSError:
+                continue
+        if not _readable(lease, BEGIN_S):
+            server.hangs = True
+        elif told := _received(lease, BEGUN.size):
+            return Forked(server, lease, told)
+        lease.close()
+    return None
+
+
+def _server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | None:
+    """The server that has loaded ``imports``, and those before it; None if one of them has failed before."""
+    try:
+        key = (os.getcwd(), *sorted(env.items() - late(env).items()))
+    except OSError:
+        return None
+    tree = _trees.setdefault(key, {})
+    _trees.move_to_end(key)
+    while len(_trees) > TREES:
+        for old in _trees.popitem(last=False)[1].values():
+            if old is not None:
+                old.close()
+    server: _Server | None = None
+    for number in range(len(imports) + 1):
+        loaded = imports[:number]
+        if (there := tree.get(loaded)) is not None and (why := there.ended) is not None:
+            there.close()
+            if why == IDLE:
+                del tree[loaded]
+            else:
+                tree[loaded] = None
+        if loaded not in tree:
+            try:
+                tree[loaded] = _Server(env, server, *imports[number - 1 : number])
+            except (OSError, RuntimeError):
+                tree[loaded] = None
+        server = tree[loaded]
+        if server is None:
+            return None
+    return server
+
+
+def _readable(one: socket.socket, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(one, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1e3))
+
+
+def _received(one: socket.socket, size: int, flags: int = 0) -> bytes:
+    """What can be read of a socket; b"" if its other end is gone."""
+    with contextlib.suppress(OSError):
+        return one.recv(size, flags)
+    return b""
+
+
+#: A fork of this process has no servers: another's may not be asked by two.
+os.register_at_fork(after_in_child=_trees.clear)
