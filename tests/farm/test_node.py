@@ -362,7 +362,7 @@ def test_preparing_and_listing_children_are_started_without_devices(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     given: list[dict[str, str]] = []
 
-    def asked(python: str, limits: Limits, env: dict[str, str], command: object, deadline_s: float) -> tuple[Any, Any]:
+    def asked(python: str, limits: Limits, env: dict[str, str], *more: object) -> tuple[Any, Any]:
         given.append(env)
         told = {
             "alive": lambda: True,

@@ -143,11 +143,11 @@ def test_a_killed_supervisor_and_a_killed_child_blame_nobody(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:
     def working() -> list[psutil.Process]:
-        return [c for w in descendants(running.pid, "held-cpu") for c in w.children() if is_child(c.pid)]
+        return [c for w in descendants(running.pid, "held-cpu") for c in w.children(recursive=True) if is_child(c.pid)]
 
     workers = descendants(running.pid, "held-cpu")
     assert workers, [p.cmdline() for p in descendants(running.pid, "")]
-    children = [c.pid for w in workers[:1] for c in w.children()]
+    children = [c.pid for w in workers[:1] for c in w.children(recursive=True)]
     workers[0].send_signal(signal.SIGKILL)
     wait_for(lambda: not any(map(is_child, children)), "the children of a killed supervisor to be gone", 60)
     wait_for(working, "a child at work")[-1].send_signal(signal.SIGKILL)  # type: ignore[index]
