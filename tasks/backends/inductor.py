@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import autograd, torch_tree
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
@@ -64,6 +65,13 @@ def _forget() -> None:
     torch._dynamo.reset()
 
 
+def load() -> None:
+    """Import the compiler, which takes three seconds of a process. Its settings are read from variables meanwhile."""
+    # One compiler process per child: the farm's slots are the parallelism.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    importlib.import_module("torch._inductor.compile_fx")
+
+
 class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own.
 
@@ -86,14 +94,15 @@ class Inductor(TorchEager):
         self.given = inductor_settings.checked(options.get("settings"))
         if self.given == inductor_settings.DRAWN:
             self.joint = False  # each case has its own
+        self.imports += (f"{__name__}:load",) * bool(self.imports)
         if self.target in ("cpu", "xpu"):
             self.needs = (CXX_COMPILER, PYTHON_HEADERS)
         elif self.target == "cuda":  # ROCm's as well
             self.needs = (ANY_C_COMPILER, PYTHON_HEADERS)
 
     def probe(self) -> RuntimeInfo:
-        # One compiler process per child: the farm's slots are the parallelism.
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        with importing("torch"):
+            load()
         info = super().probe()
         if self.target in WITHOUT:
             raise Unavailable(f"inductor does not compile for {self.target}: {WITHOUT[self.target]}")
