@@ -30,41 +30,50 @@ class Accumulator:
         """As a cause: why a result has lost digits."""
         return f"accumulates in {self.bits} bits"
 
-    def product(
-        self, a: np.ndarray, b: np.ndarray, order: Sequence[int] | None = None, promoted: bool = True
-    ) -> np.ndarray:
-        """a·b, float64: of (…, m, k) and (…, k, n), both of exactly given factors in float64. order: in which the k terms are taken;
-        promoted: whether the sum goes over to float32 on the way. Raises ValueError for factors that are not finite."""
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            raise ValueError("NaN and Inf are not added in steps")
-        a, b = (a, b) if order is None else (a[..., order], b[..., order, :])
-        left, right = _exponent(a), _exponent(b)
-        kept = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
-        total = np.zeros_like(kept)
-        for start in range(0, a.shape[-1], self.terms):
-            part = slice(start, start + self.terms)
-            terms = a[..., :, None, part] * np.swapaxes(b[..., part, :], -1, -2)[..., None, :, :]
-            # Exponents of factors add up: a product of two significands may be 2 and more, and is not normalised.
-            sizes = left[..., :, None, part] + np.swapaxes(right[..., part, :], -1, -2)[..., None, :, :]
-            unit = np.ldexp(1.0, np.maximum(sizes.max(-1), _exponent(kept)) - self.bits)
-            kept = _cut(np.trunc(terms / unit[..., None]).sum(-1) * unit + np.trunc(kept / unit) * unit, self.bits)
-            if promoted and self.promoted and (start + self.terms) % self.promoted == 0:
-                total, kept = (total + kept).astype(np.float32).astype(np.float64), np.zeros_like(kept)
-        return np.asarray(total + kept)
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a·b, float64: of (…, m, k) and (…, k, n), both of exactly given factors in float64. Raises ValueError for factors that are
+        not finite."""
+        return self._added(a, b, range(a.shape[-1]), self.promoted)[0]
 
     def floor(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """How far a·b may move in it: the largest distance from the exact product over some orders of the terms."""
-        exact = np.matmul(a, b)
-        found = [np.abs(self.product(a, b, order, promoted) - exact) for order, promoted in _orders(a.shape[-1])]
+        """How far a·b may move in it, as `product`: the largest distance from the exact product over some orders of the terms, and no
+        less than the last bit that was kept of the largest number on the way."""
+        exact, found = np.matmul(a, b), []
+        for order, promoted in _orders(a.shape[-1]):
+            made, unit = self._added(a, b, order, self.promoted * promoted)
+            found += [np.abs(made - exact), unit]
         return np.asarray(functools.reduce(np.maximum, found))
 
+    def _added(
+        self, a: np.ndarray, b: np.ndarray, order: Sequence[int], promoted: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(a·b with the k terms in an order, the largest unit that anything was cut off at)."""
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            raise ValueError("NaN and Inf are not added in steps")
+        a, b = a[..., order], np.swapaxes(b[..., order, :], -1, -2)
+        left, right = _exponent(a), _exponent(b)
+        kept = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2]))
+        total, coarsest = np.zeros_like(kept), np.zeros_like(kept)
+        for start in range(0, a.shape[-1], self.terms):
+            part = slice(start, start + self.terms)
+            terms = a[..., :, None, part] * b[..., None, :, part]
+            # Exponents of factors add up: a product of two significands may be 2 and more, and is not normalised.
+            sizes = left[..., :, None, part] + right[..., None, :, part]
+            unit = np.ldexp(1.0, np.maximum(sizes.max(-1), _exponent(kept)) - self.bits)
+            kept = _cut(np.trunc(terms / unit[..., None]).sum(-1) * unit + np.trunc(kept / unit) * unit, self.bits)
+            coarsest = functools.reduce(np.maximum, (coarsest, unit, np.ldexp(1.0, _exponent(kept) - self.bits)))
+            if promoted and (start + self.terms) % promoted == 0:
+                total, kept = (total + kept).astype(np.float32).astype(np.float64), np.zeros_like(kept)
+        return total + kept, coarsest
 
-def _orders(count: int) -> Iterator[tuple[Sequence[int] | None, bool]]:
-    """As given, with and without the way over float32, then shuffled."""
-    yield None, True
-    yield None, False
+
+def _orders(count: int) -> Iterator[tuple[Sequence[int], bool]]:
+    """Orders of some terms, and whether the sum goes over to float32 on the way: as given, then shuffled."""
+    for promoted in (True, False):
+        yield range(count), promoted
     for seed in range(6):
-        yield np.random.Generator(np.random.PCG64([30, seed])).permutation(count), seed % 2 == 0  # type: ignore[misc]
+        shuffled: list[int] = np.random.Generator(np.random.PCG64([30, seed])).permutation(count).tolist()
+        yield shuffled, seed % 2 == 0
 
 
 #: Of zero: below that of any product.

@@ -190,10 +190,8 @@ def test_cuda_has_a_question_for_each_kernel_and_says_why_not(monkeypatch: pytes
         def able(params: Any, debug: bool) -> bool:
             asked.append((name, params.enable_gqa))
             if params.enable_gqa and name == "efficient":
-                warnings.warn("Memory efficient kernel not used because:")  # noqa: B028
-                warnings.warn(
-                    "For dense inputs, both fused kernels require query, key and value to have the same num_heads."
-                )  # noqa: B028
+                for words in ("Memory efficient kernel not used because:", "q, k and v have other numbers of heads."):
+                    warnings.warn(words, stacklevel=1)
             return not params.enable_gqa
 
         return able
@@ -204,8 +202,7 @@ def test_cuda_has_a_question_for_each_kernel_and_says_why_not(monkeypatch: pytes
     q, k = torch.randn(1, 4, 8, 8), torch.randn(1, 2, 8, 8)
     assert [torch_modes.refusal(x, q, q, q) for x in ("flash", "efficient", "cudnn", "math")] == [""] * 4
     assert torch_modes.refusal("efficient", q, k, k, enable_gqa=True) == (
-        "torch has no efficient attention for this call: For dense inputs, both fused kernels require query, key and value to "
-        "have the same num_heads."
+        "torch has no efficient attention for this call: q, k and v have other numbers of heads."
     )
     assert torch_modes.refusal("cudnn", q, k, k, enable_gqa=True).endswith("it does not say why")
     assert asked == [(x, False) for x in ("flash", "efficient", "cudnn")] + [("efficient", True), ("cudnn", True)]
