@@ -59,26 +59,34 @@ def in_torch(change: Change | None = None) -> Iterator[list[str]]:
     Attention is computed step by step: a fused kernel shows nobody its second product's factors.
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     found: list[str] = []
-    places = iter(range(1, 1 << 60))
+    with sdpa_kernel(SDPBackend.MATH), _watched_calls()(found, change):
+        yield found
+
+
+@functools.cache
+def _watched_calls() -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watched(TorchDispatchMode):
+        def __init__(self, found: list[str], change: Change | None) -> None:
+            super().__init__()
+            self.found, self.change, self.places = found, change, iter(range(1, 1 << 60))
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket.__name__
-            found.extend([name] * (is_product(name) or is_transform(name)))
-            if change is not None and is_product(name):
+            self.found.extend([name] * (is_product(name) or is_transform(name)))
+            if self.change is not None and is_product(name):
                 named = [x.name for x in func._schema.arguments]
                 first = int(name.strip("_").startswith(_ADDS))
                 args = [
-                    x if k < first or named[k] == _ADDED else _changed_tensors(x, change, places)
+                    x if k < first or named[k] == _ADDED else _changed_tensors(x, self.change, self.places)
                     for k, x in enumerate(args)
                 ]
             return func(*args, **(kwargs or {}))
 
-    with sdpa_kernel(SDPBackend.MATH), Watched():
-        yield found
+    return Watched
 
 
 def _changed_tensors(value: Any, change: Change, places: Iterator[int]) -> Any:

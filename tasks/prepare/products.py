@@ -7,6 +7,7 @@ products, the noise floor of its inputs is no measure of what rounding each fact
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,9 +32,9 @@ PRECISION = "tfloat32"
 _NONE = (*WITHOUT_NOISE, OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
 _MADE_OF = (OpClass.CONTRACTION, OpClass.LINEAR_ALGEBRA)
 
-#: A run of a sample's computation in wide numbers, each factor of a product being what a change makes of it: (outputs, names of
-#: the products and Fourier transforms).
-Run = Callable[["Change | None"], "tuple[list[np.ndarray], list[str]]"]
+#: A run of a sample's computation, each factor of a product being what a change makes of it, in wide numbers or (False) in any:
+#: (outputs, names of the products and Fourier transforms).
+Run = Callable[["Change | None", bool], "tuple[list[np.ndarray], list[str]]"]
 
 
 def tell(sample: Sample, group: Group, draws: int) -> None:
@@ -50,7 +51,7 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
         return
     try:
         run = _run(sample, group)
-        exact, found = ([], []) if run is None else run(None)
+        found = [] if run is None else run(None, False)[1]
     except Exception:  # what its reference takes, a look inside need not: sparse tensors, scripts
         return
     if run is None:
@@ -59,24 +60,27 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
     seen = len(found) > len(transforms)
     sample.products = seen or (sample.products and not transforms)
     alone = sample.op_class in _MADE_OF or sample.definition or checks.get(group.check).gradient
-    if seen and not alone and [y.shape for y in exact] == [tuple(leaf.shape) for leaf in sample.expected]:
-        found_floors = floors(exact, run, sample, draws)
-        sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, found_floors)]
+    if seen and not alone:
+        floors = draw_floors(run, sample, draws)
+        sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, floors)]
 
 
-def floors(exact: Sequence[np.ndarray], run: Run, sample: Sample, draws: int) -> list[np.ndarray | None]:
+def draw_floors(run: Run, sample: Sample, draws: int) -> list[np.ndarray | None]:
     """Per output how far it moves when each factor of each product moves by ε of PRECISION: the largest distance over as many
-    draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused."""
+    draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused, or outputs have other shapes."""
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
-            yield run(functools.partial(_moved, draw))[0]
+            yield run(functools.partial(_moved, draw), True)[0]
 
     elements = sum(x.size for x in sample.arrays)
     try:
+        exact = run(None, True)[0]
+        if [y.shape for y in exact] != [tuple(leaf.shape) for leaf in sample.expected]:
+            return [None] * len(sample.expected)
         found = noise.floor(exact, evaluate, sample.op_class, draws, elements)
     except (ArithmeticError, RuntimeError, ValueError):
-        return [None] * len(exact)
+        return [None] * len(sample.expected)
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(exact, found)]
 
 
@@ -107,7 +111,7 @@ def _of_graph(sample: Sample) -> Run:
 
     model = onnx.load_from_string(sample.model)
 
-    def run(change: Change | None) -> tuple[list[np.ndarray], list[str]]:
+    def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
         graph = OfProducts(model, change)
         found = graph.run(dict(zip(graph.inputs, sample.arrays)))
         return [np.asarray(found[name]) for name in graph.outputs], graph.found
@@ -134,17 +138,19 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
     args, kwargs = _trees(sample)
     leaf = torch_tree.decoder(lambda number: sample.arrays[number], "cpu")
 
-    def exactly(kind: str, node: dict[str, Any]) -> Any:
+    def widest(kind: str, node: dict[str, Any]) -> Any:
         x = leaf(kind, node)
         if not isinstance(x, torch.Tensor):
             return x
         return x.to(torch.float64 if x.is_floating_point() else torch.complex128 if x.is_complex() else x.dtype)
 
-    def run(change: Change | None) -> tuple[list[np.ndarray], list[str]]:
-        given = decode(args, exactly), decode(kwargs, exactly)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), widened(), products.in_torch(change) as found:
-            made = function(*given[0], **given[1])
-        return [torch_tree.output(torch_tree.dense(x)) for x in torch_tree.leaves(made)], found
+    def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
+        given = [decode(tree, widest if exactly else leaf) for tree in (args, kwargs)]
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), widened() if exactly else contextlib.nullcontext():
+            with products.in_torch(change) as found:
+                made = function(*given[0], **given[1])
+        outputs = torch_tree.leaves(made) if exactly else ()
+        return [torch_tree.output(torch_tree.dense(x)) for x in outputs], found
 
     return run
 
@@ -152,15 +158,15 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
 def _of_numpy(function: Callable[..., Any], sample: Sample) -> Run:
     args, kwargs = _trees(sample)
 
-    def run(change: Change | None) -> tuple[list[np.ndarray], list[str]]:
+    def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
         seen = products.InNumpy(change)
 
-        def exactly(kind: str, node: dict[str, Any]) -> Any:
+        def widest(kind: str, node: dict[str, Any]) -> Any:
             array = spec_of(node).view(sample.arrays[spec_of(node).id])
             return seen.watched(array.astype(wide(array.dtype.name)))
 
         with np.errstate(all="ignore"):
-            made = function(*decode(args, exactly), **decode(kwargs, exactly))
+            made = function(*decode(args, widest), **decode(kwargs, widest))
         outputs = made if isinstance(made, (tuple, list)) else [made]
         return [np.asarray(x).view(np.ndarray) for x in outputs], seen.found
 
