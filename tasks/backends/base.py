@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared import cuda_driver, drivers
 from tasks.backends.shared.few_lines import FewLines, NoScript
@@ -23,25 +24,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tasks.backends import BackendSpec
-
-#: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
-#: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
-TF32_OPS = (
-    "model",
-    "contraction",
-    "linear algebra",
-    "*:*attention*",
-    "*:*lstm*",
-    "*:*LSTM*",
-    "*:*gru*",
-    "*:*GRU*",
-    "*:*rnn*",
-    "*:RNN*",
-    "*:cdist*",
-    "*:cov",
-    "*:corrcoef",
-)
-
 
 #: Why a backend that chooses kernels by stopwatch has its device alone.
 TIMES_KERNELS = "it chooses kernels by timing them, which a neighbour would disturb"
@@ -167,6 +149,7 @@ class Backend:
             info,
             runtime_version=", ".join(filter(None, (info.runtime_version, drivers.toolkit(self.toolkit)))),
             driver_version=info.driver_version or drivers.driver(self.device_vendor),
+            permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
 
     def _explained(self, error: Unavailable) -> Unavailable:
@@ -199,6 +182,7 @@ class Backend:
                 device=f"{said}, {architecture}",
                 driver_version=driver,
                 memory=cuda_driver.memory(library, self.ordinals[0]),
+                accumulators=accumulators.of_nvidia(architecture),
             )
             self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
         return info
@@ -206,6 +190,11 @@ class Backend:
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""
         raise NotImplementedError
+
+    def permits(self, precision: str) -> bool:
+        """Whether a coarser precision that it declares is one that its runtime may compute in (TF32 is allowed), and not one that it
+        must. A command unless a runtime's documentation says otherwise."""
+        return False
 
     def build(self, form: Form) -> Program:
         """Make one sample runnable.
