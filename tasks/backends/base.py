@@ -181,10 +181,10 @@ class Backend:
                 runtime_version=info.runtime_version + brought,
                 device=f"{said}, {architecture}",
                 driver_version=driver,
-                memory=cuda_driver.memory(library, self.ordinals[0]),
                 accumulators=accumulators.of_nvidia(architecture),
             )
             self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
+            info = replace(info, memory=cuda_driver.memory(library, self.ordinals[0]))
         return info
 
     def probe(self) -> RuntimeInfo:

@@ -551,10 +551,11 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr("tasks.backends.base.cuda_driver.load", lambda: None)
     monkeypatch.setattr("tasks.backends.base.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
     monkeypatch.setattr("tasks.backends.base.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
+    monkeypatch.setattr("tasks.backends.base.cuda_driver.memory", lambda library, at: 141 << 30)
     before = torch.is_warn_always_enabled()
     info = backend.start()
     torch.set_warn_always(before)
-    assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
+    assert (info.driver_version, info.device, info.memory) == ("580.95", "NVIDIA H200, sm_90", 141 << 30)
     assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
     assert backend.identity == ("uuid=GPU-1", "ecc=on")
     assert info.accumulators == ("hopper-float8",)  # of the GPU, whatever runtime computes on it
