@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tasks.arrays import torch_tree
+from tasks.catalogs.torch import declared
+from tasks.vendors import TORCH_DEVICES
 
 
 def has_gradient(info: Any, dtype: str) -> bool:
-    return any(dtype in map(torch_tree.name_of, info.supported_backward_dtypes(device)) for device in ("cpu", "cuda"))
+    """Whether op_db declares a gradient in a dtype for the CPU, or for any device."""
+    on_cpu = map(torch_tree.name_of, info.supported_backward_dtypes("cpu"))
+    return dtype in on_cpu or any(dtype in (declared.dtypes(info, device, True) or ()) for device in TORCH_DEVICES)
 
 
 #: Keyword argument of `differentiable` calls: the name of a sample's own function of the outputs.
