@@ -145,7 +145,8 @@ class GradientMaker(Maker):
         with _equalities() as met, drawing() as drew:
             exact = self._run((args, kwargs, passed), {}, widen)
         self.compares = bool(met)
-        if drew() and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
+        drawn = drew()
+        if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
             made.op_class, made.oracle = OpClass.RANDOM, "metadata"
         numeric = made.op_class is not OpClass.RANDOM
         dense = [torch_tree.dense(g) for g in exact]
@@ -159,7 +160,7 @@ class GradientMaker(Maker):
         for x, array, delta in zip(sources, arrays, floors):
             made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta))
         if numeric:
-            why = NO_DIFFERENCES.get(self.group.label.partition(":")[2])
+            why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle = f"float64 (no differences: {why})" if why else made.oracle

@@ -167,7 +167,8 @@ class Maker:
 
     def _on_device(self, args: Any, kwargs: Any, expected: Sequence[Leaf]) -> list[Metadata]:
         """`Sample.on_device`."""
-        there = declared.metadata(self.op, args, kwargs) if declared.keeps_wider(self.dtype) else None
+        asked = declared.may_differ(self.dtype, len(expected))
+        there = declared.metadata(self.op, args, kwargs) if asked else None
         here: list[Metadata] = [(leaf.dtype, leaf.shape) for leaf in expected]
         if there is None or (len(there) != len(here) and None in there):
             return []
