@@ -72,6 +72,8 @@ class Backend:
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
     toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
+    torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
+    runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
     numbered: whether its devices are called with a number ("gpu.1").
     ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
     A subclass may set any of these per object, by device or options.
@@ -97,6 +99,7 @@ class Backend:
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
+    torch_device: str = ""
     numbered: bool = False
     ordinals: tuple[int, ...] = (0,)
     identity: tuple[str, ...] = ()

@@ -70,6 +70,7 @@ class TorchEager(Backend):
         self.toolkit = self.known.toolkit
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
+        self.torch_device = "" if self.target == "cpu" else device_name
         self.captures = type(self) is TorchEager and self.target == "cuda"
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = self.switch(REDUCED)
