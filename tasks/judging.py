@@ -31,7 +31,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name, shown
-from tasks.model.kind import KIND_BIASED, KIND_ORACLE, KIND_PROPERTY
+from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY
 from tasks.prepare.cases import PreparedSample
 
 
@@ -176,7 +176,7 @@ def _judged(
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
     raw = arrays[0]
     precision = _precision(sample, info)
-    bar = _Bar(sample, op_class, sample.expected()[part], part, policy, precision)
+    bar = _Bar(sample, op_class, sample.expected(of_products=info.of_products)[part], part, policy, precision)
     if flushes != Flushes():
         given = _elementwise(sample) if flushes.inputs else None
         arrays = [flushing.unflushed(actual, bar.expected, flushes, given) for actual in arrays]
@@ -196,7 +196,7 @@ def _judged(
         more |= _furthest(bar, arrays[0], metrics, limit)
     more |= _computed_in(precision, info, group.dtype)
     if checks.installed(sample.owner.check).effect:
-        return _effect(bar, arrays[0], Judgement(metrics, status, kind, more))
+        return _effect(bar, arrays[0], info.permission, Judgement(metrics, status, kind, more))
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
         if status is Status.INVALID:
@@ -216,6 +216,13 @@ def _judged(
         (status, kind), more = found.verdict, more | found.columns
     if status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite") and not record["definition"]:
         more["cause"] = _cause(bar, arrays[0], called)
+        if (
+            status is Status.WRONG
+            and kind == "numbers"
+            and info.accumulators
+            and _within(bar, arrays[0], info.accumulators)
+        ):
+            status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))
@@ -322,8 +329,9 @@ def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: floa
     return columns
 
 
-def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:
-    """What passes in the declared precision and would pass in the dtype's own as well is wrong: the switch has no effect."""
+def _effect(bar: _Bar, actual: list[np.ndarray], permission: bool, found: Judgement) -> Judgement:
+    """What passes in the declared precision and would pass in the dtype's own as well: a command that is not obeyed is wrong, a
+    permission that is not used is noted."""
     dtype = bar.sample.owner.group.dtype
     if not is_coarser(bar.precision, dtype):
         error = f"the backend declares no precision coarser than {dtype} for it"
@@ -334,8 +342,10 @@ def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:
     own = _Bar(bar.sample, bar.op_class, bar.expected, bar.part, bar.policy, "")
     if own.verdict(fine)[0] is not Status.PASS:
         return found
+    if permission:
+        return replace(found, columns=found.columns | {"unused_permission": bar.precision})
     units = f"{fine.error_units:.3g}" if fine.error_units is not None else "no"
-    error = f"it declares {bar.precision} and is as precise as {dtype}: {units} units of that"
+    error = f"told to compute in {bar.precision}, it is as precise as {dtype}: {units} units of that"
     return replace(found, status=Status.WRONG, kind="no effect", columns=found.columns | {"error": error})
 
 
@@ -352,13 +362,26 @@ def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
         return ""  # what it did not think of must not cost the verdict
 
 
+def _within(bar: _Bar, actual: list[np.ndarray], accumulators: Sequence[str]) -> bool:
+    """Whether products are no further off than the limit leaves them where the device's matrix units add them: these cannot do better."""
+    if bar.op_class is not OpClass.CONTRACTION:
+        return False
+    leaves = []
+    for leaf in bar.expected:
+        floor = diagnose.within(accumulators, bar.sample.tensors(), leaf, bar.op_class)
+        if floor is None:
+            return False
+        leaves.append(replace(leaf, noise=floor + (0.0 if leaf.noise is None else leaf.noise)))
+    return bar.verdict(compare(actual, leaves, bar.op_class, bar.precision))[0] is Status.PASS
+
+
 def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     """The coarser of what the backend declares and what the check asks for."""
     group = sample.owner.group
     asked = checks.installed(sample.owner.check).precision(group.dtype)
     if not info.compute_precision:
         return asked
-    declared = info.precision_for(sample.op_class, group.label)
+    declared = info.precision_for(sample.products)
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared import cuda_driver, drivers
 from tasks.backends.shared.few_lines import FewLines, NoScript
@@ -23,25 +24,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tasks.backends import BackendSpec
-
-#: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
-#: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
-TF32_OPS = (
-    "model",
-    "contraction",
-    "linear algebra",
-    "*:*attention*",
-    "*:*lstm*",
-    "*:*LSTM*",
-    "*:*gru*",
-    "*:*GRU*",
-    "*:*rnn*",
-    "*:RNN*",
-    "*:cdist*",
-    "*:cov",
-    "*:corrcoef",
-)
-
 
 #: Options by which other programs are told the number of a device.
 _ONE_OF_SEVERAL = ("device", "device_id", "device_index", "gpu", "index", "ordinal")
@@ -196,6 +178,7 @@ class Backend:
                 runtime_version=info.runtime_version + brought,
                 device=f"{said}, {architecture}",
                 driver_version=driver,
+                accumulators=accumulators.of_nvidia(architecture),
             )
             self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
         return info

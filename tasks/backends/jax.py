@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, Backend, importing, smoke_test
 from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
@@ -91,9 +91,11 @@ class Jax(Backend):
         return RuntimeInfo(
             f"jax {jax.__version__}, jaxlib {jaxlib.__version__}",
             found.device_kind,
-            "",
-            declared,
-            TF32_OPS if declared else (),
+            compute_precision=declared,
+            of_products=bool(declared),
+            # A level "roughly describes" the precision of products, and a platform that has no coarser ones (a CPU) ignores it
+            # (jax.default_matmul_precision).
+            permission=bool(declared),
         )
 
     def levels(self) -> Mapping[str, Backend]:

@@ -77,6 +77,7 @@ class Mnn(Backend):
         return RuntimeInfo(
             runtime_version=str(MNN.version()),
             device="cpu",
+            # BackendConfig's Precision_Low asks for float16 where the CPU has it, which its backend for that then takes: a command.
             compute_precision="float16" if self._precision == "low" and "fp16:1" in units else "",
         )
 

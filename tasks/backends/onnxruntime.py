@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
 from tasks.backends.shared import cuda_driver, ort_lines, ort_shapes, ort_timings
 from tasks.backends.shared.eager import eager_torch
@@ -193,7 +193,8 @@ class OnnxRuntime(Backend):
             runtime_version=ort.__version__,
             device=device,
             compute_precision=precision,
-            precision_of=TF32_OPS if precision == "tfloat32" else (),
+            of_products=precision == "tfloat32",
+            permission=self._permits(precision),
             unasked=bool(precision) and not self._asks_for_precision(),
         )
 
@@ -250,6 +251,12 @@ class OnnxRuntime(Backend):
         """Whether an option of the backend decides what is computed in; else it is the provider's choice."""
         given = {*self.options, *self.many("provider_options", dict)}
         return bool(given & {"compute_precision", "precision", "enable_htp_fp16_precision", *_COARSER})
+
+    def _permits(self, precision: str) -> bool:
+        """Whether the provider may compute in a precision or must. TF32 is allowed; TensorRT's provider sets flags of its builder,
+        which "enable layer selection" and fall back to float32 (`BuilderFlag`). The HTP has no float32, MIGraphX rewrites the
+        program in the narrower type, OpenVINO's provider converts the model: those are obeyed."""
+        return precision == "tfloat32" or (bool(precision) and self.device in ("tensorrt", "tensorrt-rtx"))
 
     def _compute_precision(self) -> str:
         if "compute_precision" in self.options:

@@ -163,6 +163,8 @@ class OpenVino(Backend):
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
             driver_version=str(core.get_property(self._target, _NPU_DRIVER)) if _NPU_DRIVER in known else "",
             compute_precision=_PRECISION.get(hint, hint),
+            # A hint, but the value is read back from the compiled model: what it then says is what it computes in.
+            permission=False,
             unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
 

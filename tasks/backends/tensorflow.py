@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
@@ -97,9 +97,11 @@ class TensorFlow(Backend):
         return RuntimeInfo(
             f"tensorflow {tf.__version__}",
             str(details.get("device_name") or found[0].device_type.lower()),
-            "",
-            declared,
-            TF32_OPS if declared else (),
+            compute_precision=declared,
+            of_products=bool(declared),
+            permission=bool(
+                declared
+            ),  # enable_tensor_float_32_execution: "the use of TensorFloat-32 on supported hardware"
         )
 
     def build(self, form: Form) -> Program:

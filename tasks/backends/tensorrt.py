@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_lines, tensorrt_network
 from tasks.backends.shared.few_lines import FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
@@ -35,15 +35,9 @@ DATA_TYPE = {
 }
 _DTYPE = {v: k for k, v in DATA_TYPE.items()}
 
-#: precision option → (declared compute precision, what it holds for). INT8 rounds to 255 even steps up to the largest
-#: value: for all values from a sixteenth of it that is at least as fine as float8_e4m3fn, the nearest type with an ε.
-PRECISIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "fp32": ("", ()),
-    "tf32": ("tfloat32", TF32_OPS),
-    "fp16": ("float16", ()),
-    "bf16": ("bfloat16", ()),
-    "int8": ("float8_e4m3fn", ()),
-}
+#: precision option → declared compute precision. INT8 rounds to 255 even steps up to the largest value: for all values from a
+#: sixteenth of it that is at least as fine as float8_e4m3fn, the nearest type with an ε.
+PRECISIONS = {"fp32": "", "tf32": "tfloat32", "fp16": "float16", "bf16": "bfloat16", "int8": "float8_e4m3fn"}
 
 _OPTIONS = ("precision", "optimization_level", "workspace_mib", "builder_flags")
 
@@ -124,13 +118,15 @@ class TensorRt(Backend):
             return importlib.import_module(self.module)
 
     def _info(self, trt: Any, device: str, driver: str = "") -> RuntimeInfo:
-        declared, where = PRECISIONS[self.precision]
         return RuntimeInfo(
             runtime_version=f"{self.title} {trt.__version__}",
             device=device,
             driver_version=driver,
-            compute_precision=declared,
-            precision_of=where,
+            compute_precision=PRECISIONS[self.precision],
+            of_products=self.precision == "tf32",
+            # The builder's flags allow: TF32 "but not require", the others "enable layer selection, with FP32 fallback". Where
+            # there are none, the precision is written into a strongly typed network, which the builder has to keep.
+            permission=self.precision == "tf32" or self._flag(trt) != "",
         )
 
     # -- one sample --------------------------------------------------------------------------------------------
@@ -286,13 +282,17 @@ class TensorRt(Backend):
         flags = list(self._more_flags)
         if self.precision == "tf32":
             flags.append("TF32")
-        by_flag = self.precision.upper() if self.precision in ("fp16", "bf16", "int8") else ""
-        if by_flag and form.dtype == "float32" and hasattr(trt.BuilderFlag, by_flag):
+        if form.dtype == "float32" and (by_flag := self._flag(trt)):
             flags.append(by_flag)
         for name in flags:
             if not hasattr(trt.BuilderFlag, name):
                 raise ValueError(f"{self.title} {trt.__version__} has no builder flag {name}")
         return flags
+
+    def _flag(self, trt: Any) -> str:
+        """The builder's flag that allows the precision of 16 or 8 bits, "" where it has none."""
+        name = self.precision.upper()
+        return name if name in ("FP16", "BF16", "INT8") and hasattr(trt.BuilderFlag, name) else ""
 
     def _configure(self, trt: Any, config: Any) -> None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, self._workspace)

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
+from tasks.backends.base import FRACTION, Arm, Backend, smoke_test
 from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
-from tasks.backends.shared.torch_devices import FELL_BACK, allocations, device, synchronize
+from tasks.backends.shared.torch_devices import FELL_BACK, allocations, device, says_unsupported, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.model.row import UNVERIFIED
@@ -119,9 +119,10 @@ class TorchEager(Backend):
             f"torch {torch.__version__}{torch_switches.plugin(self.known)}{torch_switches.libraries() if self.target == 'cuda' else ''}",
             where,
             driver,
-            precision,
-            TF32_OPS if precision else (),
-            self.flushes,
+            compute_precision=precision,
+            of_products=bool(precision),
+            permission=bool(precision) and not self.known.obeys,
+            flushes=self.flushes,
         )
 
     def _accelerator(self) -> str:
@@ -319,13 +320,9 @@ class TorchEager(Backend):
     # -- what errors say -----------------------------------------------------------------------------------------
 
     def is_unsupported(self, error: BaseException) -> bool:
-        text = str(error)
-        return (
-            isinstance(error, NotImplementedError)
-            or _says(self.known.unsupported, text)
-            or (bool(self.modes.sdpa) and ("No viable backend" in text or "No available kernel" in text))
-            or (isinstance(error, RuntimeError) and ("not implemented for '" in text or "is not implemented" in text))
-        )
+        bases = (x for x in (NotImplementedError, RuntimeError) if isinstance(error, x))
+        kind = next(bases, type(error)).__name__
+        return says_unsupported(self.device, kind, str(error), attention=bool(self.modes.sdpa))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         text = str(error)

@@ -77,7 +77,8 @@ class Sample:
     device other than the CPU, empty where they are those of ``expected``; repeats: how often a backend runs it
     (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
-    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); batched: places of the
+    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
+    computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance.
     """
 
@@ -99,6 +100,7 @@ class Sample:
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     batched: tuple[int, ...] = ()
+    products: bool = False
     model: bytes | None = None
     program: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -199,6 +201,11 @@ class Catalog:
     def call(self, group: Group) -> Callable[..., Any]:
         """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""
         raise NotImplementedError
+
+    def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
+        """What is run to see which products a sample is made of: ("torch", a function of tensors) or ("numpy", one of arrays),
+        called with the sample's args and kwargs; None where nobody can look inside."""
+        return "torch", self.call(group)
 
     def is_public(self, group: Group) -> bool:
         """Whether `public` finds what `call` returns. Asked when the group is prepared."""

@@ -33,7 +33,7 @@ class Check:
 
     about: what it asks, in a line of a list. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. effect: whether what is as precise as the dtype itself, though the backend declares less, is wrong: its switch has none. own_call: whether the catalog's call is another one for it. without: classes of ops of which it asks nothing: their cases are vacuous.
+    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. own_call: whether the catalog's call is another one for it. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tasks.diagnose import formulas, ignored, results
+from tasks.arrays import accumulators
+from tasks.diagnose import formulas, ignored, products, results
 from tasks.diagnose.model import BETTER, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
+from tasks.model.dtypes import dtype_name
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
 LARGE = 1 << 18
@@ -24,7 +26,7 @@ LARGE = 1 << 18
 MOST = 3
 #: How the words of a model begin or end that is the op's own formula, computed with fewer digits or in a way that loses them.
 _ARITHMETIC = re.compile(
-    r", in (b?float\d+)$|^(accumulated|computed|squares) in |^(inputs|input \d+|factors) (is|are) (rounded|truncated) to "
+    r", in (b?float\d+)$|^(accumulate[sd]|computed|squares) in |^(inputs|input \d+|factors) (is|are) (rounded|truncated) to "
 )
 
 
@@ -55,6 +57,17 @@ def cause(
                 found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")
                 return found or _told(results.described, inputs, result, elementwise)
     return ""
+
+
+def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass) -> np.ndarray | None:
+    """How far a product of matrices may move in the accumulators (`tasks.arrays.accumulators`) of these names that its factors' dtypes
+    have there, shaped as the output; None where there is none, or the output is no such product."""
+    dtypes = [dtype_name(x.dtype) for x in inputs]
+    adders = [x for x in accumulators.for_factors(dtypes) if x.name in names]
+    if not adders or leaf.reference is None or sum(x.size for x in (*inputs, leaf.reference)) > LARGE:
+        return None
+    floats = [x.astype(np.float64) for x in inputs]
+    return products.floor_in(adders[0], floats, Result.of(leaf.reference, leaf, op_class))
 
 
 def is_arithmetic(cause: str) -> bool:

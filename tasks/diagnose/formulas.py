@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tasks.arrays import accumulators
 from tasks.diagnose import elementwise, norms, products, rounding, sums
 from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model, Result
@@ -20,15 +21,17 @@ def models(inputs: Sequence[np.ndarray], result: Result, alone: bool = False) ->
     floats = [x.astype(np.float64) for x, name in zip(inputs, names) if is_inexact(name) and not is_complex(name)]
     if not floats or any(is_complex(name) for name in names):
         return
-    for formula in elementwise.formulas(floats, result.dtype) if alone else _formulas(floats, result):
+    found = elementwise.formulas(floats, result.dtype) if alone else _formulas(floats, names, result)
+    for formula in found:
         if _fits(formula, floats, result):
             yield from _wrong(formula, floats, result.dtype)
 
 
-def _formulas(floats: Sequence[np.ndarray], result: Result) -> Iterator[Formula]:
+def _formulas(floats: Sequence[np.ndarray], names: Sequence[str], result: Result) -> Iterator[Formula]:
     yield from elementwise.formulas(floats, result.dtype)
     yield from sums.formulas(floats, result.dtype, result.exact.shape)
-    yield from products.formulas(floats, result.dtype, result.exact)
+    adders = accumulators.for_factors([x for x in names if is_inexact(x)])
+    yield from products.formulas(floats, result.dtype, result.exact, adders)
     yield from norms.formulas(floats, result.dtype)
 
 

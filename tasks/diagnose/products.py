@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tasks.arrays.accumulators import Accumulator
 from tasks.diagnose import rounding
 from tasks.diagnose.formula import Formula
-from tasks.diagnose.model import Model
+from tasks.diagnose.model import Model, Result
 from tasks.diagnose.sums import left_out
 
 
@@ -70,7 +72,24 @@ class _Product:
         found = np.linalg.lstsq(columns, result.reshape(-1), rcond=None)[0]
         return replace(self, alpha=_plain(found[0]), beta=_plain(found[1]) if len(found) > 1 else 1.0)
 
-    def wrong(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+    def added_in(self, adder: Accumulator, given: Sequence[np.ndarray]) -> np.ndarray:
+        """The result where a matrix unit adds so. Raises ValueError for what is no product of matrices."""
+        return self.finished(adder.product(*self._matrices(given)), given)
+
+    def floor_in(self, adder: Accumulator, given: Sequence[np.ndarray]) -> np.ndarray:
+        """How far the result may move there. Raises ValueError as `added_in`."""
+        return np.asarray(abs(self.alpha) * adder.floor(*self._matrices(given)))
+
+    def _matrices(self, given: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        a, b = self._factors(given)
+        if self.rows or min(a.ndim, b.ndim) < 2:
+            raise ValueError("no product of matrices")
+        return a, b
+
+    def wrong(self, given: Sequence[np.ndarray], dtype: str, adders: Sequence[Accumulator] = ()) -> Iterator[Model]:
+        for adder in adders:
+            with contextlib.suppress(ValueError):
+                yield Model(adder.words, self.added_in(adder, given), digits=True)
         for name in rounding.coarser(dtype):
             for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
                 some = [change(x, name) if k in (self.a, self.b) else x for k, x in enumerate(given)]
@@ -98,15 +117,30 @@ def _plain(x: float) -> float:
     return round(float(x), 12)
 
 
-def formulas(floats: Sequence[np.ndarray], dtype: str, result: np.ndarray) -> Iterator[Formula]:
-    """Products of two inputs; of three, with the third added."""
+def formulas(
+    floats: Sequence[np.ndarray], dtype: str, result: np.ndarray, adders: Sequence[Accumulator] = ()
+) -> Iterator[Formula]:
+    """Products of two inputs; of three, with the third added. adders: those of matrix units for these factors."""
+    for found in _fitted(floats, result):
+        yield Formula(found.exact, functools.partial(found.wrong, dtype=dtype, adders=adders))
+
+
+def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -> np.ndarray | None:
+    """How far a result, a product of matrices, may move where a matrix unit adds so; None where it is no such product."""
+    for found in _fitted(floats, result.exact):
+        with contextlib.suppress(ValueError):
+            if result.is_exact(found.exact(floats)):
+                return found.floor_in(adder, floats)
+    return None
+
+
+def _fitted(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:
     if len(floats) not in (2, 3):
         return
     for a, b in itertools.permutations(range(len(floats)), 2):
         added = next((k for k in range(len(floats)) if k not in (a, b)), None)
         for turned, rows in ((False, False), (True, False), (False, True)):
             try:
-                found = _Product(a, b, added, turned, rows).fitted(floats, result)
+                yield _Product(a, b, added, turned, rows).fitted(floats, result)
             except ValueError:
                 continue
-            yield Formula(found.exact, functools.partial(found.wrong, dtype=dtype))

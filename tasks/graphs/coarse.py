@@ -7,19 +7,23 @@ are others in each. So the part of the error that the weights make is a fingerpr
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph, Move
+from tasks.graphs.evaluate import Graph, Move, Values
 from tasks.graphs.nodes import Node
+from tasks.graphs.products import Change, is_transform
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, LARGEST, OpClass, rounded
 
 #: Products whose class is another one, since more is done in them.
-_PRODUCTS = ("Attention", "GRU", "LSTM", "RNN")
+_PRODUCTS = ("Attention", "FlexAttention", "GRU", "LinearAttention", "LSTM", "RNN")
+#: The place of the input that is added to a product, not multiplied.
+_ADDED = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
 
 
 def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
@@ -51,6 +55,31 @@ def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterato
             yield [np.asarray(found[name], order="C") for name in graph.outputs]
 
 
+class OfProducts(Graph):
+    """A graph whose products take the factors that ``change`` makes of theirs (`tasks.graphs.products`); ``found``: names of the
+    products and Fourier transforms that were computed."""
+
+    def __init__(self, model: Any, change: Change | None = None) -> None:
+        super().__init__(model)
+        self.found: list[str] = []
+        self._change, self._numbers = change, itertools.count(1)
+
+    def _outputs(
+        self, node: Node, inputs: list[Any], outer: Values, move: Move | None, kept: Values, keep: frozenset[str]
+    ) -> list[Any]:
+        product = is_product(node)
+        if product or is_transform(node.op):
+            self.found.append(node.op)
+        if product and self._change is not None:
+            added = _ADDED.get(node.op)
+            inputs = [x if k == added else self._changed(x) for k, x in enumerate(inputs)]
+        return super()._outputs(node, inputs, outer, move, kept, keep)
+
+    def _changed(self, x: Any) -> Any:
+        wide = isinstance(x, np.ndarray) and x.dtype == np.float64
+        return self._change(x, next(self._numbers)) if wide and self._change else x
+
+
 def _rounding(precision: str, most: float) -> Move:
     """To a precision, finite numbers to ``most`` at most; Inf and NaN are as they are."""
 
@@ -79,7 +108,8 @@ def product_weights(graph: Graph) -> frozenset[str]:
 
 def is_product(node: Node) -> bool:
     """Whether matrix units compute a node: a contraction, or what is made of some."""
-    return node.op in _PRODUCTS or moving.op_class(node) is OpClass.CONTRACTION
+    contracts = moving.op_class(node) is OpClass.CONTRACTION and not is_transform(node.op)
+    return contracts or node.op in _PRODUCTS
 
 
 def rounded_to(x: np.ndarray, precision: str) -> np.ndarray:

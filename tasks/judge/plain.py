@@ -259,7 +259,11 @@ def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, 
     noise = model_floor(leaf) if op_class is OpClass.MODEL else leaf.noise
     if not is_coarser(precision, leaf.dtype):
         return eps, smallest, None if op_class in WITHOUT_NOISE else noise
-    noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)
+    if leaf.of_products is not None:
+        # What is moved is each factor of a chain, by ε of TF32; all else is computed in the dtype.
+        noise = leaf.of_products * (EPS[precision] / EPS["tfloat32"]) + (0.0 if noise is None else noise)
+    else:
+        noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)
     # Below its range numbers have fewer digits, beyond it they saturate or are infinite.
     return EPS[precision], max(smallest, SMALLEST_NORMAL.get(precision, 0.0)), noise
 

@@ -18,6 +18,9 @@ GROSS = 0.25
 #: What lies within so many times its limit is the right function that has lost precision, if a decimal digit is right as
 #: well: off by DIGIT at most, in the op's own scale. Twice as wide, faults of logic pass for it (docs/verdict.md).
 BAND, DIGIT = 8.0, 1 / 16
+#: Precisions that only factors of products are rounded to. Their sums and all else are of the dtype, so beyond the limit there is
+#: nothing but another, coarser precision (bfloat16 has three bits less, which the band would excuse).
+OF_FACTORS = ("tfloat32",)
 #: What a limit may say of results beyond it, see `Limit`.
 IMPRECISE = ("band", "digits", "classic", "never")
 #: End of the name of an oracle whose case brings a tolerance of its own, within which a result is right.
@@ -89,8 +92,8 @@ class Policy:
         """The limit that holds for an op (its label with catalog and variant), its class and a dtype.
 
         In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error units
-        are bounded as those of a 16-bit dtype are. There, and in a dtype of 8 bits or fewer, in which a few spacings are all
-        that a number has, nothing that is grossly off is right.
+        are bounded as those of a 16-bit dtype are, and beyond a precision of OF_FACTORS nothing is imprecise. There, and in a
+        dtype of 8 bits or fewer, in which a few spacings are all that a number has, nothing that is grossly off is right.
         """
         key = (label, op_class, dtype, precision)
         if key not in self._found:
@@ -100,6 +103,8 @@ class Policy:
                 if is_coarser(precision, dtype):
                     narrow = self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16")
                     most += [narrow.units or found.units, found.gross / EPS[precision]]
+                    if precision in OF_FACTORS and op_class != OpClass.MODEL:
+                        found = replace(found, imprecise="never")
                 found = replace(found, units=min(most))
             self._found[key] = found
         return self._found[key]

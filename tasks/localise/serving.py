@@ -52,8 +52,7 @@ class Locator:
     def begin(self) -> wire.Answer:
         command = self._command
         backend = command.backend.create()
-        known = {k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__}
-        info = RuntimeInfo(**{**known, "precision_of": tuple(known.get("precision_of", ()))})
+        info = RuntimeInfo(**{k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__})
         whole = ""
         try:
             try:
@@ -183,7 +182,7 @@ def _judge(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo
         return judged(sample, [list(outputs)], form.paired, policy, info).status in (Status.WRONG, Status.IMPRECISE)
 
     group = sample.owner.group
-    return fails, group.dtype, info.precision_for(sample.op_class, group.label)
+    return fails, group.dtype, info.precision_for(sample.products)
 
 
 def settings_of(backend: Backend) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import EPS
-from tasks.model.op_class import OpClass
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
 #: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`).
@@ -181,25 +179,34 @@ class Flushes:
 
 @dataclass(frozen=True)
 class RuntimeInfo:
-    """What a backend says of itself once it has been imported."""
+    """What a backend says of itself once it has been imported.
+
+    compute_precision: what it computes in, coarser than the dtype ("" = in the dtype). of_products: that holds for the factors
+    of products alone (matrix units: TF32), else for all that is computed. permission: it may compute in it, as a switch that
+    allows TF32 does; False: it must, and to be as precise as the dtype is to disobey. unasked: the runtime chose it, and nobody
+    asked for less than the dtype's own. flushes: `Flushes.results`, where it is measured at the start. accumulators: names of
+    `tasks.arrays.accumulators` that the device's matrix units have.
+    """
 
     runtime_version: str
     device: str
     driver_version: str = ""
-    compute_precision: str = ""  # "" = that of the dtype
-    precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
-    flushes: tuple[str, ...] = ()  # `Flushes.results`, where it is measured at the start
-    unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
+    compute_precision: str = ""
+    of_products: bool = False
+    flushes: tuple[str, ...] = ()
+    unasked: bool = False
+    permission: bool = False
+    accumulators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flushes", tuple(self.flushes))  # from JSON it comes as a list
+        for name in ("flushes", "accumulators"):  # from JSON they come as lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.compute_precision and self.compute_precision not in EPS:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
 
-    def precision_for(self, op_class: OpClass, label: str) -> str:
-        """The declared compute precision of an op (`Group.label`); "" where it is that of the dtype."""
-        named = any(x == op_class.value or (":" in x and fnmatch.fnmatchcase(label, x)) for x in self.precision_of)
-        return self.compute_precision if named or not self.precision_of else ""
+    def precision_for(self, products: bool) -> str:
+        """The declared compute precision of a case; "" where it is that of the dtype. products: whether there are any in it."""
+        return self.compute_precision if products or not self.of_products else ""
 
 
 def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:

@@ -16,6 +16,9 @@ KIND_BIASED = "biased"
 #: `imprecise`: the results are within the limit, and zeros have the wrong sign; where a policy asks for that.
 KIND_ZERO = "zero sign"
 
+#: `imprecise`: beyond the limit, and no further off than the adders of the device's matrix units leave it: they keep fewer bits.
+KIND_ACCUMULATOR = "accumulator"
+
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
 OF_INVALID: dict[str, str] = {
     "": "The case cannot be made or widened to float64, or the reference raises.",

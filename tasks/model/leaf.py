@@ -17,7 +17,8 @@ class Leaf:
     (float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and
     strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
     or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
-    output stands for (`interpret`), "" where nobody has said it.
+    output stands for (`interpret`), "" where nobody has said it; of_products: how far the result moves when every factor of
+    every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells.
     """
 
     dtype: str
@@ -27,13 +28,15 @@ class Leaf:
     rtol: float | None = None
     atol: float | None = None
     meaning: str = ""
+    of_products: np.ndarray | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    noise = None if leaf.noise is None else leaf.noise.reshape(-1)[places]
-    return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], noise=noise)
+    some = [None if floor is None else floor.reshape(-1)[places] for floor in (leaf.noise, leaf.of_products)]
+    y = leaf.reference.reshape(-1)[places]
+    return replace(leaf, shape=places.shape, reference=y, noise=some[0], of_products=some[1])
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

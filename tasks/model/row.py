@@ -261,6 +261,12 @@ class Row:
         "coarser precision that it was computed in without being asked: the runtime says so (and it is judged in it), "
         "or a model's errors show it (and it is not)",
     )
+    unused_permission: str | None = column(
+        "string",
+        "outcome",
+        "check switch: the coarser precision that the runtime may compute in (TF32 that is allowed) and did not: it is as precise as "
+        "the dtype",
+    )
     placement: str | None = column(
         "string",
         "outcome",

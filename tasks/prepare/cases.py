@@ -34,7 +34,7 @@ from tasks.judge.prepared import (
     zero_would_pass,
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous, is_complex, is_inexact
-from tasks.prepare import derived
+from tasks.prepare import derived, products
 from tasks.prepare.ranked import ranked
 
 
@@ -109,12 +109,12 @@ def prepare(
         return alone.samples[0].again()
 
     made = derived.samples(catalog, group, draws, bad or {}, first)
-    written = save(path, *_collect(made, group, bad or {}, started))
+    written = save(path, *_collect(made, group, draws, bad or {}, started))
     return name, PreparedGroup(path, written=written)
 
 
 def _collect(
-    made: Iterator[Sample], group: Group, bad: dict[int, Failure], started: Callable[[int], None]
+    made: Iterator[Sample], group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The header and the arrays of the pack of a group, whose samples are ``made``.
 
@@ -132,6 +132,7 @@ def _collect(
         try:
             sample = next(made)
             sample.failure = bad.get(place, sample.failure)
+            products.tell(sample, group, draws)
         except StopIteration:
             break
         except Exception as error:
@@ -280,6 +281,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
             "rtol": leaf.rtol,
             "atol": leaf.atol,
             "meaning": leaf.meaning,
+            "of_products": None if leaf.of_products is None else add(leaf.of_products),
         }
 
     return {
@@ -298,6 +300,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
         "twins": sample.twins,
+        "products": sample.products,
         **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
@@ -428,9 +431,21 @@ class PreparedSample:
         others = self.record["others"] if len(made) == len(here) else []
         return replace(self, record=self.record | {"expected": made, "others": others, "on_device": []})
 
-    def expected(self) -> list[Leaf]:
-        """What the outputs are to be."""
-        return [self._leaf(e) for e in self.record["expected"]]
+    def expected(self, of_products: bool = False) -> list[Leaf]:
+        """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype."""
+        found = [self._leaf(e) for e in self.record["expected"]]
+        if not of_products:
+            return found
+        floors = [e.get("of_products") for e in self.record["expected"]]
+        return [
+            leaf if place is None else replace(leaf, of_products=self.owner.pack.array(place))
+            for leaf, place in zip(found, floors)
+        ]
+
+    @property
+    def products(self) -> bool:
+        """Whether products are computed in it that a matrix unit may take coarser than the dtype."""
+        return bool(self.record.get("products"))
 
     def derived(self) -> list[Leaf]:
         """What `tasks.judge.definitions` is to make of the outputs, for a sample with a definition."""
@@ -453,7 +468,9 @@ class PreparedSample:
         which nothing of another shape has."""
         found = map(self.owner.pack.array, self.record["others"][number]["references"][part])
         return [
-            replace(leaf, reference=y, shape=y.shape, noise=leaf.noise if y.shape == leaf.shape else None)
+            replace(leaf, reference=y)
+            if y.shape == leaf.shape
+            else Leaf(leaf.dtype, y.shape, y, None, leaf.rtol, leaf.atol, leaf.meaning)
             for leaf, y in zip(expected, found)
         ]
 

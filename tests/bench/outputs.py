@@ -36,7 +36,7 @@ SAMPLES = 2
 class Spoilt(PreparedSample):
     """A sample whose noise floor is NaN in one place."""
 
-    def expected(self) -> list[Leaf]:
+    def expected(self, of_products: bool = False) -> list[Leaf]:
         first, *others = super().expected()
         noise = np.zeros(first.shape) if first.noise is None else first.noise.copy()
         noise.reshape(-1)[-1] = np.nan

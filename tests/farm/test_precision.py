@@ -11,9 +11,8 @@ import pytest
 from farm import lake
 from farm.commands import run as launch
 from tasks.backends import BackendSpec
-from tasks.backends.base import TF32_OPS
 from tasks.backends.shared.onnx_form import one_add
-from tasks.model import OpClass, RuntimeInfo
+from tasks.model import RuntimeInfo
 
 CONFIG = """
 dtypes: [float32]
@@ -25,7 +24,7 @@ backends:
   - {name: finer, like: coarse-cpu, options: {declares: bfloat16, computes: float16}}
   - {name: coarser, like: coarse-cpu, options: {declares: float16, computes: float8_e4m3fn}}
   - {name: silent, like: coarse-cpu, options: {computes: tfloat32}}
-  - {name: in-part, like: coarse-cpu, options: {declares: tfloat32, computes: tfloat32, only: [contraction, "*:softmax*"]}}
+  - {name: in-part, like: coarse-cpu, options: {declares: tfloat32, computes: tfloat32, of_products: true}}
 """
 
 
@@ -63,9 +62,9 @@ def test_what_is_coarser_than_declared_is_caught(rows: pd.DataFrame, backend: st
     assert set(found["compute_precision"]) == {"float16" if backend == "coarser" else "float32"}
 
 
-def test_a_declaration_holds_for_what_it_names_alone(rows: pd.DataFrame) -> None:
+def test_a_declaration_of_products_holds_for_what_has_some_alone(rows: pd.DataFrame) -> None:
     found = of(rows, "in-part")
-    named = ["torch:mm", "torch:nn.functional.linear", "torch:softmax"]
+    named = ["torch:mm", "torch:nn.functional.linear"]
     assert set(found.loc[named, "status"]) <= {"pass", "vacuous"}
     assert set(found.loc[named, "compute_precision"]) == {"tfloat32"}
     rest = found.drop(named)
@@ -73,13 +72,37 @@ def test_a_declaration_holds_for_what_it_names_alone(rows: pd.DataFrame) -> None
     assert set(rest.loc[rest["status"] == "wrong"].index) == set(rest.index)
 
 
-def test_tf32_is_declared_for_products_and_what_is_made_of_them() -> None:
-    info = RuntimeInfo("x", "cuda", "", "tfloat32", TF32_OPS)
-    assert info.precision_for(OpClass.CONTRACTION, "torch:mm") == "tfloat32"
-    assert info.precision_for(OpClass.COMPOSITE, "torch:nn.functional.scaled_dot_product_attention") == "tfloat32"
-    assert info.precision_for(OpClass.COMPOSITE, "torch:nn.functional.gelu") == ""
-    assert info.precision_for(OpClass.REDUCTION, "torch:sum") == ""
-    assert RuntimeInfo("x", "npu", "", "float16").precision_for(OpClass.EXACT, "torch:t") == "float16"
+def test_a_declaration_is_for_products_or_for_everything() -> None:
+    info = RuntimeInfo("x", "cuda", "", "tfloat32", of_products=True)
+    assert [info.precision_for(products=x) for x in (True, False)] == ["tfloat32", ""]
+    assert RuntimeInfo("x", "npu", "", "float16").precision_for(products=False) == "float16"
+
+
+CHAINS = """
+dtypes: [float32]
+catalogs:
+  - {name: critical, ops: [bert_encoder, swiglu, gelu], samples: 1}
+backends:
+  - {name: tf32, like: lying-cpu, options: {computes: tfloat32, declares: tfloat32, of_products: true}}
+  - {name: exact, like: lying-cpu, options: {declares: tfloat32, of_products: true}}
+  - {name: bf16, like: lying-cpu, options: {computes: bfloat16, declares: tfloat32, of_products: true}}
+  - {name: silent, like: lying-cpu, options: {computes: tfloat32}}
+  - {name: rounded, like: lying-cpu, options: {returns: bfloat16, declares: tfloat32, of_products: true}}
+"""
+
+
+def test_a_chain_of_products_exported_to_onnx_is_held_to_what_rounding_each_factor_does(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    (tmp_path / "chains.yaml").write_text(CHAINS)
+    assert launch.main([str(tmp_path / "chains.yaml"), "--inline", "--results", str(tmp_path / "r")]) == launch.FOUND
+    found = lake.read(tmp_path / "r").set_index(["backend", "op"])["status"].unstack()
+    chains = ["critical:bert_encoder", "critical:swiglu"]
+    assert set(found.loc[["tf32", "exact"], chains].to_numpy().ravel()) == {"pass"}, found
+    assert set(found.loc[["bf16", "silent"], chains].to_numpy().ravel()) == {"wrong"}, found
+    assert found["critical:gelu"].to_dict() == {x: "imprecise" for x in ("tf32", "exact", "bf16", "silent")} | {
+        "rounded": "wrong"
+    }
 
 
 def test_a_precision_that_there_is_not_is_refused() -> None:

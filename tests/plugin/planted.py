@@ -221,16 +221,16 @@ class Broken(Backend):
 class Coarse(TorchEager):
     """torch on the CPU whose float32 inputs and results are rounded to ``computes``; it says that it ``declares``.
 
-    declares, computes: names of compute precisions, "" for float32; only: classes that the declaration holds for.
+    declares, computes: names of compute precisions, "" for float32; of_products: whether the declaration holds for products alone.
     """
 
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         self.declares, self.computes = options.pop("declares", ""), options.pop("computes", "")
-        self.only = tuple(options.pop("only", ()))
+        self.of_products = options.pop("of_products", False)
         super().__init__(name, "cpu", options)
 
     def probe(self) -> RuntimeInfo:
-        return replace(super().probe(), compute_precision=self.declares, precision_of=self.only)
+        return replace(super().probe(), compute_precision=self.declares, of_products=self.of_products)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         arrays = [self._rounded(a) for a in form.arrays]

@@ -70,11 +70,11 @@ class Lying(OnnxRuntime):
     """ONNX Runtime on the CPU that returns something else, or computes in less than it says.
 
     Options: returns: "zeros", "other" (the outputs on other inputs), "bfloat16" (its outputs rounded); computes: the
-    precision that products round their inputs to; declares: what it says; halves: "rounded" or "saturated", inputs as float16 has
+    precision that products round their inputs to; declares: what it says, of_products: for products alone; halves: "rounded" or "saturated", inputs as float16 has
     them; weights, of a graph, are left as they are.
     """
 
-    takes = ("returns", "computes", "declares", "halves")
+    takes = ("returns", "computes", "declares", "of_products", "halves")
     vendor = "Planted"
 
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
@@ -83,7 +83,8 @@ class Lying(OnnxRuntime):
         super().__init__(name, "cpu", options)
 
     def probe(self) -> RuntimeInfo:
-        return replace(super().probe(), compute_precision=self.declares)
+        of_products = bool(self.options.get("of_products"))
+        return replace(super().probe(), compute_precision=self.declares, of_products=of_products)
 
     def _halved(self, x: Any) -> Any:
         if getattr(x, "dtype", None) != np.float32:

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from tasks import catalogs
+from tasks.arrays.accumulators import ACCUMULATORS
 from tasks.arrays.tree import spec_of
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
+from tasks.catalogs.gemm.onnx_form import SCALES
 from tasks.judge import verdict
-from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.judge.plain import compare
+from tasks.model import Form, Group, Program, RuntimeInfo, rounded
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
 
@@ -114,6 +117,69 @@ def test_torch_and_onnx_runtime_make_the_same_products(op: str, variant: str, dt
         options = {"graph_optimization": "disable"} if (op, name) == ("scaled_mm", "ort-cpu") else {}
         said = {s for _, s in statuses(BackendSpec.parse(name, options=options).create(), group, cache)}
         assert said == ({"pass"} if taken else {"unsupported"}), name
+
+
+def added_in(adder: str) -> Product:
+    """A product of float8 in float32 as a matrix unit adds it; "" for exactly."""
+
+    def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        wide = (a.astype(np.float64), b.astype(np.float64))
+        made = ACCUMULATORS[adder].product(*wide) if adder else wide[0] @ wide[1]
+        return (made * (SCALES[0] * SCALES[1])).astype(np.float32)
+
+    return product
+
+
+def in_bfloat16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Each partial sum is rounded to bfloat16."""
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for k in range(a.shape[1]):
+        total = rounded(total + np.outer(a[:, k].astype(np.float64), b[k].astype(np.float64)), "bfloat16")
+    return (total * (SCALES[0] * SCALES[1])).astype(np.float32)
+
+
+def as_float8(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return added_in("")(a, b).astype(a.dtype).astype(np.float32)
+
+
+def zeros(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.zeros((a.shape[0], b.shape[1]), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("product", "declared", "status"),
+    [
+        (added_in(""), "hopper-float8", "pass"),
+        (added_in("hopper-float8"), "hopper-float8", "imprecise"),
+        (added_in("ada-float8"), "ada-float8", "imprecise"),
+        (added_in("hopper-float8"), "", "wrong"),
+        (in_bfloat16, "hopper-float8", "wrong"),
+        (as_float8, "hopper-float8", "wrong"),
+        (zeros, "hopper-float8", "wrong"),
+    ],
+)
+def test_products_are_no_worse_than_the_adders_of_the_device_leave_them(
+    product: Product, declared: str, status: str, cache: Path
+) -> None:
+    _, made = prepare(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), cache)
+    info = RuntimeInfo("1", "gpu", accumulators=tuple(filter(None, [declared])))
+    runner = Runner(Planted(product), info, verdict.load("error_units"), lambda *step: None)
+    rows = [done.row for done in runner.run([whole(made)])]
+    assert {x.status for x in rows} == {status}, [(x.sample, x.status, x.error_units) for x in rows]
+    if status == "imprecise":
+        assert {(x.kind, x.cause) for x in rows} == {("accumulator", "accumulates in 13 bits")}
+
+
+def test_the_adder_of_a_hopper_gives_the_numbers_that_one_gave() -> None:
+    """Error units and bias of three shapes on an H200 (cuBLAS 13.1), digit for digit."""
+    seen = {0: (408.683565, -22.516454), 7: (1441.414176, -57.336513), 35: (2692.363490, -79.259276)}
+    samples = catalogs.get("gemm").samples(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), 4)
+    for sample in samples:
+        if sample.index in seen:
+            a, b = (spec.view(x) for spec, x in zip(sample.args, sample.arrays))
+            found = compare([added_in("hopper-float8")(a, b)], sample.expected, sample.op_class)
+            assert found.error_units is not None and found.bias is not None
+            assert (found.error_units, found.bias) == pytest.approx(seen[sample.index], rel=1e-6)
 
 
 def test_every_op_has_samples_in_every_dtype_and_no_two_alike() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import spec_of
+from tasks.arrays.tree import decode, spec_of
 from tasks.backends import BackendSpec
-from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.base import Backend
+from tasks.graphs import products
 from tasks.judge import verdict
-from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
 from tests import prepared
@@ -48,28 +50,81 @@ def run(backend: Backend, info: RuntimeInfo, op: str, cache: Path, check: str = 
 
 
 @pytest.mark.parametrize(
-    ("declared", "really", "status", "kind"),
+    ("declared", "really", "permission", "status", "kind", "unused"),
     [
-        ("tfloat32", "tfloat32", "pass", ""),
-        ("tfloat32", "", "wrong", "no effect"),
-        ("tfloat32", "bfloat16", "wrong", "numbers"),
-        ("", "", "vacuous", ""),
-        ("bfloat16", "bfloat16", "pass", ""),
+        ("tfloat32", "tfloat32", False, "pass", "", None),
+        ("tfloat32", "tfloat32", True, "pass", "", None),
+        ("tfloat32", "", False, "wrong", "no effect", None),
+        ("tfloat32", "", True, "pass", "", "tfloat32"),
+        ("tfloat32", "bfloat16", False, "wrong", "numbers", None),
+        ("tfloat32", "bfloat16", True, "wrong", "numbers", None),
+        ("", "", False, "vacuous", "", None),
+        ("bfloat16", "bfloat16", True, "pass", "", None),
+        ("bfloat16", "", True, "pass", "", "bfloat16"),
     ],
 )
-def test_a_switch_without_effect_is_found(declared: str, really: str, status: str, kind: str, cache: Path) -> None:
-    info = RuntimeInfo("1", "cpu", "", declared, TF32_OPS if declared else ())
+def test_a_command_is_to_be_obeyed_and_a_permission_may_stay_unused(
+    declared: str, really: str, permission: bool, status: str, kind: str, unused: str | None, cache: Path
+) -> None:
+    info = RuntimeInfo("1", "cpu", "", declared, of_products=bool(declared), permission=permission)
     row = run(Product(really), info, "matmul", cache, "switch")
-    if (really, status) == (
-        "bfloat16",
-        "wrong",
-    ):  # three bits coarser than TF32: which of the two words is the policy's
-        assert row["status"] in ("wrong", "imprecise")
-        return
-    assert (row["status"], row["kind"]) == (status, kind), row["error"]
+    assert (row["status"], row["kind"], row["unused_permission"]) == (status, kind, unused), row["error"]
     if kind == "no effect":
-        assert row["error"].startswith("it declares tfloat32 and is as precise as float32")
-    assert run(Product(really), info, "matmul", cache)["status"] == "pass"  # the forward check alone does not see it
+        assert row["error"].startswith("told to compute in tfloat32, it is as precise as float32")
+    if kind != "numbers":
+        assert (
+            run(Product(really), info, "matmul", cache)["status"] == "pass"
+        )  # the forward check alone does not see it
+
+
+class Composed(Backend):
+    """What torch composes, in float64 and rounded once, the factors of every product being rounded to a precision first. loses: what it
+    does to the inputs of the op as a whole instead."""
+
+    forms = ("torch",)
+
+    def __init__(self, really: str, loses: str = "") -> None:
+        super().__init__("composed-cpu", "cpu", {})
+        self.really, self.loses = really, loses
+
+    def build(self, form: Form) -> Program:
+        import torch
+
+        def wide(kind: str, node: Any) -> Any:
+            x = spec_of(node).view(form.arrays[spec_of(node).id])
+            if x.dtype != np.float32:
+                return torch.from_numpy(x)
+            return torch.from_numpy(_rounded(x, self.loses) if self.loses else x.astype(np.float64))
+
+        def change(x: np.ndarray, place: int) -> np.ndarray:
+            return _rounded(x, self.really) if self.really else x
+
+        def compute() -> list[np.ndarray]:
+            assert form.call is not None
+            with torch.no_grad(), products.in_torch(change):
+                found = form.call(*decode(form.args, wide), **decode(form.kwargs, wide))
+            return [found.numpy().astype(np.float32)]
+
+        return Program(compute)
+
+
+@pytest.mark.parametrize("op", ["bert_encoder", "swiglu", "scaled_dot_product_attention_gqa"])
+def test_a_chain_of_products_is_held_to_what_rounding_each_factor_does(op: str, cache: Path) -> None:
+    pytest.importorskip("torch")
+    allowed = RuntimeInfo("1", "cpu", "", "tfloat32", of_products=True, permission=True)
+    found = {x: run(Composed(x), allowed, op, cache) for x in ("tfloat32", "", "bfloat16")}
+    assert {x: row["status"] for x, row in found.items()} == {"tfloat32": "pass", "": "pass", "bfloat16": "wrong"}
+    assert found["tfloat32"]["compute_precision"] == "tfloat32"
+    assert run(Composed("tfloat32"), RuntimeInfo("1", "cpu"), op, cache)["status"] == "wrong"  # nobody declared it
+
+
+def test_what_has_no_products_is_held_to_the_dtype(cache: Path) -> None:
+    """Whatever the op is called: a declaration of matrix units says nothing of gelu."""
+    pytest.importorskip("torch")
+    allowed = RuntimeInfo("1", "cpu", "", "tfloat32", of_products=True, permission=True)
+    for op in ("softmax", "gelu", "sum", "layer_norm"):
+        row = run(Composed("", loses="tfloat32"), allowed, op, cache)
+        assert (row["status"], row["compute_precision"]) == ("wrong", None), op
 
 
 CHILD = """
@@ -101,6 +156,56 @@ def test_attention_runs_the_kernel_that_was_asked_for_or_says_that_it_does_not(c
         assert f"sdpa={mode}" in made[mode][ops[0]]["flags"]
     assert made["flash"][ops[0]]["output_digest"] != made["math"][ops[0]]["output_digest"]
     assert [made["efficient"][x]["status"] for x in ops] == ["unsupported", "unsupported", "pass"]
+
+
+def test_a_kernel_of_attention_is_asked_for_a_call_before_it_is_made() -> None:
+    torch = pytest.importorskip("torch")
+    from tasks.backends.shared.torch_modes import Modes
+
+    called = {"flash": torch.randn(1, 2, 8, 8), "with dropout": torch.randn(1, 2, 8, 8)}
+
+    def ask(dropout: float) -> str:
+        q = called["flash"]
+        try:
+            with torch.no_grad(), Modes(sdpa="flash").watched(Program(lambda: [])):
+                torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
+        except Unsupported as error:
+            return str(error)
+        return ""
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        assert ask(0.0) == ""
+        assert ask(0.5) == (
+            "torch has no flash attention for this call: Both fused kernels do not support non-zero dropout."
+        )
+
+
+def test_cuda_has_a_question_for_each_kernel_and_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from tasks.backends.shared import torch_modes
+
+    asked: list[tuple[str, Any]] = []
+
+    def answer(name: str) -> Any:
+        def able(params: Any, debug: bool) -> bool:
+            asked.append((name, params.enable_gqa))
+            if params.enable_gqa and name == "efficient":
+                for words in ("Memory efficient kernel not used because:", "q, k and v have other numbers of heads."):
+                    warnings.warn(words, stacklevel=1)
+            return not params.enable_gqa
+
+        return able
+
+    for name in ("flash", "efficient", "cudnn"):
+        monkeypatch.setattr(torch.backends.cuda, f"can_use_{name}_attention", answer(name))
+    monkeypatch.setattr(torch_modes, "_is_asked_by_name", lambda query: True)
+    q, k = torch.randn(1, 4, 8, 8), torch.randn(1, 2, 8, 8)
+    assert [torch_modes.refusal(x, q, q, q) for x in ("flash", "efficient", "cudnn", "math")] == [""] * 4
+    assert torch_modes.refusal("efficient", q, k, k, enable_gqa=True) == (
+        "torch has no efficient attention for this call: q, k and v have other numbers of heads."
+    )
+    assert torch_modes.refusal("cudnn", q, k, k, enable_gqa=True).endswith("it does not say why")
+    assert asked == [(x, False) for x in ("flash", "efficient", "cudnn")] + [("efficient", True), ("cudnn", True)]
 
 
 def test_a_convolution_says_which_algorithm_it_took(cache: Path) -> None:

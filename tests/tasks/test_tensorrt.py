@@ -84,7 +84,9 @@ def test_each_precision_sets_its_flags_and_declares_itself(
 ) -> None:
     backend, state, _ = install(precision=precision)
     info = backend.probe()
-    assert info.compute_precision == declared and bool(info.precision_of) == (precision == "tf32")
+    assert info.compute_precision == declared and info.of_products is (precision == "tf32")
+    # A flag of the builder allows: it may choose a kernel of float32. fp32 has none.
+    assert info.permission is (precision != "fp32")
     assert (info.runtime_version, info.device) == ("TensorRT 10.16.1", "Fake GPU")
     program = backend.build(form(ADD, A, B))
     assert state.flags == flags  # TF32 is cleared wherever it was not asked for

@@ -16,7 +16,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
 from tasks.backends.shared import drivers, packages, torch_devices, torch_switches
-from tasks.backends.shared.torch_devices import DEVICES
+from tasks.backends.shared.torch_devices import DEVICES, says_unsupported
 from tasks.backends.torch import TorchEager, _advised
 from tasks.model import Flushes, Form, Program, Unavailable
 from tasks.vendors import TORCH_DEVICES
@@ -347,6 +347,23 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
     assert program.fallback == "aten::erfinv ran on the CPU"
 
 
+def test_what_torch_says_without_a_kernel_of_attention_counts_where_one_was_asked_for() -> None:
+    for text in (
+        "Invalid backend",
+        "No available kernel. Aborting execution.",
+        "No viable backend for scaled_dot_product_attention was found.",
+    ):
+        assert eager("cuda", sdpa="flash").is_unsupported(RuntimeError(text))
+        assert not eager("cuda").is_unsupported(RuntimeError(text))
+    assert not eager("cuda", sdpa="flash").is_unsupported(RuntimeError("Invalid backend: 7"))
+
+
+def test_what_python_raises_is_told_by_its_class_and_not_by_words() -> None:
+    assert says_unsupported("cuda", "NotImplementedError", "whatever")
+    assert not says_unsupported("cuda", "ValueError", "reduce is not implemented")
+    assert says_unsupported("cuda", "ValueError", "Multiplication of two Float8_e5m2 matrices is not supported")
+
+
 @pytest.mark.parametrize(
     ("device", "text", "meant"),
     [
@@ -387,6 +404,12 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
         ),
         ("cuda", "Multiplication of two Float8_e5m2 matrices is not supported", "unsupported"),
         ("cuda", "Expected size 3 but got size 4", ""),
+        ("cuda", "HalfTensor is not supported", "unsupported"),
+        ("cuda", "\"igamma_cuda\" not implemented for 'Half'", "unsupported"),
+        ("cuda", "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA", "unsupported"),
+        ("cuda", "Invalid backend", ""),  # nobody asked for one kernel of attention: then it is a defect
+        ("cuda", "the value is not supported", ""),
+        ("cpu", "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA", ""),
         ("rocm", "Float8_e4m3fn is only supported for gfx950", "unsupported"),
         ("rocm", "CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling `hipblasLtMatmul`", "unsupported"),
         ("rocm", "HIP error: unspecified launch failure", "sticky"),
@@ -534,6 +557,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     assert (info.driver_version, info.device) == ("580.95", "NVIDIA H200, sm_90")
     assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
     assert backend.identity == ("uuid=GPU-1", "ecc=on")
+    assert info.accumulators == ("hopper-float8",)  # of the GPU, whatever runtime computes on it
 
 
 @pytest.mark.parametrize(

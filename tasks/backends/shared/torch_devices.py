@@ -20,10 +20,11 @@ class TorchDevice:
     target: what torch calls it ("" = the same); plugin: the module whose import registers it; distribution: the package that
     has that; toolkit: the vendor whose toolkit that needs (`drivers.TOOLKITS`); variables: of the
     environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
-    option: the switch that lets it compute float32 coarser, and the precision it then declares; coarser: variables without
-    which it does not.
+    option: the switch that lets it compute products of float32 coarser, and the precision it then declares; coarser: variables
+    without which it does not; obeys: whether the switch is a command. Most allow it: cuDNN may still choose a kernel of float32.
     packages: of an environment of its own, pinned, with the index that has them beside PyPI.
-    unsupported, sticky, out_of_memory: how its errors say so.
+    unsupported: what its errors say of a dtype, a device or sizes that there is no kernel for, beside `_NO_KERNEL`; sticky,
+    out_of_memory: how they say that.
     """
 
     target: str = ""
@@ -35,15 +36,22 @@ class TorchDevice:
     option: str = ""
     coarse: str = ""
     coarser: tuple[tuple[str, str], ...] = ()
+    obeys: bool = False
     packages: tuple[str, ...] = ()
     unsupported: str = ""
     sticky: str = ""
     out_of_memory: str = ""
 
 
+#: What torch itself says on any device, as a RuntimeError, of a dtype that a kernel was not written for (AT_DISPATCH: '"histc" not
+#: implemented for 'BFloat16''; older kernels: "HalfTensor is not supported").
+_NO_KERNEL = re.compile(r"not implemented for '|is not implemented|^\w+Tensor is not supported$")
+#: What it says where the one kernel of attention that is allowed does not take a call. CUDA's "Invalid backend" is the end of its
+#: list of kernels (ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend).
+_NO_ATTENTION = re.compile(r"No viable backend for scaled_dot_product_attention|No available kernel|^Invalid backend$")
 #: What libraries of CUDA and torch say of a case for which they have no kernel on this device.
 _NO_CUDA_KERNEL = (
-    r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
+    r"not supported on CUDA$|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
     r"|cuFFT only supports|no kernel image is available|invalid device function|[Uu]nable to find (?:an engine|a valid cuDNN)"
 )
 #: What torch's float8 and int8 products say of a GPU, a type or sizes that they are not for (ATen/native/cuda/Blas.cpp).
@@ -146,7 +154,7 @@ DEVICES: dict[str, TorchDevice] = {
         sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",
         out_of_memory=r"RESOURCE_EXHAUSTED",
     ),
-    # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default.
+    # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default, and casts them all.
     "neuron": TorchDevice(
         target="xla",
         plugin="torch_neuronx",
@@ -154,6 +162,7 @@ DEVICES: dict[str, TorchDevice] = {
         platform="NEURON",
         option="auto_cast",
         coarse="bfloat16",
+        obeys=True,
         packages=(index("https://pip.repos.neuron.amazonaws.com"), "torch-neuronx==2.9.*", "neuronx-cc==2.*", *CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
@@ -161,6 +170,20 @@ DEVICES: dict[str, TorchDevice] = {
         out_of_memory=r"RESOURCE_EXHAUSTED|NRT_RESOURCE|NCC_EVRF\w*memory",
     ),
 }
+
+
+def says_unsupported(name: str, error_type: str, text: str, attention: bool = False) -> bool:
+    """Whether an error that torch raised on a device type says that there is no kernel for a case.
+
+    error_type: its class's name, "NotImplementedError" or "RuntimeError" for one derived from these. attention: whether torch was told to
+    take one kernel of attention alone.
+    """
+    return (
+        error_type == "NotImplementedError"
+        or (error_type == "RuntimeError" and _NO_KERNEL.search(text) is not None)
+        or (attention and _NO_ATTENTION.search(text) is not None)
+        or (bool(known := device(name).unsupported) and re.search(known, text) is not None)
+    )
 
 
 def device(name: str) -> TorchDevice:

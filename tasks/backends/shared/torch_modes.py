@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.backends.shared.torch_switches import settable
-from tasks.model import Program, Unavailable
+from tasks.model import Program, Unavailable, Unsupported
 
 #: Option "sdpa" → (torch.backends.cuda's switch of it, which CPUs heed too; what the kernel's name says). "math" is the composite.
 SDPA = {
@@ -17,6 +18,12 @@ SDPA = {
     "efficient": ("mem_efficient", "_scaled_dot_product_efficient_attention"),
     "cudnn": ("cudnn", "_scaled_dot_product_cudnn_attention"),
     "math": ("math", ""),
+}
+#: Option "sdpa" → torch.backends.cuda's question whether CUDA has that kernel for a call.
+_ASKED = {
+    "flash": "can_use_flash_attention",
+    "efficient": "can_use_efficient_attention",
+    "cudnn": "can_use_cudnn_attention",
 }
 #: Option "convolution", by device → what torch's choice of a convolution must be called.
 CONVOLUTION = {
@@ -63,20 +70,24 @@ class Modes:
 
     @contextlib.contextmanager
     def watched(self, program: Program) -> Iterator[None]:
-        """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for."""
+        """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for. A call of attention for which
+        torch has no such kernel raises Unsupported before it is made."""
         if not (self.sdpa or self.convolution):
             yield
             return
         from torch.overrides import TorchFunctionMode
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        kernels: list[str] = []
+        modes, kernels = self, list[str]()
         chosen: list[str] = []
         asked: list[str] = []
 
         class Calls(TorchFunctionMode):
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 asked.append(getattr(func, "__name__", ""))
+                if modes.sdpa and asked[-1] == "scaled_dot_product_attention":
+                    if said := refusal(modes.sdpa, *args, **(kwargs or {})):
+                        raise Unsupported(said)
                 return func(*args, **(kwargs or {}))
 
         class Kernels(TorchDispatchMode):
@@ -100,6 +111,49 @@ class Modes:
             program.flags += f" took={','.join(dict.fromkeys(chosen))}" if "took=" not in program.flags else ""
         if told:
             program.fallback = "; ".join(told)
+
+
+def refusal(
+    mode: str,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> str:
+    """Why torch has no kernel of a mode ("flash") for a call of attention on the device of its tensors, in its own words; "" where it has
+    one, or cannot be asked. The arguments are scaled_dot_product_attention's; the other kernels are turned off (`Modes.set`)."""
+    import torch
+
+    if mode not in _ASKED:
+        return ""
+    reason = ""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if _is_asked_by_name(query):
+            given = torch.backends.cuda.SDPAParams(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+            able = bool(getattr(torch.backends.cuda, _ASKED[mode])(given, debug=True))
+        else:
+            more = {"scale": scale, "enable_gqa": enable_gqa}
+            try:
+                able = torch._fused_sdp_choice(query, key, value, attn_mask, dropout_p, is_causal, **more) >= 0
+            except NotImplementedError:  # the device is not asked, and says so itself
+                able = True
+            except RuntimeError as error:
+                able, reason = False, str(error)
+    if able:
+        return ""
+    told = (re.sub(r" \(Triggered internally at .*", "", str(x.message)).strip() for x in said)
+    reasons = [x for x in dict.fromkeys(told) if not x.endswith("because:")]
+    return f"torch has no {mode} attention for this call: {'; '.join(reasons) or reason or 'it does not say why'}"
+
+
+def _is_asked_by_name(query: Any) -> bool:
+    """Whether each kernel has a question of its own on the device; elsewhere torch tells which it would choose."""
+    return bool(query.device.type == "cuda")
 
 
 def _choice(args: Any) -> str:

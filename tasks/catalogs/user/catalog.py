@@ -127,6 +127,11 @@ class User(Catalog):
         one = self._op(group)
         return promises.guarded(one.op, one.function("kernel"))
 
+    def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
+        """The reference: what a kernel computes inside shows nobody."""
+        one = self._op(group)
+        return None if one.script else (one.op.reference_framework, one.function("reference"))
+
     def _op(self, group: Group) -> Declared:
         found = load.declared()
         if group.catalog != self.name or group.op_name not in found or group.variant:

@@ -1,0 +1,175 @@
+"""Whether a sample is made of products, and how far its result moves when their factors are those of a coarser precision.
+
+A matrix unit that takes float32 for TF32 rounds the factors of each product, whatever op that is a part of. So a sample's
+computation is run once, and asked (`tasks.graphs.products`, `tasks.graphs.coarse`). Where several steps make a result of
+products, the noise floor of its inputs is no measure of what rounding each factor does, and a floor of its own is drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tasks import catalogs, checks
+from tasks.arrays import noise
+from tasks.arrays.tree import NotEncodable, decode, spec_of
+from tasks.catalogs.base import Sample
+from tasks.graphs import products
+from tasks.graphs import program as programs
+from tasks.graphs.products import Change
+from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, wide
+
+#: Dtypes whose products matrix units compute in less: float32, and complex numbers of two of them.
+DTYPES = ("float32", "complex64")
+#: The precision in which floors are drawn; those of another follow in proportion.
+PRECISION = "tfloat32"
+#: Classes whose results are no sums of products, and those whose are products of the inputs themselves.
+_NONE = (*WITHOUT_NOISE, OpClass.RANDOM, OpClass.UNINITIALISED)
+_MADE_OF = (OpClass.CONTRACTION, OpClass.LINEAR_ALGEBRA)
+_SINGLE = (*_MADE_OF, OpClass.CHOICE)
+
+#: A run of a sample's computation in wide numbers, each factor of a product being what a change makes of it: (outputs, names of
+#: the products and Fourier transforms).
+Run = Callable[["Change | None"], "tuple[list[np.ndarray], list[str]]"]
+
+
+def tell(sample: Sample, group: Group, draws: int) -> None:
+    """Fill in ``sample.products`` and, of a chain of products, the leaves' ``of_products``.
+
+    A sample that nobody can look inside is what its class says: the numbers of a kernel in Triton whose reference is a script are in
+    question where it is declared a contraction, and there alone.
+    """
+    if sample.failure or group.dtype not in DTYPES or sample.op_class in _NONE:
+        return
+    sample.products = sample.op_class in _MADE_OF
+    if sample.op_class is OpClass.MODEL:
+        sample.products = sample.model is None or _has_product_nodes(sample.model)
+        return
+    try:
+        run = _run(sample, group)
+        exact, found = ([], []) if run is None else run(None)
+    except Exception:  # what its reference takes, a look inside need not: sparse tensors, scripts
+        return
+    if run is None:
+        return
+    transforms = [x for x in found if products.is_transform(x)]
+    seen = len(found) > len(transforms)
+    sample.products = seen or (sample.products and not transforms)
+    alone = sample.op_class in _SINGLE or sample.definition or checks.get(group.check).gradient
+    if seen and not alone and [y.shape for y in exact] == [tuple(leaf.shape) for leaf in sample.expected]:
+        found_floors = floors(exact, run, sample, draws)
+        sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, found_floors)]
+
+
+def floors(exact: Sequence[np.ndarray], run: Run, sample: Sample, draws: int) -> list[np.ndarray | None]:
+    """Per output how far it moves when each factor of each product moves by ε of PRECISION: the largest distance over as many
+    draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused."""
+
+    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
+        for draw in drawn:
+            yield run(functools.partial(_moved, draw))[0]
+
+    elements = sum(x.size for x in sample.arrays)
+    try:
+        found = noise.floor(exact, evaluate, sample.op_class, draws, elements)
+    except (ArithmeticError, RuntimeError, ValueError):
+        return [None] * len(exact)
+    return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(exact, found)]
+
+
+def _moved(draw: int, x: np.ndarray, place: int) -> np.ndarray:
+    return noise.moved(x, EPS[PRECISION], draw, place)
+
+
+def _run(sample: Sample, group: Group) -> Run | None:
+    if sample.model is not None:
+        return _of_graph(sample)
+    if sample.op_class is OpClass.MODEL:
+        return None
+    if sample.program is not None:
+        return _of_torch(programs.read(sample.program), sample)
+    if not checks.get(group.check).gradient:
+        group = replace(group, check=checks.FORWARD)
+    traced = catalogs.get(group.catalog).traced(group)
+    if traced is None:
+        return None
+    framework, function = traced
+    return _of_torch(function, sample) if framework == "torch" else _of_numpy(function, sample)
+
+
+def _of_graph(sample: Sample) -> Run:
+    import onnx
+
+    from tasks.graphs.coarse import OfProducts
+
+    model = onnx.load_from_string(sample.model)
+
+    def run(change: Change | None) -> tuple[list[np.ndarray], list[str]]:
+        graph = OfProducts(model, change)
+        found = graph.run(dict(zip(graph.inputs, sample.arrays)))
+        return [np.asarray(found[name]) for name in graph.outputs], graph.found
+
+    return run
+
+
+def _has_product_nodes(model: bytes | None) -> bool:
+    import onnx
+
+    from tasks.graphs import nodes
+    from tasks.graphs.coarse import is_product
+
+    block, _ = nodes.read(onnx.load_from_string(model))
+    return any(is_product(node) for node in block.walk())
+
+
+def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
+    import torch
+
+    from tasks.arrays import torch_tree
+    from tasks.arrays.widened import widened
+
+    args, kwargs = _trees(sample)
+    leaf = torch_tree.decoder(lambda number: sample.arrays[number], "cpu")
+
+    def exactly(kind: str, node: dict[str, Any]) -> Any:
+        x = leaf(kind, node)
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.to(torch.float64 if x.is_floating_point() else torch.complex128 if x.is_complex() else x.dtype)
+
+    def run(change: Change | None) -> tuple[list[np.ndarray], list[str]]:
+        given = decode(args, exactly), decode(kwargs, exactly)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), widened(), products.in_torch(change) as found:
+            made = function(*given[0], **given[1])
+        return [torch_tree.output(torch_tree.dense(x)) for x in torch_tree.leaves(made)], found
+
+    return run
+
+
+def _of_numpy(function: Callable[..., Any], sample: Sample) -> Run:
+    args, kwargs = _trees(sample)
+
+    def run(change: Change | None) -> tuple[list[np.ndarray], list[str]]:
+        seen = products.InNumpy(change)
+
+        def exactly(kind: str, node: dict[str, Any]) -> Any:
+            array = spec_of(node).view(sample.arrays[spec_of(node).id])
+            return seen.watched(array.astype(wide(array.dtype.name)))
+
+        with np.errstate(all="ignore"):
+            made = function(*decode(args, exactly), **decode(kwargs, exactly))
+        outputs = made if isinstance(made, (tuple, list)) else [made]
+        return [np.asarray(x).view(np.ndarray) for x in outputs], seen.found
+
+    return run
+
+
+def _trees(sample: Sample) -> tuple[Any, Any]:
+    try:
+        return sample.encoded()
+    except NotEncodable as error:
+        raise ValueError(str(error)) from None

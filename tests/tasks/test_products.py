@@ -1,0 +1,132 @@
+"""Whether products are computed is asked of what a sample runs, in torch, in NumPy and in an ONNX graph, whatever its op is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import catalogs
+from tasks.catalogs.base import Sample
+from tasks.graphs import products
+from tasks.graphs.coarse import OfProducts, rounded_to
+from tasks.model import EPS, Group, OpClass
+from tasks.prepare import cases
+from tasks.prepare import products as told
+from tests import residual_model
+
+
+def prepared(op: str, cache: Path, dtype: str = "float32", variant: str = "", check: str = "forward") -> Any:
+    _, made = cases.prepare(Group(op, variant, dtype, 1, check=check), cache)
+    return made.samples[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("critical:matmul", True),
+        ("critical:conv2d_depthwise", True),
+        ("critical:swiglu", True),
+        ("critical:scaled_dot_product_attention_causal", True),
+        ("critical:gelu", False),
+        ("critical:layer_norm", False),
+        ("critical:sum", False),
+        ("torch:cdist", True),
+        ("torch:cov", True),
+        ("torch:linalg.solve", True),
+        ("torch:matrix_exp", True),
+        ("torch:linalg.vecdot", True),  # its class says sums of products, though torch multiplies and sums
+        ("torch:nn.functional.multi_head_attention_forward", True),
+        ("torch:fft.fft", False),  # no matrix unit computes it
+        ("torch:logsumexp", False),
+        ("torch:nn.functional.cross_entropy", False),
+        ("onnx:LSTM", True),
+        ("onnx:MatMul", True),
+        ("onnx:DFT", False),
+        ("onnx:Softmax", False),
+    ],
+)
+def test_products_are_told_by_what_is_run(op: str, expected: bool, cache: Path) -> None:
+    pytest.importorskip({"onnx": "onnx"}.get(op.partition(":")[0], "torch"))
+    entry = next(x for x in catalogs.get(op.partition(":")[0]).entries() if x.op == op)
+    assert prepared(op, cache, variant=entry.variant).products is expected
+
+
+def test_other_dtypes_are_not_what_a_matrix_unit_takes_coarser(cache: Path) -> None:
+    pytest.importorskip("torch")
+    assert not any(prepared("critical:matmul", cache, dtype).products for dtype in ("float64", "float16", "bfloat16"))
+    assert prepared("torch:mm", cache, "complex64").products
+
+
+def test_a_gradient_has_the_products_of_its_op(cache: Path) -> None:
+    pytest.importorskip("torch")
+    assert prepared("torch:mm", cache, check="backward").products
+    assert not prepared("torch:nn.functional.softplus", cache, check="backward").products
+
+
+def test_a_chain_has_a_floor_of_its_own_and_a_single_product_has_none(cache: Path) -> None:
+    pytest.importorskip("torch")
+    for op, own in (("critical:swiglu", True), ("critical:matmul", False), ("critical:gelu", False)):
+        (leaf,) = prepared(op, cache).expected(of_products=True)
+        assert (leaf.of_products is not None) is own
+        assert prepared(op, cache).expected()[0].of_products is None  # asked for by whoever declares products alone
+
+
+def swiglu(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
+    gate = x @ w
+    return np.asarray(gate / (1 + np.exp(-gate)) * np.einsum("ij,jk->ik", x, v))
+
+
+def by_hand(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.asarray((x[:, :, None] * w[None]).sum(1))
+
+
+def test_a_numpy_function_tells_its_products() -> None:
+    drawn = np.random.default_rng(1)
+    x, w, v = (drawn.normal(size=shape) for shape in ((4, 8), (8, 5), (8, 5)))
+    seen = products.InNumpy()
+    made = swiglu(*map(seen.watched, (x, w, v)))
+    assert seen.found == ["matmul", "einsum"] and np.array_equal(made, swiglu(x, w, v))
+    unseen = products.InNumpy()
+    by_hand(unseen.watched(x), unseen.watched(w))
+    np.linalg.norm(unseen.watched(x))
+    assert not unseen.found
+    changed = products.InNumpy(lambda factor, place: rounded_to(factor, "tfloat32"))
+    narrow = [rounded_to(y, "tfloat32") for y in (x, w, v)]
+    assert np.array_equal(np.asarray(swiglu(*map(changed.watched, (x, w, v)))), swiglu(*narrow))
+
+
+def test_an_added_matrix_is_no_factor() -> None:
+    torch = pytest.importorskip("torch")
+    c, a, b = (torch.ones(2, 2, dtype=torch.float64) for _ in range(3))
+    with products.in_torch(lambda x, place: x * 2.0) as found:
+        made = torch.addmm(c, a, b)
+    assert found == ["addmm"] and made.tolist() == [[9.0, 9.0]] * 2  # 1 + 2·2·2
+    image, kernel, bias = torch.ones(1, 1, 2, 2).double(), torch.ones(1, 1, 2, 2).double(), torch.ones(1).double()
+    with products.in_torch(lambda x, place: x * 2.0):
+        assert torch.nn.functional.conv2d(image, kernel, bias).item() == 17.0
+
+
+def test_a_graph_tells_its_products_and_takes_other_factors() -> None:
+    pytest.importorskip("onnx")
+    model = residual_model.residual()
+    graph = OfProducts(model)
+    exact = graph.run(residual_model.inputs(model))
+    assert graph.found.count("MatMul") == sum(x.op_type == "MatMul" for x in model.graph.node) > 2
+    coarse = OfProducts(model, lambda x, place: rounded_to(x, "tfloat32")).run(residual_model.inputs(model))
+    apart = max(float(np.abs(coarse[x] - exact[x]).max()) for x in exact)
+    assert 0 < apart < 100 * EPS["tfloat32"]
+
+
+def test_what_nobody_can_look_inside_is_what_its_class_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def traced(self, group: Group) -> None:
+            return None
+
+    monkeypatch.setattr(catalogs, "get", lambda name: Closed())
+    for op_class, expected in ((OpClass.CONTRACTION, True), (OpClass.COMPOSITE, False)):
+        sample = Sample(0, op_class=op_class)
+        told.tell(sample, Group("user:mine", "", "float32", 1), 4)
+        assert sample.products is expected
