@@ -147,6 +147,7 @@ class Backend:
             info,
             runtime_version=", ".join(filter(None, (info.runtime_version, drivers.toolkit(self.toolkit)))),
             driver_version=info.driver_version or drivers.driver(self.device_vendor),
+            permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
 
     def _explained(self, error: Unavailable) -> Unavailable:
@@ -186,6 +187,11 @@ class Backend:
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""
         raise NotImplementedError
+
+    def permits(self, precision: str) -> bool:
+        """Whether a coarser precision that it declares is one that its runtime may compute in (TF32 is allowed), and not one that it
+        must. A command unless a runtime's documentation says otherwise."""
+        return False
 
     def build(self, form: Form) -> Program:
         """Make one sample runnable.

@@ -93,10 +93,12 @@ class Jax(Backend):
             found.device_kind,
             compute_precision=declared,
             of_products=bool(declared),
-            # A level "roughly describes" the precision of products, and a platform that has no coarser ones (a CPU) ignores it
-            # (jax.default_matmul_precision).
-            permission=bool(declared),
         )
+
+    def permits(self, precision: str) -> bool:
+        """A level "roughly describes" the precision of products, and a platform without coarser ones, a CPU, ignores it
+        (jax.default_matmul_precision)."""
+        return True
 
     def levels(self) -> Mapping[str, Backend]:
         """Op by op; compiled with LLVM's optimisations off; compiled as asked."""

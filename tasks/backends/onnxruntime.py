@@ -194,7 +194,6 @@ class OnnxRuntime(Backend):
             device=device,
             compute_precision=precision,
             of_products=precision == "tfloat32",
-            permission=self._permits(precision),
             unasked=bool(precision) and not self._asks_for_precision(),
         )
 
@@ -252,11 +251,11 @@ class OnnxRuntime(Backend):
         given = {*self.options, *self.many("provider_options", dict)}
         return bool(given & {"compute_precision", "precision", "enable_htp_fp16_precision", *_COARSER})
 
-    def _permits(self, precision: str) -> bool:
-        """Whether the provider may compute in a precision or must. TF32 is allowed; TensorRT's provider sets flags of its builder,
+    def permits(self, precision: str) -> bool:
+        """TF32 is allowed; TensorRT's provider sets flags of its builder,
         which "enable layer selection" and fall back to float32 (`BuilderFlag`). The HTP has no float32, MIGraphX rewrites the
         program in the narrower type, OpenVINO's provider converts the model: those are obeyed."""
-        return precision == "tfloat32" or (bool(precision) and self.device in ("tensorrt", "tensorrt-rtx"))
+        return precision == "tfloat32" or self.device in ("tensorrt", "tensorrt-rtx")
 
     def _compute_precision(self) -> str:
         if "compute_precision" in self.options:

@@ -155,6 +155,7 @@ class OpenVino(Backend):
             return self._program(compiled, {"x": np.ones(2, np.float32)}).run()[0]
 
         smoke_test(f"OpenVINO's {self._target}", compute)
+        # What is read back from a compiled model is what it computes in: a hint that was taken is a command.
         hint, known = read["INFERENCE_PRECISION_HINT"], core.get_property(self._target, "SUPPORTED_PROPERTIES")
         if hint == _UNTOLD:
             hint = "f32" if "FP32" in self._able else "f16"
@@ -163,8 +164,6 @@ class OpenVino(Backend):
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
             driver_version=str(core.get_property(self._target, _NPU_DRIVER)) if _NPU_DRIVER in known else "",
             compute_precision=_PRECISION.get(hint, hint),
-            # A hint, but the value is read back from the compiled model: what it then says is what it computes in.
-            permission=False,
             unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
 

@@ -99,10 +99,11 @@ class TensorFlow(Backend):
             str(details.get("device_name") or found[0].device_type.lower()),
             compute_precision=declared,
             of_products=bool(declared),
-            permission=bool(
-                declared
-            ),  # enable_tensor_float_32_execution: "the use of TensorFloat-32 on supported hardware"
         )
+
+    def permits(self, precision: str) -> bool:
+        """enable_tensor_float_32_execution enables "the use of TensorFloat-32 on supported hardware"."""
+        return True
 
     def build(self, form: Form) -> Program:
         """Put the arrays on the device; compile the form's counterpart where that is asked for.

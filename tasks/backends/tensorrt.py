@@ -124,10 +124,12 @@ class TensorRt(Backend):
             driver_version=driver,
             compute_precision=PRECISIONS[self.precision],
             of_products=self.precision == "tf32",
-            # The builder's flags allow: TF32 "but not require", the others "enable layer selection, with FP32 fallback". Where
-            # there are none, the precision is written into a strongly typed network, which the builder has to keep.
-            permission=self.precision == "tf32" or self._flag(trt) != "",
         )
+
+    def permits(self, precision: str) -> bool:
+        """The builder's flags allow: TF32 "but not require", the others "enable layer selection, with FP32 fallback". Where there are
+        none, the precision is written into a strongly typed network, which the builder has to keep."""
+        return precision == "tfloat32" or self._flag(self._import()) != ""
 
     # -- one sample --------------------------------------------------------------------------------------------
 

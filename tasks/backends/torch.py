@@ -121,9 +121,11 @@ class TorchEager(Backend):
             driver,
             compute_precision=precision,
             of_products=bool(precision),
-            permission=bool(precision) and not self.known.obeys,
             flushes=self.flushes,
         )
+
+    def permits(self, precision: str) -> bool:
+        return not self.known.obeys
 
     def _accelerator(self) -> str:
         """Name of the device. Raises Unavailable with torch's or the plugin's own reason."""

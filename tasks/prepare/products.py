@@ -27,10 +27,9 @@ from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, wide
 DTYPES = ("float32", "complex64")
 #: The precision in which floors are drawn; those of another follow in proportion.
 PRECISION = "tfloat32"
-#: Classes whose results are no sums of products, and those whose are products of the inputs themselves.
-_NONE = (*WITHOUT_NOISE, OpClass.RANDOM, OpClass.UNINITIALISED)
+#: Classes whose results are no sums of products, or are judged by what defines them; and those whose are of the inputs themselves.
+_NONE = (*WITHOUT_NOISE, OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
 _MADE_OF = (OpClass.CONTRACTION, OpClass.LINEAR_ALGEBRA)
-_SINGLE = (*_MADE_OF, OpClass.CHOICE)
 
 #: A run of a sample's computation in wide numbers, each factor of a product being what a change makes of it: (outputs, names of
 #: the products and Fourier transforms).
@@ -59,7 +58,7 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
     transforms = [x for x in found if products.is_transform(x)]
     seen = len(found) > len(transforms)
     sample.products = seen or (sample.products and not transforms)
-    alone = sample.op_class in _SINGLE or sample.definition or checks.get(group.check).gradient
+    alone = sample.op_class in _MADE_OF or sample.definition or checks.get(group.check).gradient
     if seen and not alone and [y.shape for y in exact] == [tuple(leaf.shape) for leaf in sample.expected]:
         found_floors = floors(exact, run, sample, draws)
         sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, found_floors)]

@@ -77,6 +77,28 @@ def test_a_command_is_to_be_obeyed_and_a_permission_may_stay_unused(
         )  # the forward check alone does not see it
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "precision", "permits"),
+    [
+        ("torch-cuda", {"tf32": True}, "tfloat32", True),
+        ("torch-npu", {"hf32": True}, "tfloat32", True),
+        ("torch-xla", {"bf16_matmul": True}, "bfloat16", True),
+        ("torch-neuron", {"auto_cast": True}, "bfloat16", False),
+        ("jax-cpu", {"precision": "tensorfloat32"}, "tfloat32", True),
+        ("tensorflow-cuda", {"tf32": True}, "tfloat32", True),
+        ("ort-cuda", {"provider_options": {"use_tf32": "1"}}, "tfloat32", True),
+        ("ort-tensorrt", {"provider_options": {"trt_fp16_enable": "1"}}, "float16", True),
+        ("ort-qnn", {}, "float16", False),
+        ("ort-migraphx", {"provider_options": {"migraphx_fp16_enable": "1"}}, "float16", False),
+        ("openvino-cpu", {"inference_precision": "bf16"}, "bfloat16", False),
+    ],
+)
+def test_each_runtime_says_whether_a_precision_is_allowed_or_ordered(
+    name: str, options: dict[str, Any], precision: str, permits: bool
+) -> None:
+    assert BackendSpec.parse("x", name, options).create().permits(precision) is permits
+
+
 class Composed(Backend):
     """What torch composes, in float64 and rounded once, the factors of every product being rounded to a precision first. loses: what it
     does to the inputs of the op as a whole instead."""

@@ -85,8 +85,7 @@ def test_each_precision_sets_its_flags_and_declares_itself(
     backend, state, _ = install(precision=precision)
     info = backend.probe()
     assert info.compute_precision == declared and info.of_products is (precision == "tf32")
-    # A flag of the builder allows: it may choose a kernel of float32. fp32 has none.
-    assert info.permission is (precision != "fp32")
+    assert not declared or backend.permits(declared)  # a flag of the builder allows: it may choose a kernel of float32
     assert (info.runtime_version, info.device) == ("TensorRT 10.16.1", "Fake GPU")
     program = backend.build(form(ADD, A, B))
     assert state.flags == flags  # TF32 is cleared wherever it was not asked for
@@ -117,6 +116,7 @@ def test_without_flags_the_precision_is_written_into_the_network(
     calls.clear()
     backend.build(form(ADD, A, B))
     assert calls == [written] and state.flags == set() and state.config.int8_calibrator is None
+    assert not backend.permits(backend.probe().compute_precision)  # what is written into a network is to be kept
     state.silent = "a Half and a Float do not go together"
     with pytest.raises(Unsupported, match=f"not with {precision} casts in its network: a Half"):
         backend.build(form(ADD, A, B))  # our casts, not TensorRT, may be at fault
