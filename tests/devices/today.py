@@ -28,7 +28,6 @@ from tasks import catalogs
 from tasks.arrays import accumulators
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import opinfo
 from tasks.catalogs.torch.opinfo import OnDevice
@@ -83,13 +82,6 @@ def declared(made: Backend) -> str:
     if isinstance(made, TorchEager):
         return made.known.coarse if made.coarse else ""
     return "tfloat32" if made.options.get("tf32") or made.options.get("precision") == "tensorfloat32" else ""
-
-
-def permits(made: Backend) -> bool:
-    """Whether it may compute in that precision, or must."""
-    if isinstance(made, TorchEager):
-        return made.coarse and not made.known.obeys
-    return made._permits(declared(made)) if isinstance(made, OnnxRuntime) else bool(declared(made))
 
 
 @functools.cache
@@ -177,7 +169,7 @@ def permission(row: Row) -> str | None:
     """A precision that a backend may compute in and does not is a note."""
     if row["kind"] != "no effect":
         return None
-    return "pass" if permits(backend(row["backend"])) else "wrong"
+    return "pass" if backend(row["backend"]).permits(row["compute_precision"]) else "wrong"
 
 
 @rule

@@ -66,7 +66,7 @@ WORSE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"error": "output 1: dtype float64, expected float16"},
         "wrong",
     ),
-    "a command": ({"kind": "no effect"}, {"backend": "tensorrt-cuda-fp16"}, "wrong"),
+    "a command": ({"kind": "no effect"}, {"backend": "openvino-cpu", "compute_precision": "bfloat16"}, "wrong"),
     "coarser than TF32": ({"op": "critical:swiglu", "backend": "torch-cuda-tf32", "status": "wrong"}, {"error_units": 1e9}, "wrong"),
     "no TF32 declared": ({"op": "critical:swiglu", "backend": "torch-cuda-tf32", "status": "wrong"}, {"backend": "torch-cuda"}, "wrong"),
     "another sum of float8": ({"op": "gemm:scaled_mm", "status": "wrong"}, {"error_units": 5e4}, "wrong"),
