@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks, variables
+from tasks import catalogs, checks, variables
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.backends.shared.flushing import measured
@@ -167,7 +167,7 @@ class Runner:
         for number, position in enumerate(item.asked.positions, item.first):
             if number not in skip:
                 self.progress(number, LOAD, 1)  # reading the pack is part of the case
-                yield Trial(number, item.group.samples[position], item, position)
+                yield Trial(number, item.group.samples[position].on(self.backend.torch_device), item, position)
 
     def _single(self, case: Trial) -> Done:
         case.started_at = time.time()
@@ -397,7 +397,18 @@ class Runner:
             return Status.UNSUPPORTED, stage, name, text
         if case.form is not None and case.form.invalid:
             return Status.UNSUPPORTED, "export", name, f"the exported graph is invalid: {case.form.invalid}; {text}"
+        if stage in (STAGES[BUILD], STAGES[RUN]) and (why := self._undeclared(case.sample)):
+            return Status.UNSUPPORTED, stage, name, f"{why}: {text}"
         return Status.ERROR, stage, name, text
+
+    def _undeclared(self, sample: PreparedSample) -> str:
+        """Why the device need not compute a case that it refused; "" where it is declared to, or nobody says."""
+        group, device = sample.owner.group, self.backend.torch_device
+        catalog = catalogs.installed(group.catalog) if device else None
+        try:
+            return catalog.undeclared(group, sample.record["args"], sample.record["kwargs"], device) if catalog else ""
+        except Exception:
+            return ""  # what cannot be asked acquits nobody
 
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from farm.client.judging import at_least_one, checks_of
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, kernel_of
-from farm.client.process import backend_here, message_of, undisturbed
+from farm.client.process import backend_here, message_of, to_device, undisturbed
 from farm.client.trying import Computed, judged
 from farm.client.validating import computed
 from farm.fleet import scratch
@@ -118,9 +118,7 @@ class Case:
 def _argument(x: np.ndarray, framework: str) -> Any:
     if framework == "numpy":
         return x.copy()
-    tensor = torch_tree.from_numpy(x.copy())
-    here = backend_here()
-    return tensor if here == "torch-cpu" else tensor.to("cuda")
+    return to_device(torch_tree.from_numpy(x.copy()))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from farm.client.kernels import Kernel
 from farm.fleet import scratch
-from tasks.backends.shared import torch_switches
+from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
 
@@ -21,10 +21,22 @@ LIVE: dict[str, Kernel] = {}
 
 def backend_here() -> str:
     """The backend of eager torch on the device that this process has."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return "torch-rocm" if torch.version.hip else "torch-cuda"
-    return "torch-cpu"
+    try:
+        return f"torch-{torch_devices.here()}"
+    except ImportError:
+        return "torch-cpu"  # which says that torch is missing
+
+
+def backend_of(tensors: Iterable[Any]) -> str:
+    """The backend of eager torch on the device of some tensors; where there are none, on that of this process."""
+    types = {x.device.type for x in tensors if hasattr(x, "device") and hasattr(x.device, "type")}
+    return "torch-cpu" if types == {"cpu"} else backend_here()
+
+
+def to_device(tensor: Any) -> Any:
+    """A tensor on the device that this process has."""
+    name = backend_here().removeprefix("torch-")
+    return tensor if name == "cpu" else tensor.to(torch_devices.device(name).target or name)
 
 
 @functools.cache

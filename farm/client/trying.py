@@ -63,7 +63,7 @@ def judged(
     if keep.exists():
         pack = Pack(keep)
         actual = [pack.array(i).copy() for i in range(pack.header["outputs"])]
-    return Tried(done.row, prepared.samples[place].expected(), actual)
+    return Tried(done.row, prepared.samples[place].on(backend.torch_device).expected(), actual)
 
 
 class Computed(Backend):

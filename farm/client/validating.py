@@ -110,9 +110,9 @@ def validate(
     if found.output is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
     checks = checks_of(kernel.op)
-    config = config_of(
-        kernel, samples=1, checks=checks, backends=[process.backend_here()], policy=policy, deadline_s=deadline_s
-    )
+    plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
+    settings = {"policy": policy, "deadline_s": deadline_s}
+    config = config_of(kernel, samples=1, checks=checks, backends=[process.backend_of(plain)], **settings)
     rows = []
     with process.undisturbed(), load.lent(kernel.op, kernel.root):
         kernels.announce(config)

@@ -1,9 +1,10 @@
-"""Known failures and their life: farm known add RUN:CASE:BACKEND --reason … | list | check"""
+"""Known failures and their life: farm known add RUN:CASE:BACKEND --reason … | list | check | seen"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,19 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="List, check and add known failures: which cases fail in which way, why, who owns them, for which versions and until when.",
         epilog="exit code: 0; 1 (check only) if an entry is stale, expired or fails otherwise; 2 something named is missing",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="add | list | check")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="add | list | check | seen")
     _add_arguments(commands.add_parser("add", help="write an entry that covers a row of a lake"))
-    for name, words in (("list", "show known failures"), ("check", "show which are stale, expired or fail otherwise")):
-        one = commands.add_parser(name, help=f"{words}, and how they fared in a run")
+    for name, words in (
+        ("list", "show known failures, and how they fared in a run"),
+        ("check", "show which are stale, expired or fail otherwise, and how they fared in a run"),
+        ("seen", "note in their lists that known failures were seen on the backends where a run has met them first"),
+    ):
+        one = commands.add_parser(name, help=words)
         one.add_argument(
             "lists", nargs="*", type=Path, metavar="FILE", help="lists, folders, configs (default: the run's)"
         )
         results_option(one)
         one.add_argument("--run", default="last", help="id of a run, last (default), or all")
         one.add_argument("--backend", metavar="GLOB", default="*", help="only these backends")
-        one.add_argument("--csv", metavar="FILE", help="write the table")
+        if name != "seen":
+            one.add_argument("--csv", metavar="FILE", help="write the table")
     args = parser.parse_args(argv)
-    return _add(args) if args.command == "add" else _told(args)
+    return {"add": _add, "seen": _seen}.get(args.command, _told)(args)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,14 +122,43 @@ def _reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _told(args: argparse.Namespace) -> int:
+def _asked(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
+    """The distinct rows of the run, its record, and the known failures that are asked about. Raises ConfigError."""
     rows, run = load(args.results, args.run)
     entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.recorded(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
+    return distinct(rows), run, entries
+
+
+def _seen(args: argparse.Namespace) -> int:
+    rows, run, entries = _asked(args)
+    met = known.met(alike.with_reduced(rows, entries), entries)
+    asked = known.matcher([args.backend])
+    news: dict[int, set[str]] = {}
+    for k, backend in zip(met.entry[met.first].tolist(), rows["backend"][met.first]):
+        if asked([backend]):
+            news.setdefault(k, set()).add(backend)
+    place = _places(args.lists or [Path(str(run.get("path") or ""))])
+    files: dict[Path, dict[listing.Place, tuple[KnownFailure, list[str]]]] = {}
+    for k, backends in sorted(news.items()):
+        entry = entries[k]
+        if (at := place.get(entry)) is None:
+            raise ConfigError(f"no list has the entry {entry.op} on {entry.backend}: {entry.reason}; name its list")
+        names = [glob.escape(name) for name in sorted(backends)]
+        files.setdefault(at.file, {})[at] = (entry, names)
+        print(f"{at}: {entry.op} on {entry.backend}: seen on {', '.join(names)}")
+    for file, those in files.items():
+        listing.add_seen(file, those)
+    print(f"{many(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
+    return OK
+
+
+def _told(args: argparse.Namespace) -> int:
+    rows, run, entries = _asked(args)
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _places(args.lists or [Path(str(run.get("path") or ""))])
-    frame = life(distinct(rows), entries).assign(place=[place.get(k, "") for k in entries])
+    frame = life(rows, entries).assign(place=[str(place.get(k, "")) for k in entries])
     checking = args.command == "check"
     shown = (
         frame[frame["state"].isin(BAD)]
@@ -144,9 +179,9 @@ def _told(args: argparse.Namespace) -> int:
     return FOUND if checking and len(shown) else OK
 
 
-def _places(files: Sequence[Path]) -> dict[KnownFailure, str]:
-    """file:line of the entries of files; of a config that the run's record names only what can still be read."""
-    found: dict[KnownFailure, str] = {}
+def _places(files: Sequence[Path]) -> dict[KnownFailure, listing.Place]:
+    """Where the entries of files stand; of a config that the run's record names only what can still be read."""
+    found: dict[KnownFailure, listing.Place] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
             found |= listing.places(file)

@@ -71,6 +71,7 @@ def _alone(case: StoredCase, found: Minimised) -> StoredCase:
     """The minimal case as one of its own."""
     assert found.item is not None
     sample = PreparedGroup(found.item.pack, found.item.group.check).samples[found.item.positions[0]]
+    sample = sample.on(case.spec.create().torch_device)
     key = Key(case.key.run_id, found.item.group.case_id(sample.index), case.key.backend)
     return replace(case, key=key, stored=None, group=found.item.group, sample=sample, asked=found.item)
 

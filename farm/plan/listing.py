@@ -6,6 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,25 @@ def quoted(errors: Sequence[str]) -> str:
     return ""
 
 
-def places(path: Path) -> dict[KnownFailure, str]:
-    """file:line of the entries of a list, of all lists in a folder, or of a config and the files that it names."""
+@dataclass(frozen=True)
+class Place:
+    """Where an entry stands."""
+
+    file: Path
+    node: yaml.MappingNode
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.node.start_mark.line + 1}"
+
+
+def places(path: Path) -> dict[KnownFailure, Place]:
+    """Where the entries stand of a list, of all lists in a folder, or of a config and the files that it names."""
     if path.is_dir():
         return {k: v for one in sorted(path.glob("*.yaml")) for k, v in places(one).items()}
     root = yaml.compose(path.read_text(), Loader=QUICK)
     if not isinstance(root, yaml.MappingNode):
         return {} if root is None else _entries(path, root)
-    found: dict[KnownFailure, str] = {}
+    found: dict[KnownFailure, Place] = {}
     for key, value in root.value:
         if key.value == "known_failures":
             found |= _entries(path, value)
@@ -74,14 +86,15 @@ def places(path: Path) -> dict[KnownFailure, str]:
     return found
 
 
-def _entries(path: Path, node: yaml.Node) -> dict[KnownFailure, str]:
+def _entries(path: Path, node: yaml.Node) -> dict[KnownFailure, Place]:
     """Those of an item of a config or of a list: entries, and names of files."""
     if isinstance(node, yaml.ScalarNode):
         return {k: v for one in sorted(glob.glob(str(path.parent / node.value))) for k, v in places(Path(one)).items()}
     if isinstance(node, yaml.SequenceNode):
         return {k: v for one in node.value for k, v in _entries(path, one).items()}
     entry = KnownFailure.model_validate(yaml.SafeLoader("").construct_document(node))
-    return {entry: f"{path}:{node.start_mark.line + 1}"}
+    assert isinstance(node, yaml.MappingNode), "an entry is a mapping"
+    return {entry: Place(path, node)}
 
 
 def checked(entry: Mapping[str, Any]) -> KnownFailure:
@@ -109,13 +122,33 @@ def append(file: Path, known: KnownFailure) -> None:
             before += "\n"
         after = re.sub(r"^\[\s*\]\s*$", "", before, flags=re.MULTILINE) + entry
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_name(f".{file.name}.{os.getpid()}.yaml")
-        aside.write_text(after)
-        try:
-            if known_failures(aside) != [*there, known]:
-                raise ConfigError(f"{file}: not a list of one entry per item; add this by hand:\n{entry}")
-            os.replace(aside, file)
-        finally:
-            aside.unlink(missing_ok=True)
+        _replace(file, after, [*there, known], f"not a list of one entry per item; add this by hand:\n{entry}")
     except OSError as error:
         raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another with --file") from None
+
+
+def add_seen(file: Path, seen: Mapping[Place, tuple[KnownFailure, Sequence[str]]]) -> None:
+    """Add backends to the key ``seen`` of entries of a file, which have one; all else in it stays as it is. Raises ConfigError."""
+    text, there = file.read_text(), known_failures(file)
+    for place, (entry, backends) in sorted(seen.items(), key=lambda one: -one[0].node.start_mark.line):
+        value = next(value for key, value in place.node.value if key.value == "seen")
+        written = yaml.safe_dump([*entry.seen, *backends], default_flow_style=True, width=10_000).strip()
+        text = text[: value.start_mark.index] + written + text[value.end_mark.index :]
+        changed = entry.model_copy(update={"seen": (*entry.seen, *backends)})
+        there = [changed if known == entry else known for known in there]
+    try:
+        _replace(file, text, there, "cannot be edited; add the backends to seen by hand")
+    except OSError as error:
+        raise Refusal(f"{file}: cannot be written ({error.strerror})") from None
+
+
+def _replace(file: Path, text: str, expected: Sequence[KnownFailure], otherwise: str) -> None:
+    """Write a file of known failures anew, if that holds the expected ones. Raises ConfigError, OSError."""
+    aside = file.with_name(f".{file.name}.{os.getpid()}.yaml")
+    try:
+        aside.write_text(text)
+        if known_failures(aside) != list(expected):
+            raise ConfigError(f"{file}: {otherwise}")
+        os.replace(aside, file)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from tasks.catalogs.base import Entry
 from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, Group, is_inexact
 from tasks.nearest import nearest
 from tasks.plugins import PluginError
+from tasks.vendors import CALLED
 
 #: Columns of the lake that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")
@@ -72,7 +73,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    on_device = [_on_device(spec) for spec in specs]
+    devices = [_device(spec) for spec in specs]
     takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.all_checks}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
@@ -89,7 +90,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             called = names(entry)
             if not chosen(called) or left_out(called) or (ops and not narrow(called)):
                 continue
-            for dtype, asked in _asked(entry, dtypes, samples, on_device):
+            for dtype, asked in _asked(entry, dtypes, samples, devices):
                 for check in catalog.checks or config.checks:
                     if not takes[check].any() or not checks.installed(check).asks(entry, catalogs.get(catalog.name)):
                         continue
@@ -140,7 +141,7 @@ def without(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequenc
             rare |= EXHAUSTIVE in catalog.distributions
         elif (
             some
-            and not (there := {d for e in some for d in (*e.dtypes, *e.on_devices)}) & set(dtypes)
+            and not (there := {d for e in some for d in (*e.dtypes, *(d for _, d in e.on_devices))}) & set(dtypes)
             and "*" not in dtypes
         ):
             found.append(f"{who}: not in {', '.join(dtypes)}, but in {', '.join(sorted(there))}")
@@ -149,21 +150,26 @@ def without(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequenc
 
 
 def _asked(
-    entry: Entry, wanted: Sequence[str], samples: Sequence[int], on_device: Sequence[bool]
+    entry: Entry, wanted: Sequence[str], samples: Sequence[int], devices: Sequence[str | None]
 ) -> Iterator[tuple[str, Sequence[int]]]:
-    """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone."""
-    there = (*entry.dtypes, *entry.on_devices)
+    """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone that have it."""
+    having: dict[str, set[str]] = {}
+    for device, dtype in entry.on_devices:
+        having.setdefault(dtype, set()).add(device)
+    there = (*entry.dtypes, *having)
     for dtype in there if "*" in wanted else [d for d in wanted if d in there]:
-        asked = samples if dtype in entry.dtypes else [n * on for n, on in zip(samples, on_device)]
+        asked = samples if dtype in entry.dtypes else [n * (d in having[dtype]) for n, d in zip(samples, devices)]
         if any(asked):
             yield dtype, asked
 
 
-def _on_device(spec: BackendSpec) -> bool:
+def _device(spec: BackendSpec) -> str | None:
+    """The device of a backend as torch calls it, "" where it does not; None of the CPU."""
     try:
-        return spec.create().resource != "CPU"
+        made = spec.create()
     except PluginError:
-        return False
+        return None
+    return None if made.resource == "CPU" else CALLED.get(made.device_vendor, "")
 
 
 def _takes(spec: BackendSpec, check: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
@@ -183,6 +183,9 @@ class KnownFailure(_Model):
     that each match a word of the row's; reduced: the ops of the case made small, all of them and no other (`farm.lake.minimal`).
     In which way (`tasks.model.failing.Manner`): status, kind (one glob or several), stage, error_type, a part of the error's
     text; cause: a glob over the error model that explains the result; culprit: a glob.
+    On which devices: a failure belongs to the code that has it, and devices of one runtime share code. backend: a glob over
+    those that share it ("torch-*"); seen: globs over those where it was seen (none: wherever ``backend`` says). On the others it
+    covers what fails in the same way, and reports show that apart. Such an entry says how it fails.
     How long: versions of the backend's runtime as pip writes them (">=1.20,<1.25"); expires: the last day, after which it covers
     nothing more. owner: who sees to it; link: where it is reported.
     fault: whose it is: the backend's, the exporter's (the graph that the backend was given is another function), the suite's
@@ -203,6 +206,7 @@ class KnownFailure(_Model):
     error: str = ""
     cause: str = "*"
     culprit: str = "*"
+    seen: tuple[str, ...] = ()
     versions: str = ""
     expires: str = ""
     fault: Literal["backend", "exporter", "suite", "open"] = "backend"
@@ -235,6 +239,19 @@ class KnownFailure(_Model):
             return str(datetime.date.fromisoformat(str(value))) if value else ""
         except ValueError:
             raise ValueError(f"{value!r} is not a date; write 2027-01-31") from None
+
+    @pydantic.field_validator("seen", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @pydantic.model_validator(mode="after")
+    def _says_how(self) -> Self:
+        if self.seen and not self.error and "*" in (self.status, self.kind):
+            raise ValueError(
+                "with seen it covers devices that nobody has looked at: say how it fails, by status and kind or by error"
+            )
+        return self
 
     @pydantic.model_serializer(mode="wrap")
     def _said(self, handler: Any) -> dict[str, Any]:

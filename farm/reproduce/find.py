@@ -183,13 +183,14 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     )
     exported = ""
     try:
-        taken, environment = spec.create().forms, envs.of(spec)
+        made_of, environment = spec.create(), envs.of(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
-    if catalogs.get(group.catalog).needs_export(taken):
+    if catalogs.get(group.catalog).needs_export(made_of.forms):
         exported = str(_exported(made, cache, max(_export_count(config, record, group), place + 1)))
     asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
+    sample = sample.on(made_of.torch_device)
     return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.plan.known import REDUCED, WHOSE, met
+from farm.plan.known import REDUCED, WHOSE, met, seen_on
 from farm.plan.model import KnownFailure
 from farm.reproduce import places
 from farm.reproduce.again import Outcome
@@ -76,7 +76,8 @@ def _cause(case: StoredCase) -> str:
     entry = known_failure(case)
     if entry is None:
         return "new: no known failure of the run's config covers it"
-    return entry.reason + f" ({WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
+    first = "" if seen_on(entry, str(case.row["backend"])) else "first seen here: "
+    return first + entry.reason + f" ({WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
 
 
 def known_failure(case: StoredCase, reduced: Sequence[str] | None = None) -> KnownFailure | None:

@@ -57,6 +57,8 @@ class Backend:
     toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it may be there already.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
+    torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
+    runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
     numbered: whether its devices are called with a number ("gpu.1").
     ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
     A subclass may set any of these per object, by device or options.
@@ -84,6 +86,7 @@ class Backend:
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
+    torch_device: str = ""
     numbered: bool = False
     ordinals: tuple[int, ...] = (0,)
     identity: tuple[str, ...] = ()

@@ -69,7 +69,7 @@ _UNSUPPORTED = re.compile(
     r"|does not support the following ONNX operations|Unsupported value of attribute|CPU plug-in doesn't support"
     r"|is_onesided and inverse attributes cannot be enabled at the same time"
     r"|missing type information needed to construct the ORT tensor|Provider type for .* node with name .* is not set"
-    r"|requires f16 but the device does not support it|Dilation not supported for AutoPadType"
+    r"|requires f16 but the device does not support it|Dilation not supported for AutoPadType|Training mode does not support"
 )
 _NOT_LOADED = re.compile(r"Failed to load library \S*?([^/\\\s]+) with error: (.*)")
 _ASSERTION = re.compile(r"/onnxruntime\S*:\d+ .* was false\. ", re.DOTALL)

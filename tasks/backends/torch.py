@@ -20,9 +20,10 @@ from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
-from tasks.backends.shared.torch_devices import FELL_BACK, device, memory, says_unsupported, synchronize
+from tasks.backends.shared.torch_devices import FELL_BACK, allocations, device, memory, says_unsupported, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.model.row import UNVERIFIED
 from tasks.variables import threads
 from tasks.vendors import BY_LABEL, CALLED, TORCH_DEVICES, resource_of
 
@@ -70,6 +71,7 @@ class TorchEager(Backend):
         self.toolkit = self.known.toolkit
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
+        self.torch_device = "" if self.target == "cpu" else device_name
         self.captures = type(self) is TorchEager and self.target == "cuda"
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = self.switch(REDUCED)
@@ -193,12 +195,14 @@ class TorchEager(Backend):
         return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Fresh arguments on the device: an op that writes to them harms nobody."""
-        leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
+        """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
+        itself are in the CPU's memory."""
+        target = "cpu" if own_copies(form) else self.target
+        leaf = torch_tree.decoder(form.arrays.__getitem__, target)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         if form.op in TOLD_ON_CPU:
             args = (args[0], *decode(form.args, torch_tree.decoder(form.arrays.__getitem__, "cpu"))[1:])
-        if self.target == "cpu":
+        if target == "cpu":
             return args, kwargs
         return torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target)
 
@@ -236,12 +240,13 @@ class TorchEager(Backend):
                 with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
                     return torch_tree.leaves(call(*args, **kwargs))
 
-            return lambda: [torch_tree.output(torch_tree.dense(x)) for x in self.watched(compute, program)]
+            watched = self._watched_copies if own_copies(form) and self.target != "cpu" else self.watched
+            return lambda: [torch_tree.output(torch_tree.dense(x)) for x in watched(compute, program)]
 
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
-        if self.captures and form.check == "forward":
+        if self.captures and form.check == "forward" and not own_copies(form):
             program.capture = lambda: torch_graphs.captured(
                 call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
             )
@@ -301,6 +306,15 @@ class TorchEager(Backend):
         self._placed(out, program)
         return out
 
+    def _watched_copies(self, action: Callable[[], list[Any]], program: Program) -> list[Any]:
+        """`settled`, noting in ``program`` whether torch's allocator of the device says that the kernel, which makes its own copies,
+        used it. Another library's memory it does not see, so nothing says that a kernel did not."""
+        before = allocations(self.target)
+        out = self.settled(action)
+        used = before is not None and allocations(self.target) != before
+        program.placement = f"{self.target}, by its own copies" if used else f"{UNVERIFIED}: it makes its own copies"
+        return out
+
     def _placed(self, out: Sequence[Any], program: Program) -> None:
         import torch
 
@@ -337,6 +351,11 @@ class TorchEager(Backend):
         except Unavailable:
             return True
         return False
+
+
+def own_copies(form: Form) -> bool:
+    """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of NumPy arrays does."""
+    return bool(getattr(form.call, "own_copies", False))
 
 
 def xla_device(platform: str) -> str:

@@ -19,7 +19,7 @@ class Entry:
     """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares.
 
     checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it. on_devices: further
-    dtypes, which no backend of the CPU is asked for.
+    dtypes that a CPU has no kernel for, as (torch's name of a device, dtype); "" is any device that torch has no name for.
     """
 
     op: str
@@ -27,7 +27,7 @@ class Entry:
     dtypes: tuple[str, ...]
     checks: tuple[str, ...] = ("forward",)
     distributions: tuple[str, ...] = ("own",)
-    on_devices: tuple[str, ...] = ()
+    on_devices: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
@@ -57,6 +57,8 @@ class Failure:
         return cls("vacuous", stage, "", why)
 
 
+#: Of an output: dtype and shape.
+Metadata = tuple[str, tuple[int, ...]]
 #: What float64 rounding may do to an output that sums over others, as a share of the largest: 64 spacings.
 ROUNDING = 64 * 2.0**-52
 
@@ -72,7 +74,8 @@ class Sample:
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
     `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; program: of a sample of no catalog, its torch form (`tasks.graphs.program.told`); files: of forms that are a file of some
     framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
-    sorted names, which are the order of those of a file; repeats: how often a backend runs it
+    sorted names, which are the order of those of a file; on_device: dtype and shape of each output of torch's kernels for a
+    device other than the CPU, empty where they are those of ``expected``; repeats: how often a backend runs it
     (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
@@ -88,6 +91,7 @@ class Sample:
     op_class: OpClass = OpClass.COMPOSITE
     definition: str = ""
     derived: list[Leaf] = field(default_factory=list)
+    on_device: Sequence[Metadata] = ()
     oracle: str = "float64"
     others: list[Oracle] = field(default_factory=list)
     repeats: int = 1
@@ -179,6 +183,12 @@ class Catalog:
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         """The sample that some choices make, its `failure` set where they make none."""
         raise NotImplementedError(f"the catalog {self.name} makes no cases of choices")
+
+    def undeclared(self, group: Group, args: Any, kwargs: Any, device: str) -> str:
+        """Why torch's kernels for a device (`Backend.torch_device`) need not compute a call (encoded trees) of a group: the
+        dtype or the call is declared not to exist there. "" where it is declared, or nothing is said. Decides what an error
+        means, and nothing else."""
+        return ""
 
     def any_size(self, group: Group) -> bytes | None:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,29 @@ def _statistics(rows: np.ndarray, name: str) -> np.ndarray:
         rows = rows / (1 + np.abs(rows))
     rows = np.concatenate([rows.real, rows.imag], 1) if rows.dtype.kind == "c" else rows.astype(np.float64, copy=False)
     return np.stack([rows.mean(1), rows.std(1), rows.min(1), rows.max(1)], 1)
+
+
+def drawn(
+    name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], draws: Sequence[Sequence[np.ndarray]], dtype: str
+) -> list[Leaf]:
+    """What `derive` is to make of right outputs of an algorithm that draws numbers on its way, from many draws of the reference.
+
+    What the numbers do not change is expected as by `expected`. What they do may lie in the range of the draws and `BEYOND`
+    standard deviations further, as in `moments`.
+    """
+    each = [expected(name, args, kwargs, inputs, draw, dtype) for draw in draws]
+    leaves = []
+    for many in zip(*each):
+        first = many[0]
+        if first.noise is None or first.reference is None:
+            leaves.append(first)
+            continue
+        seen = np.stack([leaf.reference for leaf in many if leaf.reference is not None])
+        noise = np.stack([leaf.noise for leaf in many if leaf.noise is not None]).max(0)
+        low, high = seen.min(0), seen.max(0)
+        reach = (high - low) / 2 + BEYOND * seen.std(axis=0, ddof=1)
+        leaves.append(replace(first, reference=(low + high) / 2, noise=noise + reach / RANGE_UNITS))
+    return leaves
 
 
 #: Error units at which the range of a random op ends: the limit of class "random" in the default policy.
@@ -408,6 +431,28 @@ def _lstsq(
     return parts
 
 
+def _low_rank(
+    outputs: list[np.ndarray], a: np.ndarray, b: np.ndarray, *, center: bool, M: np.ndarray | None = None, **how: Any
+) -> list[Part]:
+    """U, S, V of A = abᵀ, less M or the mean of its rows, by a random basis Q of q vectors: the svd of QQᴴA.
+
+    Whatever Q is, the factors are orthogonal and UᴴA = SVᴴ exactly, or AV = US where A has fewer rows than columns; hence no
+    value of S is beyond the spectrum. How close S comes to it is drawn (Halko, Martinsson and Tropp, SIAM Review 53, 2011).
+    """
+    u, s, v = outputs
+    given, factors = a @ np.swapaxes(b, -1, -2), _norm(a) * _norm(b)
+    if M is not None:
+        given, factors = given - M, factors + _norm(M)
+    if center:
+        given, factors = given - given.mean(-2, keepdims=True), 2 * factors
+    scale = factors * _size(given)
+    if given.shape[-2] < given.shape[-1]:
+        projected = given @ v - u * s[..., None, :]
+    else:
+        projected = _adjoint(u) @ given - s[..., :, None] * _adjoint(v)
+    return [Part(s, scale[..., 0]), _falls(s), Part(s >= 0), Part(projected, scale), _orthogonal(u), _orthogonal(v)]
+
+
 # Random numbers --------------------------------------------------------------------------------------------------
 
 
@@ -445,6 +490,10 @@ DEFINITIONS: dict[str, Callable[..., list[Part]]] = {
     "lu": _lu,
     "lu_factor": _lu_factor,
     "lstsq": _lstsq,
+    "low rank": functools.partial(_low_rank, center=False),
+    "principal components": functools.partial(_low_rank, center=True),
     "moments": _moments,
     "squashed moments": _squashed_moments,
 }
+#: Definitions of what is drawn itself; any other of a random op is of a result that the numbers drawn may not change.
+OF_DRAWS = ("moments", "squashed moments")

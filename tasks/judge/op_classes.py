@@ -12,7 +12,8 @@ from tasks.model import OpClass, is_complex
 
 @dataclass(frozen=True)
 class Placement:
-    """How an op is judged. definition: of a CHOICE, the name in `tasks.judge.definitions`; why: the reason.
+    """How an op is judged. definition: of a CHOICE, or of what draws random numbers, the name in `tasks.judge.definitions`;
+    why: the reason. Whether an op of torch's draws is not said here: the catalog finds it by drawing.
 
     unless: arguments ("alpha", or with a value "mode=nearest", a positional one "3=True", counted from 0) in whose
     presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another
@@ -118,12 +119,9 @@ def _by(definition: str, why: str) -> Placement:
 TABLE: dict[str, list[tuple[Placement, str]]] = {
     "torch": [
         (_FILLS, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
-        (replace(_DRAWS, definition="squashed moments", why="draws numbers whose tail is too heavy for moments"), "cauchy log_normal"),
-        (_DRAWS, "bernoulli exponential geometric multinomial normal normal.in_place normal.number_mean"
-                 " rand_like randint randint_like randn randn_like uniform pca_lowrank svd_lowrank nn.functional.dropout"
-                 " nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout"
-                 " nn.functional.feature_alpha_dropout.with_train nn.functional.fractional_max_pool2d"
-                 " nn.functional.fractional_max_pool3d nn.functional.rrelu"),
+        (Placement(_COMPOSITE, "draws numbers whose tail is too heavy for moments", "squashed moments"), "cauchy log_normal"),
+        (Placement(_COMPOSITE, "factors of a projection on a basis that is drawn at random", "low rank"), "svd_lowrank"),
+        (Placement(_COMPOSITE, "factors of a projection on a basis that is drawn at random", "principal components"), "pca_lowrank"),
         (_MOVES, "H T __getitem__ alias_copy argwhere as_strided as_strided.partial_views as_strided_copy as_strided_scatter"
                  " atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors broadcast_to cartesian_prod cat"
                  " chunk clone column_stack combinations complex constant_pad_nd contiguous diag diag_embed diagflat diagonal"

@@ -29,6 +29,9 @@ class Column:
 #: The licence of a model that the user brings.
 YOUR_OWN = "your own"
 
+#: How the placement of a row begins where nothing says on which device its case ran.
+UNVERIFIED = "unverified"
+
 #: Marks a column that has no default.
 _REQUIRED = object()
 
@@ -265,7 +268,9 @@ class Row:
         "the dtype",
     )
     placement: str | None = column(
-        "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" if no device was used'
+        "string",
+        "outcome",
+        'where the case ran, in the runtime\'s words; after "emulated" if no device was used, and "unverified" where nothing says',
     )
     prepare_ms: float | None = column(
         "float64", "times", "time to make inputs, reference and noise floor (once for all backends)", "ms"

@@ -33,7 +33,7 @@ from tasks.judge.prepared import (
     weak_threshold,
     zero_would_pass,
 )
-from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous
+from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous, is_complex, is_inexact
 from tasks.prepare import derived, products
 from tasks.prepare.ranked import ranked
 
@@ -300,6 +300,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "op_class": sample.op_class.value,
         "definition": sample.definition,
         "derived": [leaf_record(leaf) for leaf in sample.derived],
+        "on_device": [[dtype, list(shape)] for dtype, shape in sample.on_device],
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
@@ -330,6 +331,11 @@ def _digest(sample: Sample) -> str:
         digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
     digest.update(sample.model or b"")
     return digest.hexdigest()[:16]
+
+
+def _kind(dtype: str) -> tuple[bool, bool]:
+    """What two dtypes share whose numbers can be held against one reference."""
+    return is_inexact(dtype), is_complex(dtype)
 
 
 def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
@@ -399,6 +405,7 @@ class PreparedSample:
             op_class=self.op_class,
             definition=record["definition"],
             derived=self.derived(),
+            on_device=[(dtype, tuple(shape)) for dtype, shape in record.get("on_device", ())],
             oracle=record["oracle"],
             others=[
                 Oracle(x["name"], [self.owner.pack.array(i) for i in x["references"]], rounded=x["rounded"])
@@ -410,6 +417,24 @@ class PreparedSample:
             columns=record["columns"],
             failure=self.failure,
         )
+
+    def on(self, device: str) -> PreparedSample:
+        """The sample as torch's kernels for a device (`Backend.torch_device`, "" for the CPU) are to compute it.
+
+        An output that has another shape there, or is none of the CPU's, has no reference: only its metadata is expected.
+        """
+        there = self.record.get("on_device")
+        if not (device and there):
+            return self
+        here = self.record["expected"]
+        made = []
+        for place, (dtype, shape) in enumerate(there):
+            known = here[place] if place < len(here) else {}
+            alike = known and known["shape"] == shape and _kind(known["dtype"]) == _kind(dtype)
+            unknown = dict.fromkeys(("reference", "noise", "rtol", "atol"))
+            made.append((known if alike else unknown) | {"dtype": dtype, "shape": shape})
+        others = self.record["others"] if len(made) == len(here) else []
+        return replace(self, record=self.record | {"expected": made, "others": others, "on_device": []})
 
     def expected(self, of_products: bool = False) -> list[Leaf]:
         """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype."""

@@ -18,11 +18,12 @@ import torch
 import farm
 import tasks
 from farm import lake
-from farm.client import smaller, trying
+from farm.client import process, smaller, trying
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.lake.key import Key
 from farm.minimise import drive
+from tasks.backends.shared import torch_devices
 from tasks.catalogs import told
 from tasks.catalogs.user import drawn, load
 
@@ -624,3 +625,19 @@ def test_a_script_that_calls_the_farm_where_it_is_imported_is_told_so(tmp_path: 
         load.CatalogError, match=r"script.py:6: .*script.py calls the farm while it is imported .* under `if __name__"
     ):
         load.load("script.py", str(tmp_path), ())
+
+
+def test_a_kernel_is_judged_on_the_device_that_is_here_whosever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the CPU in silence; what is given on the CPU was computed there."""
+    cpu, there = torch.ones(2), torch.ones(2, device="meta")
+    assert process.backend_here() == process.backend_of([there]) == "torch-cpu" and process.to_device(cpu) is cpu
+    for name, target in (("xpu", "xpu"), ("rocm", "cuda"), ("neuron", "xla"), ("meta", "meta")):
+        monkeypatch.setattr(torch_devices, "here", lambda name=name: name)
+        assert (
+            process.backend_here() == process.backend_of([there]) == process.backend_of([np.ones(2)]) == f"torch-{name}"
+        )
+        assert process.backend_of([cpu]) == "torch-cpu" and torch_devices.device(name).target in ("", target)
+    assert process.to_device(cpu).device.type == "meta"
+    with pytest.raises(farm.ClientError, match="torch-xpu is unavailable here"):
+        monkeypatch.setattr(torch_devices, "here", lambda: "xpu")
+        farm.assert_correct(lambda x: x, (cpu,), lambda x: x, op_class="elementary")

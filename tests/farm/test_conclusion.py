@@ -226,7 +226,7 @@ def test_what_is_new_in_a_cell_is_told_of_all_its_samples() -> None:
 
 def test_a_known_failure_that_is_not_seen_is_named_with_what_is_seen_instead() -> None:
     made = stale(Report.of(planted(), REC).rows, REC)
-    assert made[["op", "reason", "rows", "seen"]].values.tolist() == [["sub", "refused until version 2", 1, "pass 1"]]
+    assert made[["op", "reason", "rows", "found"]].values.tolist() == [["sub", "refused until version 2", 1, "pass 1"]]
 
 
 def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_causes_and_the_ranking() -> None:

@@ -170,7 +170,7 @@ def test_a_known_failure_is_stale_only_where_all_that_it_names_passes_and_one_nu
     )
     report = Report.of(rows, recorded(*entries))
     found = stale(report.rows, report.run)
-    assert found[["reason", "rows", "seen"]].values.tolist() == [
+    assert found[["reason", "rows", "found"]].values.tolist() == [
         ["mended", 3, "pass 3"],
         ["mended beside another one", 1, "pass 1"],
     ]

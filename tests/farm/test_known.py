@@ -18,9 +18,12 @@ from farm.commands.known import main
 from farm.lake import minimal
 from farm.plan import known, listing
 from farm.plan.config import known_failures
-from farm.plan.model import ConfigError, KnownFailure
+from farm.plan.model import ConfigError, Gate, KnownFailure
+from farm.report.faces.exchange import junit
 from farm.report.tables.causes import with_standing
+from farm.report.tables.gate import judged
 from farm.report.tables.life import life
+from farm.report.tables.view import Report
 from tests.farm.test_report import make_row
 
 DAY = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.timezone.utc)
@@ -268,3 +271,108 @@ def test_an_entry_is_named_with_its_line_and_what_the_rows_have_instead(
         assert list(found["instead"]) == ["wrong numbers", "pass"]
     config.unlink()
     assert main(["check", "--results", results]) == 1 and "not tried: never on *" in capsys.readouterr().out
+
+
+#: ndtr loses all digits on the CPU; other devices of torch share its formula.
+NDTR = {"op": "ndtr", "backend": "torch-*", "seen": ["torch-cpu", "torch-cuda*"], "status": "wrong", "kind": "numbers"}
+ALL_LOST = {"kind": "numbers", "error_units": 1 / 2**-23}
+
+
+def met_on(backend: str, entry: dict[str, Any] = NDTR, status: str = "wrong", **more: Any) -> str:
+    """How an entry meets a row of another backend."""
+    given = row(status, "torch:ndtr", backend=backend, **ALL_LOST | {"cause": ""} | more)
+    found = known.met(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    return "first seen" if found.first[0] else "known" if found.entry[0] >= 0 else "new"
+
+
+@pytest.mark.parametrize("backend", ["torch-cpu", "torch-cuda", "torch-cuda-flash"])
+def test_a_formula_that_devices_share_is_known_where_it_was_seen(backend: str) -> None:
+    assert met_on(backend) == "known"
+
+
+def test_a_formula_that_devices_share_is_known_and_said_to_be_first_seen_elsewhere() -> None:
+    assert met_on("torch-xpu") == "first seen" and met_on("jax-cpu") == "new"
+    assert met_on("torch-xpu", NDTR | {"seen": []}) == "known", "who names no devices has seen it on all"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"status": "error", "kind": "", "stage": "run", "error_type": "RuntimeError", "error": "no such kernel"},
+        {"kind": "nonfinite", "error_units": float("inf")},
+        {"kind": "shape", "error_units": None},
+        {"cause": "zero everywhere"},
+        {"error_units": 1e9},
+        {"op": "torch:erfcx"},
+        {"check": "backward"},
+        {"dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_another_failure_of_the_same_op_on_another_device_is_new(more: dict[str, Any]) -> None:
+    """Beside it the one that is alike. All digits lost is as far off as 0; what is further off no lost digits explain."""
+    entry = NDTR | {"dtype": "float32", "check": "forward"}
+    assert met_on("torch-xpu", entry) == "first seen"
+    given = row("wrong", "torch:ndtr", backend="torch-xpu", **ALL_LOST | {"cause": ""}) | more
+    found = known.met(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    assert found.entry[0] == -1 and not found.first[0]
+
+
+def test_a_cause_that_the_entry_names_is_the_same_defect_on_another_device() -> None:
+    entry = NDTR | {"cause": "1 + erf *"}
+    assert met_on("torch-xpu", entry, cause="1 + erf in float32") == "first seen"
+    assert met_on("torch-xpu", entry, cause="zero everywhere") == "new"
+
+
+def test_an_entry_of_devices_that_nobody_has_looked_at_says_how_it_fails() -> None:
+    for lacks in ({"kind": "*"}, {"status": "*"}):
+        with pytest.raises(ConfigError, match="say how it fails, by status and kind or by error"):
+            listing.checked(NDTR | lacks | {"reason": "r"})
+    assert listing.checked(NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"})
+
+
+def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: Path) -> None:
+    entry = NDTR | {"reason": "r"}
+    for backend, state in (("torch-xpu", "not tried"), ("torch-cuda", "stale")):
+        frame = pd.DataFrame([row("pass", "torch:ndtr", backend=backend)])
+        assert list(life(frame, [KnownFailure(**entry)])["state"]) == [state]
+        standing = with_standing(frame, {"config": {"known_failures": [entry]}})["standing"]
+        assert list(standing) == ["stale" * (state == "stale")]
+
+
+def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the verdict, in a table with the command, as a test that is skipped; the command edits nothing but the key."""
+    file = tmp_path / "mine.yaml"
+    text = (
+        "# Ours.\n- op: ndtr\n  backend: 'torch-*'\n  seen: [torch-cpu]  # by ann\n  status: wrong\n  kind: numbers\n"
+        "  reason: &tail lost in the tail\n- {op: mul, backend: 'torch-*', seen: torch-cpu, status: wrong, kind: numbers, reason: *tail}\n"
+    )
+    file.write_text(text)
+    config = tmp_path / "c.yaml"
+    config.write_text("catalogs: [torch]\nbackends: [torch-cpu]\nknown_failures: mine.yaml\n")
+    entries = [k.model_dump(mode="json") for k in known_failures(file)]
+    rows = [row("wrong", "torch:ndtr", backend=name, **ALL_LOST) for name in ("torch-cpu", "torch-xpu")]
+    results = made(tmp_path, *rows, row("wrong", "torch:mul", backend="torch-hpu"), known_failures=entries)
+    frame, run = lake.read(results), lake.read_run(results, RUN)
+    report = Report.of(frame, run)
+    assert report.verdict.sentence == "OK: 3 failures, all known, 2 of them first seen here"
+    views = {view.name: view for view in report.views}
+    assert sorted(line["backend"] for line in views["first_seen"].all_lines()) == ["torch-hpu", "torch-xpu"]
+    assert "known seen --run" in views["first_seen"].see[0][1]
+    assert [line["backends"] for line in views["causes"].all_lines()] == ["torch-cpu"], "what was seen is told apart"
+    suites = junit(report, judged(report, Gate())).decode()
+    assert suites.count("known, first seen here: lost in the tail") == 2 and "known: lost in the tail" in suites
+    assert main(["list", "--results", results]) == 0
+    assert "first seen on" in (said := capsys.readouterr().out) and "torch-xpu" in said
+
+    assert main(["seen", str(config), "--backend", "torch-x*", "--results", results]) == 0
+    assert f"{file}:2: ndtr on torch-*: seen on torch-xpu" in capsys.readouterr().out
+    assert file.read_text() == text.replace("[torch-cpu]", "[torch-cpu, torch-xpu]", 1)
+    assert main(["seen", str(config), "--results", results]) == 0
+    assert "seen: [torch-cpu, torch-hpu], status" in file.read_text() and "# by ann" in file.read_text()
+    again = Report.of(frame, run | {"config": {"known_failures": [k.model_dump() for k in known_failures(file)]}})
+    assert again.verdict.sentence == "OK: 3 failures, all known"
+    assert main(["seen", str(config), "--results", results]) == 0
+    assert "0 known failures of run" in capsys.readouterr().out

@@ -46,12 +46,15 @@ def torch_ops(*ops: str, **more: Any) -> list[str]:
 
 
 def test_a_dtype_that_no_cpu_computes_is_asked_of_devices_alone() -> None:
-    entries = {"torch": [Entry("torch:fmod", "", ("float32",), on_devices=("float16",)), Entry("torch:abs", "", F)]}
-    asked = {"catalogs": [{"name": "torch"}], "dtypes": ["float32", "float16"]}
-    both = build(Config.model_validate(asked | {"backends": ["torch-cpu", "torch-cuda", "ort-cpu"]}), entries)
+    there = (("cuda", "float16"), ("", "float16"), ("mps", "bfloat16"))
+    entries = {"torch": [Entry("torch:fmod", "", ("float32",), on_devices=there), Entry("torch:abs", "", F)]}
+    asked = {"catalogs": [{"name": "torch"}], "dtypes": ["float32", "float16", "bfloat16"]}
+    backends = ["torch-cpu", "torch-cuda", "ort-cpu", "ort-cuda", "ort-qnn", "torch-mps"]
+    both = build(Config.model_validate(asked | {"backends": backends}), entries)
     of = {(g.label, g.dtype): both.wanted[i].tolist() for i, g in enumerate(both.groups)}
-    assert of["torch:fmod", "float16"] == [0, 8, 0] and of["torch:fmod", "float32"] == [8, 8, 8]
-    assert of["torch:abs", "float16"] == [8, 8, 8]
+    assert of["torch:fmod", "float16"][:4] == [0, 8, 0, 8] and of["torch:fmod", "float32"] == [8] * 6
+    assert of["torch:fmod", "bfloat16"] == [0, 0, 0, 0, 0, 8]
+    assert of["torch:abs", "float16"] == [8] * 6
     alone = build(Config.model_validate(asked | {"backends": ["torch-cpu"]}), entries)
     assert ("torch:fmod", "float16") not in {(g.label, g.dtype) for g in alone.groups}
 

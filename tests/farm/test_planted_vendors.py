@@ -103,6 +103,46 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     assert "Traceback" not in said + again.stdout + again.stderr
 
 
+#: Kernels of NumPy arrays: two that copy them to the device, one of which is wrong, and one that stays on the CPU.
+NUMPY = """
+import torch
+
+def reference(x): return 2 * x
+def doubled(x): return (torch.from_numpy(x).to("DEVICE") * 2).cpu().numpy()
+def tripled(x): return (torch.from_numpy(x).to("DEVICE") * 3).cpu().numpy()
+def hosted(x): return x * 2
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "hpu"])
+def test_a_kernel_of_numpy_arrays_runs_where_the_device_is_and_its_row_says_what_is_known_of_the_place(
+    device: str, tmp_path: Path, results: Path
+) -> None:
+    """What used the device's memory ran there; of what did not use torch's, nothing says where it ran."""
+    machine = planted(device, tmp_path)
+    (tmp_path / "mine.py").write_text(NUMPY.replace("DEVICE", device))
+    kernels = [
+        {"name": name, "kernel": f"mine:{name}", "reference": "mine:reference", "framework": "numpy"}
+        | {"inputs": {"x": [4]}, "class": "elementary"}
+        for name in ("doubled", "tripled", "hosted")
+    ]
+    file = tmp_path / "c.yaml"
+    catalog = {"name": "user", "samples": 1, "kernels": kernels}
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [f"torch-{device}"]}))
+    done = launch(file, *ALONE, "--results", results, **machine)
+    rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
+    assert rows["status"].to_dict() == {"user:doubled": "pass", "user:tripled": "wrong", "user:hosted": "pass"}, (
+        done.stdout
+    )
+    there = f"{device}, by its own copies"
+    assert rows["placement"].to_dict() == {
+        "user:doubled": there,
+        "user:tripled": there,
+        "user:hosted": "unverified: it makes its own copies",
+    }
+    assert "1 row with placement unverified" in done.stdout and done.returncode == 1
+
+
 #: Device of the machine, what is wrong with it or with the config → what the run says of it, and what to do.
 NO_CODE = {
     "FARM_DEVICE_SPOILT_BY": "aten::add",

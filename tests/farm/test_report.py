@@ -529,6 +529,7 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
     assert set(paths) == {
         "new",
         "causes",
+        "first_seen",
         "stale",
         "ranking",
         "coverage",

@@ -15,7 +15,7 @@ import pytest
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared import drivers, packages, torch_switches
+from tasks.backends.shared import drivers, packages, torch_devices, torch_switches
 from tasks.backends.shared.torch_devices import DEVICES, says_unsupported
 from tasks.backends.torch import TorchEager, _advised
 from tasks.model import Flushes, Form, Program, Unavailable
@@ -639,3 +639,49 @@ def test_every_sample_of_an_op_that_is_told_its_device_runs_on_that_of_the_backe
             assert {x.device.type for x in out} == {"meta"}, (op.name, sample)
             asked += "cpu" in str(form.args) + str(form.kwargs)
     assert asked > 80
+
+
+@pytest.mark.parametrize(
+    ("module", "device", "hip"),
+    [
+        ("cuda", "cuda", None),
+        ("cuda", "rocm", "7.2"),
+        ("xpu", "xpu", None),
+        ("mps", "mps", None),
+        ("npu", "npu", None),
+        ("hpu", "hpu", None),
+    ],
+)
+def test_the_device_of_a_process_is_what_torch_has_there(
+    module: str, device: str, hip: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    assert torch_devices.here() == "cpu"
+    there = types.SimpleNamespace(is_available=lambda: True)
+    monkeypatch.setattr(torch, module, there, raising=False)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert torch_devices.here() == device
+
+
+@pytest.mark.parametrize(("said", "device"), [("TPU", "xla"), ("NEURON", "neuron"), ("CPU", "cpu")])
+def test_the_device_of_a_process_is_that_of_its_pjrt(said: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = types.SimpleNamespace(device_type=lambda: said)
+    monkeypatch.setitem(sys.modules, "torch_xla.runtime", runtime)  # type: ignore[arg-type]
+    assert torch_devices.here() == device
+
+
+def test_a_device_of_another_plugin_is_the_accelerator_that_torch_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("maia"))
+    assert torch_devices.here() == "maia"
+
+
+def test_what_nobody_counts_is_no_count_of_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    assert torch_devices.allocations("cuda") is None and torch_devices.allocations("nowhere") is None
+    for name in ("allocation.all.allocated", "NumAllocs"):
+        monkeypatch.setattr(torch.xpu, "memory_stats", lambda name=name: {name: 3})
+        assert torch_devices.allocations("xpu") == 3

@@ -39,6 +39,10 @@ def _said(line: Mapping[str, Any]) -> str:
     return plain(", ".join(filter(None, (*words, line["error"]))), 600)
 
 
+def _known(line: Mapping[str, Any]) -> str:
+    return f"known{', first seen here' * bool(line['first_seen'])}: {line['cause']}"
+
+
 def junit(report: Report, found: Judged) -> bytes:
     """A suite of the gate's items and one a backend, of its cells: new failures are failures, what is known or quarantined is
     skipped with its reason, as is what could not be judged."""
@@ -49,7 +53,7 @@ def junit(report: Report, found: Judged) -> bytes:
         name = f"{line['check']}/{line['label']}/{line['dtype']}"
         state = _standing(line)
         ms = sum(float(line[c]) for c in ("build_ms", "run_ms") if pd.notna(line[c]))
-        text = line["evidence"] or (f"known: {line['cause']}" if line["standing"] == KNOWN else _said(line))
+        text = line["evidence"] or (_known(line) if line["standing"] == KNOWN else _said(line))
         text += f"\n{line['command']}" * (state == CLOSED)
         suites.setdefault(line["backend"], []).append((name, f"farm.{line['backend']}", text, state, ms / 1e3))
     for name, cases in suites.items():
@@ -89,7 +93,7 @@ def sarif(report: Report, found: Judged, uri: str) -> bytes:
             continue
         rule = "/".join(filter(None, (line["status"], line["kind"])))
         rules[rule] = status.facts.meaning
-        reason = line["evidence"] or (line["cause"] if line["standing"] == KNOWN else "")
+        reason = line["evidence"] or (_known(line) if line["standing"] == KNOWN else "")
         names = f"{line['check']}/{line['label']}/{line['dtype']} on {line['backend']}"
         result: dict[str, Any] = {
             "ruleId": rule,

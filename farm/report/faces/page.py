@@ -200,7 +200,7 @@ def payload(report: Report) -> dict[str, Any]:
         "backend": column(kept["backend"].map(places).tolist()),
         **{name: column(_packed(kept, name)) for name in EMBEDDED},
         **{name: column(kept[name].tolist()) for name in ("standing", "cause")},
-        "weak": column(kept["weak"].astype(int).tolist()),
+        **{name: column(kept[name].astype(int).tolist()) for name in ("weak", "first_seen")},
         "case_id": column(_case_ids(kept)),
         "case": column([beside.place[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
     }

@@ -141,4 +141,5 @@ function causesOf(square) { // "new", and the reasons of what is known, each onc
   return [...found];
 }
 const said = (row) => value("standing", row) === "new" ? "NEW: no known failure covers it"
-  : value("standing", row) === "stale" ? `stale: passed, although known to fail: ${value("cause", row)}` : `known: ${value("cause", row)}`;
+  : value("standing", row) === "stale" ? `stale: passed, although known to fail: ${value("cause", row)}`
+  : `known${value("first_seen", row) ? ", first seen here" : ""}: ${value("cause", row)}`;

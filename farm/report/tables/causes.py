@@ -5,8 +5,9 @@ What a page or a script builds on (nothing of it need be worked out again):
 - `Report.rows` has columns beside the lake's, those of `with_standing`: ``standing`` ("new": no known failure covers it, and
   it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
-  reason, of what is imprecise too; "" where there is none) and ``fault`` (of a known failure, whose it is:
-  `farm.plan.model.KnownFailure`; "" for all else).
+  reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
+  `farm.plan.model.KnownFailure`; "" for all else) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
+  that were not seen on its backend before).
 - `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
 - `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
 - `stale(rows, run)`: the known failures that were not seen: what they name was judged and is right.
@@ -52,7 +53,7 @@ HOW = [
 ]
 #: What `causes` tells of each.
 _TOLD = [
-    *("standing", "fault", "reason", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
+    *("standing", "fault", "first_seen", "reason", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
     *("op", "variant", "dtype", "backend", "status", *HOW, "case_id", "run_id", "reproduce"),
 ]
 
@@ -61,7 +62,8 @@ _TOLD = [
 class Verdict:
     """What to conclude of a run; ``sentence`` says it in one line.
 
-    failures: rows that failed; new: of these, those that no known failure covers; imprecise: imprecise rows that none covers;
+    failures: rows that failed; new: of these, those that no known failure covers; first_seen: of these, those that known failures
+    cover which were not seen on their backend before; imprecise: imprecise rows that none covers;
     unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
@@ -81,6 +83,7 @@ class Verdict:
     listed: bool = True
     left_out: str = ""
     silent: str = ""
+    first_seen: int = 0
 
     @property
     def found(self) -> bool:
@@ -114,11 +117,12 @@ class Verdict:
             return f"{many(self.failures, 'failure')}; the run's record does not say which of them are known"
         if self.new and not self.listed:
             return f"{many(self.new, 'failure')}; the config lists none as known"
+        first = f", {self.first_seen:,} of them first seen here" * bool(self.first_seen)
         if self.new:
             known = self.failures - self.new
-            return f"{many(self.new, 'new failure')}" + f", {known:,} known" * bool(known)
+            return f"{many(self.new, 'new failure')}" + f", {known:,} known{first}" * bool(known)
         if self.failures:
-            return f"{many(self.failures, 'failure')}, all known"
+            return f"{many(self.failures, 'failure')}, all known{first}"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
         return f"no failures in {many(self.judged, 'result')}" if self.judged else silent
 
@@ -144,7 +148,7 @@ def broken(rows: pd.DataFrame) -> pd.Series:
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
-    """Rows with the columns ``standing``, ``cause`` and ``fault``: see the module's text."""
+    """Rows with the columns ``standing``, ``cause``, ``fault`` and ``first_seen``: see the module's text."""
     entries = known.recorded(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
@@ -170,6 +174,7 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
         standing=standing,
         cause=reason,
         fault=told([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
+        first_seen=pd.Series(met.first, index=some.index).reindex(rows.index, fill_value=False),
     )
 
 
@@ -194,6 +199,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         recorded=entries is not None,
         listed=bool(entries),
         left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
+        first_seen=int((failed & rows["first_seen"]).sum()),
         silent=""
         if judged
         else shorten("; ".join(unjudged(zip(rows["status"], rows["error"]))), 300, placeholder=" …"),
@@ -217,7 +223,8 @@ def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def causes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Why rows failed: one line per reason of a known failure, the commonest first, and before them what is new.
+    """Why rows failed: one line per reason of a known failure (two where it was first seen on some backends), the commonest first,
+    and before them what is new.
 
     ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what one
     vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
@@ -228,7 +235,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     failed = rows[rows["status"].isin(FAILED_STATUSES) | broken(rows)]
-    new, keys = failed["standing"] == NEW, ["standing", "fault", "alike"]
+    new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
     failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + "\0" + failed["case_id"])
     failed.loc[new, "alike"] = [_alike(line) for line in records(failed[new])]
     listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op"}
@@ -284,7 +291,7 @@ def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Known failures that were not seen: what they name was judged and is right (`farm.plan.known.Met`).
 
     Columns: the entry's (`farm.plan.model.KnownFailure`), rows (those with the standing "stale"
-    for it), seen (their statuses and counts).
+    for it), found (their statuses and counts).
     """
     entries = known.recorded(run) or []
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
@@ -292,6 +299,6 @@ def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     lines = []
     for place in met.gone:
         found = rows["status"][met.stale == place].value_counts()
-        seen = " · ".join(f"{status} {count}" for status, count in found.items())
-        lines.append({**vars(entries[place]), "rows": int(found.sum()), "seen": seen})
-    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "rows", "seen"])
+        told = " · ".join(f"{status} {count}" for status, count in found.items())
+        lines.append({**vars(entries[place]), "rows": int(found.sum()), "found": told})
+    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "rows", "found"])

@@ -10,9 +10,10 @@ from farm.commandline import plain
 from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
+from farm.program import program
 from farm.report.tables.causes import KNOWN, counted, many, stale
 from farm.report.tables.changes import TONES
-from farm.report.tables.coverage import records
+from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, status, text, view
 from farm.report.words import percent
@@ -22,10 +23,16 @@ from tasks.cache import default_cache
 _SEEN = 'A cause that begins with "seen" was confirmed with the runtime\'s own API, without the farm.'
 
 
+_FIRST_SEEN = (
+    "Entries that name several devices of a runtime cover these rows: op, dtype, status and kind are as elsewhere. Nobody has "
+    "looked at them on this backend yet."
+)
+
+
 @view(3)
 def why(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
-    known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend'")
+    known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend' and not first_seen")
     lead = [*filter(None, [counted(report.causes)]), *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
     yield View(
         "causes",
@@ -42,10 +49,32 @@ def why(report: Report) -> Iterator[View]:
     idle = stale(report.rows, report.run)
     right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
     where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
-    columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "seen")
+    columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
     yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
     said = f"{where} (stale.csv)" * bool(len(idle))
     yield View("stale", where, idle, lines=[], empty=said, faces=("terminal",))
+
+
+@view(4)
+def first_seen(report: Report) -> View:
+    """What fails as known failures say that were not seen on the backend before."""
+    rows = report.rows[report.rows["first_seen"]]
+    found = rows.groupby(["backend", "status", "fault", "cause"], sort=False).agg(
+        rows=("case_id", "size"), ops=("op", "nunique"), op=("label", "first")
+    )
+    count = int((rows["standing"] == KNOWN).sum())
+    where = where_option(str(report.rows.attrs.get("results", "results")))
+    return View(
+        "first_seen",
+        f"Known, first seen here ({many(count, 'failure')})",
+        found.reset_index(),
+        ("rows", "ops", text("op", "e.g."), text("backend"), status(), text("cause")),
+        unit="causes",
+        counted=True,
+        lead=[_FIRST_SEEN] * bool(len(found)),
+        see=[("looked at, it is known here too", f"{program()} known seen --run {report.run.get('run_id')}{where}")],
+        open=True,
+    )
 
 
 def _causes() -> tuple[Column, ...]:

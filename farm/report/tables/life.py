@@ -32,7 +32,7 @@ BAD = (OTHERWISE, STALE, EXPIRED)
 
 def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     """One line per known failure, in their order: the entry's own keys, ``state`` (one of `STATES`), ``rows`` (that it covers, the
-    first of several that could), ``otherwise`` (rows that it names, that none covers, and that are not right), ``right`` (rows that are
+    first of several that could), ``first_seen_on`` (backends of these where it was not seen before), ``otherwise`` (rows that it names, that none covers, and that are not right), ``right`` (rows that are
     right though it names them, if it is stale), ``instead`` (how those rows are that are not as it says).
 
     rows: of a run, or of several.
@@ -44,7 +44,7 @@ def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
         name: pd.Series(places[places >= 0]).value_counts()
         for name, places in (("rows", met.entry), ("otherwise", met.other), ("right", met.stale))
     }
-    lines = []
+    lines, news = [], set(met.entry[met.first])
     for k, entry in enumerate(entries):
         count = {name: int(found.get(k, 0)) for name, found in counts.items()}
         if entry.expires and today > entry.expires:
@@ -62,8 +62,9 @@ def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
         # A cut of a frame as wide takes milliseconds, and there are a thousand entries, of which nearly all have no such row.
         others = np.flatnonzero((met.other == k) | (met.stale == k))[:_LOOKED_AT]
         instead = ", ".join(dict.fromkeys(map(_how, records(rows.iloc[others])))) if len(others) else ""
-        lines.append({**vars(entry), "state": state, **count, "instead": instead})
-    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "state", *counts, "instead"])
+        first = ", ".join(sorted(set(rows["backend"][met.first & (met.entry == k)]))) if k in news else ""
+        lines.append({**vars(entry), "state": state, **count, "first_seen_on": first, "instead": instead})
+    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "state", *counts, "first_seen_on", "instead"])
 
 
 def _how(line: Line) -> str:
@@ -71,6 +72,10 @@ def _how(line: Line) -> str:
     said = [line.get(name) for name in ("status", "kind", "stage", "error_type", "error", "cause", "culprit")]
     told = [x if isinstance(x, str) else ", ".join(x) for x in said if isinstance(x, str | list | tuple)]
     return " ".join(x for x in told if x not in ("", "*")) or "any"
+
+
+def _where(line: Line) -> str:
+    return line["backend"] + f" ({', '.join(line['seen'])})" * bool(line["seen"])
 
 
 def _life(line: Line) -> str:
@@ -84,11 +89,12 @@ def life_view(frame: pd.DataFrame, title: str) -> View:
         Column("state", lambda line: line["state"]),
         measured("rows"),
         text("op"),
-        text("backend"),
+        Column("backend (seen on)", _where, foreign=True),
         text("dtype"),
         Column("fails", _how, foreign=True),
         Column("valid for, owner", _life, foreign=True),
         text("reason", length=100),
+        *([text("first_seen_on", "first seen on")] if (frame["first_seen_on"] != "").any() else []),
         text("instead", "found instead", length=100),
         *([text("place", "file")] if "place" in frame else []),
     )

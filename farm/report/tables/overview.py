@@ -13,6 +13,7 @@ from farm.program import program
 from farm.report.tables.agreement import UNITS, figure, unit
 from farm.report.tables.causes import NEW, many
 from farm.report.tables.coverage import (
+    JUDGED_STATUSES,
     NO_REASON,
     SEVERITY,
     backend_order,
@@ -34,6 +35,7 @@ from tasks import catalogs
 from tasks.backends.needs import install_line
 from tasks.model import Status
 from tasks.model.errors import gist
+from tasks.model.row import UNVERIFIED
 
 #: Why statuses and rates do not add up.
 _APART = "Failures that are no backend's fault count by status, but in no rate."
@@ -204,6 +206,16 @@ def _occurring(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
+def _unverified(rows: pd.DataFrame) -> list[str]:
+    """A sentence on the rows of which nothing says that they ran on the device."""
+    count = int((rows["placement"].str.startswith(UNVERIFIED) & rows["status"].isin(JUDGED_STATUSES)).sum())
+    if not count:
+        return []
+    return [
+        f"{many(count, 'row')} with placement unverified: kernels that copy arrays to the device themselves, counted as judged."
+    ]
+
+
 def _doctor() -> str:
     return f"{program()} doctor"
 
@@ -250,7 +262,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=lines,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[_APART] * bool(blameless(rows).any()),
+        notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows)],
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,8 @@ _NO_CUDA_MEMORY = (
 CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
 _ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+#: What plugins call the number of pieces of memory that their allocator has handed out: torch's own, Habana's.
+_ALLOCATIONS = ("allocation.all.allocated", "NumAllocs")
 #: How plugins say that a kernel of the CPU did the work: torch's own words for MPS, XPU's, Ascend's.
 FELL_BACK = re.compile(
     r"fall(?:s|en|ing)?[ -]?back (?:to (?:run )?(?:on )?(?:the )?CPU|from \w+ to CPU)|run on the CPU", re.IGNORECASE
@@ -201,6 +204,26 @@ def memory(target: str) -> int:
     return 0
 
 
+def here() -> str:
+    """The device type, as a backend names it, that torch has in this process, with the plugins that are imported: the first of
+    `DEVICES`, or what torch itself takes for its accelerator; "cpu" where there is none."""
+    import torch
+
+    for name, known in DEVICES.items():
+        if known.platform:  # PJRT: torch_xla may run on the CPU
+            runtime = sys.modules.get("torch_xla.runtime")
+            found = runtime is not None and str(runtime.device_type()).upper() == known.platform
+        else:
+            module = getattr(torch, known.target or name, None)
+            found = name != "cpu" and bool(getattr(module, "is_available", bool)())
+            if (known.target or name) == "cuda":
+                found = found and bool(torch.version.hip) == (name == "rocm")
+        if found:
+            return name
+    other = torch.accelerator.current_accelerator(check_available=True)
+    return other.type if other else "cpu"
+
+
 def synchronize(target: str) -> None:
     """Return when the device that torch calls ``target`` has done all that was asked of it. Raises what went wrong there."""
     import torch
@@ -210,3 +233,11 @@ def synchronize(target: str) -> None:
         sync(wait=True)
     elif target != "cpu" and hasattr(module := getattr(torch, target, None), "synchronize"):
         module.synchronize()  # type: ignore[union-attr]
+
+
+def allocations(target: str) -> int | None:
+    """How often torch has handed out memory of the device that it calls ``target`` in this process; None where nobody counts."""
+    import torch
+
+    stats: dict[str, Any] = getattr(getattr(torch, target, None), "memory_stats", dict)()
+    return next((int(stats[name]) for name in _ALLOCATIONS if name in stats), None)

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tasks.arrays import torch_tree
+from tasks.catalogs.torch import declared
+from tasks.catalogs.torch.samples import unseeded
+from tasks.vendors import TORCH_DEVICES
 
 
 def has_gradient(info: Any, dtype: str) -> bool:
-    return any(dtype in map(torch_tree.name_of, info.supported_backward_dtypes(device)) for device in ("cpu", "cuda"))
+    """Whether op_db declares a gradient in a dtype for the CPU, or for any device."""
+    on_cpu = map(torch_tree.name_of, info.supported_backward_dtypes("cpu"))
+    return dtype in on_cpu or any(dtype in (declared.dtypes(info, device, True) or ()) for device in TORCH_DEVICES)
 
 
 #: Keyword argument of `differentiable` calls: the name of a sample's own function of the outputs.
@@ -18,18 +23,18 @@ PROCESS = "output_process_fn_grad"
 
 
 def differentiable(info: Any) -> Callable[..., Any]:
-    """The op as OpInfo's gradient tests call it: inputs made hermitian, triangular, … inside, so that a small change
+    """The op as OpInfo's gradient tests call it, but for the seed: inputs made hermitian, triangular, … inside, so that a small change
     of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
-    functions = _process_functions(info)
+    functions, op = _process_functions(info), unseeded(info.op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         process = kwargs.pop(PROCESS, None)
-        found = info.gradcheck_wrapper(info.op, *args, **kwargs)
+        found = info.gradcheck_wrapper(op, *args, **kwargs)
         found = found if process is None else functions[process](found)
         return ordered(found) if ordered else found
 
     ordered = ORDERED.get(info.name)
-    call.__wrapped__ = info.op  # type: ignore[attr-defined]
+    call.__wrapped__ = op  # type: ignore[attr-defined]
     return call
 
 

@@ -15,7 +15,7 @@ from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.noise import clone, jittered, replaced, widen
-from tasks.catalogs.torch.samples import Maker, is_random
+from tasks.catalogs.torch.samples import Maker, drawing, draws
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
 
@@ -45,7 +45,7 @@ class GradientMaker(Maker):
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
         self.settled = None  # a reference of the outputs, not of gradients
-        self.group, self.call, self.random = group, call, is_random(info.op)
+        self.group, self.call = group, call
         self.wrt: tuple[int, ...] = ()
         self.draw = 0
         #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
@@ -57,10 +57,9 @@ class GradientMaker(Maker):
         args, kwargs = (source.input, *source.args), dict(source.kwargs)
         named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
         op_class = gradients.class_of(classes.of(self.name, self.variant, named, self.dtype).op_class)
-        op_class = OpClass.RANDOM if self.random else op_class
         if process := process_name(source):
             kwargs[PROCESS] = process
-        made = Sample(index, op_class=op_class, oracle="metadata" if op_class is OpClass.RANDOM else "float64")
+        made = Sample(index, op_class=op_class)
         try:
             made.args, made.kwargs, arrays = torch_tree.encode_args(args, kwargs)
         except Exception as error:
@@ -143,9 +142,12 @@ class GradientMaker(Maker):
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
         self.wrt, self.draw = made.wrt, 0
-        with _equalities() as met:
+        with _equalities() as met, drawing() as drew:
             exact = self._run((args, kwargs, passed), {}, widen)
         self.compares = bool(met)
+        drawn = drew()
+        if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
+            made.op_class, made.oracle = OpClass.RANDOM, "metadata"
         numeric = made.op_class is not OpClass.RANDOM
         dense = [torch_tree.dense(g) for g in exact]
         arrays = [torch_tree.output(g) for g in dense]
@@ -158,7 +160,7 @@ class GradientMaker(Maker):
         for x, array, delta in zip(sources, arrays, floors):
             made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta))
         if numeric:
-            why = NO_DIFFERENCES.get(self.group.label.partition(":")[2])
+            why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle = f"float64 (no differences: {why})" if why else made.oracle

@@ -9,6 +9,7 @@ import types
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -17,14 +18,15 @@ import numpy as np
 from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
-from tasks.catalogs.torch import every, variants
+from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, candidates
+from tasks.catalogs.torch import declared, every, variants
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
 from tasks.catalogs.torch.gradients import GradientMaker
-from tasks.catalogs.torch.samples import Maker, is_random, unseeded
+from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
 from tasks.importing import uncollected
 from tasks.model import EXHAUSTIVE, Group
+from tasks.vendors import TORCH_DEVICES
 
 CATALOG_VERSION = 2
 
@@ -74,7 +76,7 @@ class TorchOpInfo(Catalog):
                 *("double_backward",) * bool(info.supports_gradgrad),
                 *variants.offered(info),
             )
-            sources = torch_generated.distributions(name, variant, is_random(info.op))
+            sources = torch_generated.distributions(name, variant, is_seeded(info.op))
             sources += (EXHAUSTIVE,) * every.offered(info)
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources, _on_devices(info, dtypes)))
         return sorted(found, key=lambda e: (e.op, e.variant))
@@ -94,8 +96,6 @@ class TorchOpInfo(Catalog):
         return _public(group.op_name) or self.call(group)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        import torch
-
         info = _op_db()[group.op_name, group.variant]
         if group.op_name.startswith("jiterator_"):
             absent = NotImplementedError("jiterator ops exist on CUDA only: no float64 reference on the CPU")
@@ -112,21 +112,9 @@ class TorchOpInfo(Catalog):
         if gradient and not has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure.vacuous("the op declares no gradient for this dtype"))
             return
-        torch.default_generator.manual_seed(_seed(group))
-        np.random.seed(_seed(group) % 2**32)
-        import random
-
-        random.seed(_seed(group))
-        made: list[Any] = []
-        broken: Failure | None = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                with torch.no_grad():
-                    for sample in _sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
-                        made.append(sample)
-            except Exception as error:
-                broken = Failure.of(error, "sample")
+            made, broken = _listed(info, group)
             if broken:
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
@@ -157,6 +145,33 @@ class TorchOpInfo(Catalog):
         source = types.SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs, **{PROCESS: process})
         return self._maker(info, group, draws).make(given.index, source)
 
+    def undeclared(self, group: Group, args: Any, kwargs: Any, device: str) -> str:
+        info, gradient = _op_db()[group.op_name, group.variant], checks.installed(group.check).gradient
+        for of_gradient in (False, True)[: 1 + gradient]:
+            known = declared.dtypes(info, device, of_gradient)
+            if known is not None and group.dtype not in known:
+                what = f"gradient of {group.op_name}" if of_gradient else group.op_name
+                return f"torch's op_db declares no {what} in {group.dtype} for {device}"
+        if declared.dtypes(info, device) is None:
+            return ""
+        kwargs = kwargs | {"v": [pair for pair in kwargs["v"] if pair[0] != PROCESS]}
+        mode = declared.modes(args, kwargs)
+        here, there = (_modes(*_key(group), x) for x in ("cpu", device))
+        if mode in here and mode not in there:
+            return f"torch's op_db has this call of {group.op_name} for the CPU and not for {device}"
+        return ""
+
+    def on_device(self, group: Group, index: int, device: str) -> OnDevice:
+        """What torch's kernels for a device (`Backend.torch_device`) are to give for a group's sample of that index, by meta
+        kernels and op_db; nothing is computed there. Raises IndexError for no such sample, and what making it raises."""
+        info = _op_db()[group.op_name, group.variant]
+        made, broken = _listed(info, group)
+        if broken and index >= len(made):
+            raise IndexError(f"{group.label} in {group.dtype} has no sample {index}: {broken.error}")
+        sample = self._maker(info, group, 0).make(index, made[index])
+        outputs = sample.on_device or [(leaf.dtype, leaf.shape) for leaf in sample.expected]
+        return OnDevice(tuple(outputs), self.undeclared(group, *sample.encoded(), device))
+
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":
             return Maker(info, group.dtype, draws)
@@ -165,13 +180,58 @@ class TorchOpInfo(Catalog):
         return GradientMaker(info, group, draws, self.call(group))
 
 
-def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[str, ...]:
-    """Dtypes of an op, of 16 bits or two of them, that have kernels for CUDA (and ROCm) alone. Not of Fourier transforms: NumPy has no
-    complex numbers of two halves."""
+@dataclass(frozen=True)
+class OnDevice:
+    """What a device is expected to give: dtype and shape of each output. undeclared: why it need not ("" where op_db declares the
+    call for it, or says nothing of the device)."""
+
+    outputs: tuple[Metadata, ...]
+    undeclared: str
+
+
+def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """(device, dtype) of an op, of 16 bits or two of them, that have kernels there and none for the CPU. What op_db does not say of
+    a device, CUDA's list does. Not of Fourier transforms: NumPy has no complex numbers of two halves."""
     if not on_cpu or info.name.startswith("fft."):
         return ()
-    there = {torch_tree.name_of(d) for d in info.supported_dtypes("cuda")}
-    return tuple(d for d in ("float16", "bfloat16", "complex32") if d in there and d not in on_cpu)
+    found = []
+    for device in ("", *TORCH_DEVICES):
+        there = declared.dtypes(info, device) if device else None
+        there = declared.dtypes(info, "cuda") if there is None else there
+        dtypes = (d for d in ("float16", "bfloat16", "complex32") if d in (there or ()) and d not in on_cpu)
+        found += [(device, dtype) for dtype in dtypes if device != "cpu"]
+    return tuple(found)
+
+
+def _listed(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
+    """The samples that op_db has for a group on the CPU, and why there are no more of them."""
+    import random
+
+    import torch
+
+    torch.default_generator.manual_seed(_seed(group))
+    np.random.seed(_seed(group) % 2**32)
+    random.seed(_seed(group))
+    made: list[Any] = []
+    try:
+        with torch.no_grad():
+            gradient = checks.installed(group.check).gradient
+            for sample in _sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
+                made.append(sample)
+    except Exception as error:
+        return made, Failure.of(error, "sample")
+    return made, None
+
+
+def _key(group: Group) -> tuple[str, str, str, bool]:
+    return group.op_name, group.variant, group.dtype, checks.installed(group.check).gradient
+
+
+@functools.cache
+def _modes(op: str, variant: str, dtype: str, gradient: bool, device: str) -> frozenset[str]:
+    """Of the calls that op_db has for a device."""
+    info = _op_db()[op, variant]
+    return declared.modes_listed(_sampler(info), info, device, dtype, gradient)
 
 
 def _refused(info: Any, group: Group) -> Iterator[Sample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise, torch_tree
-from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.base import Failure, Metadata, Sample
+from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
 from tasks.catalogs.torch.noise import Arguments, clone, replaced, widen
 from tasks.judge import definitions
@@ -18,15 +20,18 @@ from tasks.judge import op_classes as classes
 from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 
-def is_random(op: Callable[..., Any]) -> bool:
-    """OpInfo wraps every op that draws random numbers in a lambda that seeds first."""
+def is_seeded(op: Callable[..., Any]) -> bool:
+    """Whether OpInfo wraps an op in a lambda that seeds first: its tests want the same numbers of every call.
+
+    Whether a call draws is asked of the call itself (`draws`).
+    """
     code = getattr(op, "__code__", None)
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
 def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The op without that wrapper, which makes every call return the same numbers; any other op as it is."""
-    if not is_random(op):
+    """The op without that wrapper; any other op as it is."""
+    if not is_seeded(op):
         return op
     names = op.__globals__ | {"wrapper_set_seed": lambda drawn, *args, **kwargs: drawn(*args, **kwargs)}
     return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
@@ -38,12 +43,41 @@ def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
 _RANDOM_DRAWS, REPEATS = 32, 3
 
 
+def draws(run: Callable[[], list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """The outputs of many runs, each with another seed; none at all where they are the same whatever the seed.
+
+    An op that draws numbers and returns the same in all of them is not random: of one that does something else once in n
+    calls, at most 1 % are taken for such (n = 33).
+    """
+    import torch
+
+    found: list[list[np.ndarray]] = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(_RANDOM_DRAWS):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device's module first
+            found.append([x.copy() for x in run()])
+    return found if different(found) > 1 else []
+
+
+def different(found: Sequence[Sequence[np.ndarray]]) -> int:
+    """How many of some runs gave other bytes than those before."""
+    return len({b"".join(y.tobytes() for y in run) for run in found})
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[Callable[[], bool]]:
+    """Around a run: afterwards says whether it drew random numbers. What did not cannot depend on a seed, and is run once."""
+    import torch
+
+    before = torch.get_rng_state()
+    yield lambda: not torch.equal(before, torch.get_rng_state())
+
+
 class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
         self.info, self.op, self.dtype, self.draws = info, unseeded(info.op), dtype, draws
-        self.seeded = is_random(info.op)
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
         self.settled = torch_reference.settled(info, widen)
         #: Whether there is a further oracle, for some arguments at least.
@@ -55,15 +89,10 @@ class Maker:
         args, kwargs = (source.input, *source.args), source.kwargs
         placement = classes.of(self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype)
         op_class = placement.op_class
-        random: list[list[np.ndarray]] = []
-        if self.seeded and op_class is not OpClass.UNINITIALISED:
-            random = self._random(args, kwargs)
-            # Drawn or not is a matter of the arguments: dropout with p=0 draws nothing.
-            op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
-        numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
         wider = clone if placement.own_dtype else widen
+        uninitialised = op_class is OpClass.UNINITIALISED
         made = Sample(
-            index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64"
+            index, op_class=op_class, oracle="metadata" if uninitialised else "numpy" if self.settled else "float64"
         )
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
@@ -74,11 +103,18 @@ class Maker:
         # A copy, as the op is about to run on this memory and may write to it.
         made.arrays = [a.copy() for a in arrays]
         made.args, made.kwargs = encoded_args, encoded_kwargs
+        random: list[list[np.ndarray]] = []
         with torch.no_grad():
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
+                    with drawing() as drew:
+                        exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
+                    if drew() and not uninitialised:
+                        given = Arguments(args, kwargs)
+                        random = draws(
+                            lambda: torch_tree.outputs(self._moved(*given.of(list(map(widen, given.leaves)))))
+                        )
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
@@ -91,6 +127,9 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
+            if random:  # a matter of the arguments: dropout with p=0 draws nothing
+                made.op_class, made.oracle = OpClass.RANDOM, "metadata"
+            op_class, numeric = made.op_class, not (random or uninitialised)
             arrays = [torch_tree.output(y) for y in exact]
             floors: list[np.ndarray | None] = [None] * len(exact)
             if placement.constants:
@@ -100,6 +139,7 @@ class Maker:
         for i, (y, array, delta) in enumerate(zip(exact, arrays, floors)):
             leaf = self._leaf(y, array, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
+        made.on_device = self._on_device(args, kwargs, made.expected)
         try:
             self._define(made, placement.definition, random)
         except Exception as error:
@@ -114,40 +154,26 @@ class Maker:
             references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
             made.definition = definition
             made.derived = definitions.expected(definition, made.args, made.kwargs, made.arrays, references, self.dtype)
-        elif (
-            made.op_class is OpClass.RANDOM
-            and random
-            and all(np.isfinite(np.stack(many)).all() for many in zip(*random))
-        ):
+        elif random and all(np.isfinite(np.stack(many)).all() for many in zip(*random)):
             name = definition or "moments"
-            found = definitions.of_draws(name, random)
-            different = len({b"".join(y.tobytes() for y in draw) for draw in random})
-            if not found[0] or different == 1:
-                return  # so few elements that any could be chance, or one seldom drawn
-            made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
-            made.repeats = REPEATS if different == len(random) else 1
+            if name not in definitions.OF_DRAWS:  # what is drawn is the way, not the result
+                made.derived = definitions.drawn(name, made.args, made.kwargs, made.arrays, random, self.dtype)
+            elif (found := definitions.of_draws(name, random))[0]:
+                made.derived = definitions.moments(found, self.dtype)
+                made.repeats = REPEATS if different(random) == len(random) else 1
+            else:
+                return  # so few elements that any could be chance
+            made.definition, made.oracle = name, "float64"
 
-    def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
-        """Outputs of many float64 runs with different seeds; none at all if no random number was drawn."""
-        import torch
-
-        found: list[list[np.ndarray]] = []
-        torch.set_default_dtype(torch.float64)
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                given = Arguments(args, kwargs)
-                for seed in range(_RANDOM_DRAWS):
-                    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device's module first
-                    untouched = torch.get_rng_state() if seed == 0 else None
-                    named_args, named = given.of([widen(x) for x in given.leaves])
-                    found.append([x.copy() for x in torch_tree.outputs(self.op(*named_args, **named))])
-                    if untouched is not None and torch.equal(torch.get_rng_state(), untouched):
-                        return []
-        except Exception:
+    def _on_device(self, args: Any, kwargs: Any, expected: Sequence[Leaf]) -> list[Metadata]:
+        """`Sample.on_device`."""
+        asked = declared.may_differ(self.dtype, len(expected))
+        there = declared.metadata(self.op, args, kwargs) if asked else None
+        here: list[Metadata] = [(leaf.dtype, leaf.shape) for leaf in expected]
+        if there is None or (len(there) != len(here) and None in there):
             return []
-        finally:
-            torch.set_default_dtype(torch.float32)
-        return found
+        made = [x or here[place] for place, x in enumerate(there)]
+        return made if made != here else []
 
     def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
         import torch

@@ -11,7 +11,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.noise import clone, replaced
-from tasks.catalogs.torch.samples import Maker, is_random, unseeded
+from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
 from tasks.checks.variants import REFUSED
 from tasks.model import Group, Leaf, OpClass
 
@@ -27,7 +27,7 @@ def offered(info: Any) -> tuple[str, ...]:
             (IN_PLACE, info.get_inplace() is not None),
             (METHOD, info.get_method() is not None),
         )
-        if there and not is_random(info.op)
+        if there and not is_seeded(info.op)
     ]
     refuses = info.error_inputs_func is not None and not info.name.startswith("jiterator_")  # CUDA only
     return (*found, *([REFUSES] if refuses else []))

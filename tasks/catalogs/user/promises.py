@@ -22,7 +22,7 @@ from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inex
 
 def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared, ``told``
-    goes around its backward pass.
+    goes around its backward pass; ``own_copies``: it takes tensors of the CPU's memory alone, whatever it computes on.
 
     While torch traces the call (to compile or export it) nothing is checked, as there are no values.
     """
@@ -36,6 +36,7 @@ def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
         # A compiler cannot look inside; saying so makes the row a fallback.
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
+        disabled.own_copies = True  # type: ignore[attr-defined]
         return disabled
 
     def call(**arguments: Any) -> Any:
@@ -81,10 +82,8 @@ def _measured(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
 def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
     import torch
 
-    tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
-    if any(x.device.type != "cpu" for x in tensors.values()):
-        raise Unsupported("a kernel of NumPy arrays only runs on the CPU")
-    inputs = {k: torch_tree.to_numpy(x.detach()) for k, x in tensors.items()}
+    tensors = {k: x.detach().cpu() for k, x in arguments.items() if isinstance(x, torch.Tensor)}
+    inputs = {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
     with _told(kernel):
         result = kernel(**(arguments | inputs))
