@@ -100,7 +100,7 @@ BENCHES = {
     ),
     "cards": Bench(
         devices.cards,
-        {"cards": 8, "ops": 400, "samples": 20, "case_ms": 5},
+        {"cards": 8, "ops": 1600, "samples": 20, "case_ms": 5},
         {"cards": 2, "ops": 8, "samples": 4, "case_ms": 5},
     ),
     "compilers": Bench(
