@@ -174,10 +174,10 @@ def test_a_gradient_has_its_own_declaration() -> None:
     assert forward is not None and backward is not None and "float32" in backward
     assert declared.dtypes(info, "xpu", gradient=True) is None, "op_db has no list of it"
     assert declared.dtypes(info, "npu") is None and declared.dtypes(info, "cpu") is None
-    nothing: Any = (encode(()), encode({}))
+    args, kwargs = encode(()), encode({})
     group = Group("torch:to_sparse", "", "float16", 1, check="backward")
-    assert "gradient" not in catalog.undeclared(group, *nothing, "cuda")
-    assert "no gradient of to_sparse in float16 for hpu" in catalog.undeclared(group, *nothing, "hpu")
+    assert "gradient" not in catalog.undeclared(group, args, kwargs, "cuda")
+    assert "no gradient of to_sparse in float16 for hpu" in catalog.undeclared(group, args, kwargs, "hpu")
 
 
 def test_a_catalog_that_cannot_be_asked_acquits_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
