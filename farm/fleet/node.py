@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm.fleet import visible
-from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor, here
+from farm.fleet import detect, visible
+from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
 from tasks.model import Refusal
 from tasks.vendors import VENDORS, Vendor
 
@@ -153,6 +153,6 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
 def this_machine() -> RayNode:
     """What a run on this machine alone offers. Raises Refusal where a variable that names devices or vendors cannot be read."""
     try:
-        return ray_node(devices_here([], here()))
+        return ray_node(devices_here([], detect.here()))
     except ValueError as error:
         raise Refusal(str(error)) from error
