@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,6 +129,9 @@ def _arguments() -> argparse.ArgumentParser:
     )
     where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
     parser.add_argument(
+        "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
+    )
+    parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
@@ -165,6 +169,8 @@ def _request(args: argparse.Namespace) -> Request:
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
+    if args.offline:
+        request = replace(request, config=request.config.model_copy(update={"download": False}))
     return request
 
 

@@ -69,7 +69,7 @@ class Asking:
             if spec.name in self.answers:
                 continue
             environment = envs.of(spec)
-            missing = environment is not None and environment.record(cache) is None
+            missing = environment is not None and not environment.there(cache)
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
                 self.answers[spec.name] = {"unavailable": reason}
                 continue

@@ -73,13 +73,15 @@ def seconds(plan: Plan, known: Learned) -> float:
 def chosen(plan: Plan, known: Learned, budget_s: float) -> Choice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other failures,
     cells that are new or whose runtime has another version, those that are weakly tested, then all others; in each of these
-    the cheap ones first, where those of a backend share what it takes to start, and of what nobody has run, each op and
-    backend once before any of them twice."""
+    the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes in the order of the
+    config's catalogs, and in each of them every op and backend once before any of them twice."""
     g, b = _there(plan)
     cost = costs_s(plan, known)[g, b]
     rank, turn = _ranks(plan, known, g, b, cost)
+    place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
+    place[~np.isnan(known.ms[g, b])] = 0
     _, same, many = np.unique(rank * len(plan.backends) + b, return_inverse=True, return_counts=True)
-    order = np.lexsort((cost + (_start_s(plan, known)[b] / many[same]), turn, rank))
+    order = np.lexsort((cost + (_start_s(plan, known)[b] / many[same]), turn, place, rank))
     g, b, cost = g[order], b[order], cost[order]
     aside, pool, slots = _aside_s(plan, known, g, b)
     taken = np.zeros(len(g), bool)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import datetime
+import os
 import platform
 import re
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
@@ -48,6 +51,9 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
     started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
+    if not request.config.download:
+        os.environ[envs.OFFLINE] = "1"
+        request = replace(request, config=_with_what_is_here(request.config, request.cache))
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
     inline = request.how == "inline"
@@ -72,6 +78,19 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
         else:
             yield _awaiting(Plan(request, matrix, executor, offers(specs, (), {}, labels)), asking)
+
+
+def _with_what_is_here(config: configs.Config, cache: Path) -> configs.Config:
+    """The config whose backends run in the farm's own environment where that has their runtime, in whatever version, and their own
+    environment is not built: the record of the run says so, and a row the version."""
+
+    def here(backend: configs.BackendConfig) -> configs.BackendConfig:
+        environment = None if backend.packages else envs.of(backend.spec())
+        if environment is None or environment.there(cache) or not environment.here():
+            return backend
+        return backend.model_copy(update={"python": sys.executable})
+
+    return config.model_copy(update={"backends": [here(backend) for backend in config.backends]})
 
 
 def _awaiting(plan: Plan, asking: Asking) -> Plan:

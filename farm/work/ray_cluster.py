@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import asking, visible
+from farm.fleet import asking, envs, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.work import monitoring
@@ -73,6 +73,7 @@ class RayCluster(Executor):
             "namespace": "farm",
             "runtime_env": {
                 "env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+                | {name: os.environ[name] for name in (envs.OFFLINE,) if name in os.environ}
             },
         }
         if address is None:
