@@ -73,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print_cells(console, plan)
                 return OK
             if not plan.runs and request.record is None:
-                raise ConfigError(
-                    "none of the config's backends is available here (see the reasons above): nothing can be judged"
-                )
+                raise ConfigError(_nothing_here(plan))
             return _run(plan, console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
@@ -183,6 +181,16 @@ def _seconds(text: str | None) -> float | None:
     if not seconds:
         raise ConfigError(f"--budget {text!r}: a time is written as 10m, 90s or 1h30m")
     return float(seconds)
+
+
+def _nothing_here(plan: Plan) -> str:
+    """Why a run has nothing to do, and what to do instead."""
+    if all(offer.device_vendor for offer in plan.offers.values()):
+        return (
+            f"none of the config's devices is here, or none can be used: {program()} node detect says what was looked for; on a CPU, "
+            f"{program()} run configs/quick.yaml"
+        )
+    return "none of the config's backends is available here (see the reasons above): nothing can be judged"
 
 
 def _begins(request: Request) -> str:
