@@ -28,6 +28,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from farm.exits import starting
+from farm.program import program
 from tasks.backends import BackendSpec
 from tasks.backends.shared.packages import INDEX
 from tasks.catalogs.models import own
@@ -54,12 +55,10 @@ _ADVICE = {
 }
 #: Variable of uv's: nothing is downloaded. What is in its cache, or in folders of wheels, may still be installed.
 OFFLINE = "UV_OFFLINE"
-#: uv's words where it would have had to download.
-_NETWORK_OFF = re.compile(r"network (?:was|is) disabled|network connectivity is disabled|not found in the cache")
 #: How a node gets what it lacks.
 WAYS = (
-    "name an index that can be reached (PIP_INDEX_URL=URL) or a folder of wheels (PIP_FIND_LINKS=FOLDER, filled with pip download "
-    "elsewhere), or give the backend an interpreter that has it (python: /path/to/python in the config)"
+    f"an index that can be reached (PIP_INDEX_URL=URL, and {program()} envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
+    "interpreter that has it (python: /path/to/python in the config) brings it"
 )
 #: Packages in whose place a system may have its own: parts of CUDA.
 _OF_SYSTEM = re.compile(r"(?:nvidia|cuda)-")
@@ -371,7 +370,7 @@ def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = (
         if code:
             said.seek(0)
             words = " ".join(said.read().split())
-            if os.environ.get(OFFLINE) and _NETWORK_OFF.search(words):
+            if os.environ.get(OFFLINE):
                 raise EnvError(f"not installed here, and nothing is downloaded: {WAYS}")
             told = _unreached(words) or _advised(words) or f"uv ended with exit code {code}"
             raise EnvError(f"its environment cannot be built: {told}")

@@ -148,7 +148,24 @@ def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, An
     for g, b in np.argwhere(missing).tolist():
         cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
     told = {"budget_s": plan.request.budget_s, "cells": int(np.count_nonzero(missing)), "cases": cases}
-    return told if cases else {}
+    return told | {"parts": _parts(plan, missing)} if cases else {}
+
+
+def _parts(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
+    """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many are left
+    out; in the config's order."""
+    assert plan.whole is not None
+    there = np.array([plan.offer(b).available for b in range(len(plan.backends))])
+    places = plan.whole.places or [0] * len(plan.whole.groups)
+    parts: dict[tuple[int, str, str, str], dict[str, Any]] = {}
+    for g, group in enumerate(plan.whole.groups):
+        if cells := int(np.count_nonzero(plan.whole.wanted[g, there])):
+            key = (places[g], group.catalog, group.check, group.distribution)
+            named = {"catalog": group.catalog, "check": group.check, "distribution": group.distribution}
+            part = parts.setdefault(key, named | {"cells": 0, "left": 0})
+            part["cells"] += cells
+            part["left"] += int(np.count_nonzero(missing[g]))
+    return [parts[key] for key in sorted(parts)]
 
 
 def _there(plan: Plan) -> tuple[np.ndarray, np.ndarray]:

@@ -95,7 +95,8 @@ def _with_what_is_here(config: configs.Config, cache: Path) -> configs.Config:
 
 def _awaiting(plan: Plan, asking: Asking) -> Plan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
-    environment, and of one backend that is available. A run that is resumed or only shown has all of them."""
+    environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so has none to wait
+    for long, has all of them."""
     specs = [b.spec() for b in plan.config.backends]
     own = {s.name for s in specs if envs.of(s) is None}
     node = plan.executor.nodes[0]["id"]
@@ -109,7 +110,7 @@ def _awaiting(plan: Plan, asking: Asking) -> Plan:
     for offer in plan.offers.values():
         offer.awaited, offer.reason = True, AWAITED
     plan.offers.update((offer.name, offer) for offer in known)
-    whole = plan.request.record is not None or plan.request.dry
+    whole = plan.request.record is not None or plan.request.dry or not plan.config.download
     while asking.awaited and (whole or asking.awaited & own or not plan.runs):
         plan.offers.update((offer.name, offer) for offer in come(asking.take(wait=True)))
     return replace(plan, late=lambda: come(asking.take()))

@@ -253,13 +253,37 @@ def not_here(report: Report) -> View | None:
     )
 
 
+@view(9)
+def reached(report: Report) -> View | None:
+    """How far a budget has come in each part of the config."""
+    told = report.run.get("left_out")
+    parts = told.get("parts") if isinstance(told, Mapping) else None
+    if not parts:
+        return None
+    frame = pd.DataFrame(parts).assign(reached=lambda x: x["cells"] - x["left"])
+    return View(
+        "reached",
+        "What the budget reached, in the config's order",
+        frame,
+        ("catalog", "check", ("distribution", "inputs"), rate("reached", lambda line: line["cells"], "cells reached")),
+        open=True,
+        most=10_000,
+    )
+
+
 @view(10)
 def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
     rows, lines = report.rows, backend_lines(report.rows, report.run)
 
+    shown, last = _missing_together(lines, report.inventory), ""
+    for line in shown:  # said once for the modes of a runtime
+        said = ", ".join(word for word in (line["device"], line["runtime_version"]) if word)
+        line["where"] = "as above" if said and said == last else said
+        last = said or last
+
     def device(line: Line) -> str:
-        return plain(", ".join(word for word in (line["device"], line["runtime_version"]) if word)) or DASH
+        return plain(line["where"]) or DASH
 
     yield View(
         "coverage",
@@ -272,7 +296,7 @@ def by_backend(report: Report) -> Iterator[View]:
             *_rates(),
             *_counts(_occurring(rows)),
         ),
-        lines=_missing_together(lines, report.inventory),
+        lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
         notes=[_APART] * bool(blameless(rows).any()),
