@@ -163,8 +163,8 @@ class Environment:
 
     def met(self) -> bool:
         """Whether the farm's own environment has all of it, in the versions that it asks for."""
-        own = self.version == ".".join(map(str, sys.version_info[:2]))
-        return own and not self.existing and all(map(_met, self.requirements))
+        own = ".".join(map(str, sys.version_info[:2]))
+        return self.python in ("", own) and all(map(_met, self.requirements))
 
     def here(self) -> bool:
         """Whether the farm's own environment has its runtime, in whatever version; parts of CUDA may be the system's."""

@@ -141,6 +141,8 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
     rows, record = runs(results)
     assert record["planned"] == rows == 3 and record["left_out"]["cells"] == 4
     assert sum(n for of in record["left_out"]["cases"].values() for n in of.values()) == 8
+    part = {"catalog": "torch", "check": "forward", "distribution": "own", "cells": 6, "left": 4}
+    assert record["left_out"]["parts"] == [part] and "What the budget reached" in said and "33.3 % (2/6)" in said
     assert gate(["--results", str(results)]) == INCOMPLETE
     told = " ".join(capsys.readouterr().out.split())
     assert "coverage at least 0.5: it is 27.3 % (3/11)" in told and "a complete run" in told
