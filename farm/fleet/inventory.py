@@ -60,7 +60,10 @@ class Offer:
             return " ".join(self.reason.split())  # a runtime's own words may be several lines
         said = [str(self.info.get(k)) for k in ("runtime_version", "device") if self.info.get(k)]
         emulated = ["emulated"] if self.info.get("emulated") else []
-        return ", ".join([*said, *emulated, f"on {', '.join(sorted(set(self.nodes)))}"])
+        alone = ["one process at a time"] * bool(self.info.get("exclusive"))
+        if alone and (shares := BY_LABEL[self.device_vendor].shares):
+            alone = [f"{alone[0]}: {shares} lets several share it"]
+        return ", ".join([*said, *emulated, *alone, f"on {', '.join(sorted(set(self.nodes)))}"])
 
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
