@@ -1,4 +1,4 @@
-# make setup | run [CONFIG=configs/quick.yaml] | test | lint | bench | docs
+# make setup | run [CONFIG=configs/quick.yaml] | test | lowest | lint | bench | docs
 PYTHON ?= python3
 CONFIG ?= configs/vendors.yaml
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 
-.PHONY: setup run test lint bench docs clean
+.PHONY: setup run test lowest lint bench docs clean
 
 setup: $(COMPILED)
 
@@ -30,6 +30,10 @@ run: setup
 # Four at once, also on two cores: tests wait for processes and clusters of their own. A file stays in one process, the longest come first.
 test: setup
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# With the lowest versions that pyproject.toml allows, in an environment of their own.
+lowest: setup
+	$(BIN)/python -m tests.lowest
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ class Vendor:
     number of the node /dev/dri/renderD… that it takes besides;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
     config: what is run on it first. numbered: the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device, or
-    a command that says so, where its pattern matches. hidden: the value of its first variable with which a process sees none of its devices, where a runtime of another's would look at them.
+    a command that says so, where its pattern matches; shares: what lets several, where that is a setting. hidden: the value of its first variable with which a process sees none of its devices, where a runtime of another's would look at them.
     """
 
     label: str
@@ -52,6 +52,7 @@ class Vendor:
     config: str = "configs/accelerators.yaml"
     numbered: bool = False
     exclusive: bool | Command = False
+    shares: str = ""
     hidden: str | None = None
     instead: str = ""
 
@@ -76,7 +77,7 @@ _CARDS = (
 VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
            (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
-           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, exclusive=_EXCLUSIVE, hidden=""),
+           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, exclusive=_EXCLUSIVE, shares="nvidia-smi -c DEFAULT", hidden=""),
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs. rocm-smi reads sysfs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9](?:[\s\S]*?^drm_render_minor (?P<render>\d+))?"),),

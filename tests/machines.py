@@ -20,19 +20,28 @@ ALONE = ("--no-ray", "--cpus", "1")
 
 @dataclass(frozen=True)
 class Machine:
-    """command: the vendor's, and what it says; label: of the version of torch; plugin: the module that registers the device."""
+    """command: the vendor's, and what it says; label: of the version of torch; built: what its file of versions says that it was built
+    with; plugin: the module that registers the device."""
 
     command: str
     says: str
     label: str = ""
+    built: str = ""
     plugin: str = ""
 
 
 _CARDS = "\n".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i}1111111-2222-3333-4444-555555555555)" for i in range(2))
 MACHINES = {
-    "cuda": Machine("nvidia-smi", _CARDS, "cu130"),
-    "rocm": Machine("rocm-smi", "device,Card Series\ncard0,AMD Instinct MI300X\ncard1,AMD Instinct MI300X", "rocm7.2"),
-    "xpu": Machine("xpu-smi", '{"device_list": [{"device_name": "Intel(R) Data Center GPU Max 1550"}]}', "xpu"),
+    "cuda": Machine("nvidia-smi", _CARDS, "cu130", "cuda = '13.0'"),
+    "rocm": Machine(
+        "rocm-smi",
+        "device,Card Series\ncard0,AMD Instinct MI300X\ncard1,AMD Instinct MI300X",
+        "rocm7.2",
+        "hip: Optional[str] = '7.2.26015'",
+    ),
+    "xpu": Machine(
+        "xpu-smi", '{"device_list": [{"device_name": "Intel(R) Data Center GPU Max 1550"}]}', "xpu", "xpu = '20250302'"
+    ),
     "hpu": Machine("hl-smi", "HL-325L\nHL-325L", plugin="habana_frameworks/torch/core"),
 }
 
@@ -52,6 +61,8 @@ def planted(device: str, folder: Path) -> dict[str, str]:
         info = place / f"torch-2.13.0+{machine.label}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+{machine.label}\n")
+        (place / "torch").mkdir()  # without a module: the real torch is imported
+        (place / "torch" / "version.py").write_text(machine.built + "\n")
         (info / "entry_points.txt").write_text(f"[torch.backends]\nplanted = planted_torch:{device}\n")
     path = os.pathsep.join([str(place), str(ROOT / "tests" / "plugin"), str(ROOT)])
     own = {} if machine.plugin else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}

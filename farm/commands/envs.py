@@ -49,9 +49,12 @@ def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
         if environment is None:
             print(f"{spec.name}: the farm's own environment")
             continue
-        there = environment.record(cache) is not None
+        there = environment.there(cache)
         try:
             envs.build(environment, cache)
+            if environment.existing:
+                print(f"{spec.name}: {environment.python}, as it is")
+                continue
             record = environment.record(cache) or {}
             print(
                 f"{spec.name}: {environment.key}",

@@ -15,7 +15,7 @@ from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
 from farm.work import monitoring
 from tasks.cache import default_cache
 from tasks.model import Refusal
-from tasks.vendors import BY_LABEL
+from tasks.vendors import BY_LABEL, TORCH_DEVICES
 
 
 def _labels(text: Sequence[str]) -> dict[str, str]:
@@ -96,6 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.execve(line[0], line, node.NODE_ENV | shown | os.environ | variables)
 
 
+#: Labels of the vendors whose devices configs/first_contact.yaml has: those of torch's.
+_FIRST = {label for _, label in TORCH_DEVICES.values() if label}
+
+
 def _set(variables: Mapping[str, str]) -> list[str]:
     return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
@@ -109,5 +113,6 @@ def _print(findings: Mapping[str, Finding]) -> int:
         fold(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}", 12)
     print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))
-    print(f"next, on this machine only: farm run {owner.config if owner else 'configs/vendors.yaml'}")
+    first = "farm run configs/first_contact.yaml --budget 10m, then " if owner and owner.label in _FIRST else ""
+    print(f"next, on this machine only: {first}farm run {owner.config if owner else 'configs/vendors.yaml'}")
     return 0

@@ -76,7 +76,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     print_case(case)
     child = args.child or case.environment is not None
     if case.environment:
-        if case.environment.record(case.cache) is None:
+        if not case.environment.there(case.cache):
             print(
                 f"building the environment of {case.spec.name}: {' '.join(case.environment.packages)}",
                 file=sys.stderr,

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print_cells(console, plan)
                 return OK
             if not plan.runs and request.record is None:
-                raise ConfigError(
-                    "none of the config's backends is available here (see the reasons above): nothing can be judged"
-                )
+                raise ConfigError(_nothing_here(plan))
             return _run(plan, console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
@@ -128,6 +127,9 @@ def _arguments() -> argparse.ArgumentParser:
     )
     where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
     parser.add_argument(
+        "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
+    )
+    parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
@@ -165,6 +167,8 @@ def _request(args: argparse.Namespace) -> Request:
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
+    if args.offline:
+        request = replace(request, config=request.config.model_copy(update={"download": False}))
     return request
 
 
@@ -177,6 +181,16 @@ def _seconds(text: str | None) -> float | None:
     if not seconds:
         raise ConfigError(f"--budget {text!r}: a time is written as 10m, 90s or 1h30m")
     return float(seconds)
+
+
+def _nothing_here(plan: Plan) -> str:
+    """Why a run has nothing to do, and what to do instead."""
+    if all(offer.device_vendor for offer in plan.offers.values()):
+        return (
+            f"none of the config's devices is here, or none can be used: {program()} node detect says what was looked for; on a CPU, "
+            f"{program()} run configs/quick.yaml"
+        )
+    return "none of the config's backends is available here (see the reasons above): nothing can be judged"
 
 
 def _begins(request: Request) -> str:

@@ -16,7 +16,7 @@ from farm.fleet.inventory import UNBUILT
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
-from tasks.vendors import DEVICE_VENDOR
+from tasks.vendors import BY_LABEL, DEVICE_VENDOR
 
 #: Seconds a runtime may take to be imported, from a cold disk of the network's as well, and to find its device and try it.
 PROBE_DEADLINE_S = 300.0
@@ -69,9 +69,9 @@ class Asking:
             if spec.name in self.answers:
                 continue
             environment = envs.of(spec)
-            missing = environment is not None and environment.record(cache) is None
+            missing = environment is not None and not environment.there(cache)
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
-                self.answers[spec.name] = {"unavailable": reason}
+                self.answers[spec.name] = {"unavailable": reason, "absent": _absent(spec, labels)}
                 continue
             built = environment.key if environment else ""
             key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
@@ -168,6 +168,15 @@ class Asking:
 def _exclusive(spec: BackendSpec) -> dict[str, Any]:
     """Of an answer: that one process at a time may open the backend's device here; {} where several may."""
     return {"exclusive": True} if detect.one_process(visible.for_child(spec)[DEVICE_VENDOR]) else {}
+
+
+def _absent(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+    """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs none."""
+    with contextlib.suppress(detect.UnknownVendor, PluginError):
+        made = spec.create()
+        if made.device_vendor and not made.emulated and detect.nothing(made.device_vendor, labels):
+            return BY_LABEL[made.device_vendor].name
+    return ""
 
 
 def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:

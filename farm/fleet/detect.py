@@ -236,6 +236,14 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
     return finding.reason
 
 
+def nothing(label: str, labels: Mapping[str, str] | None = None) -> bool:
+    """Whether there is no trace of a vendor's devices on this node: none is there that cannot be opened, either."""
+    if label not in BY_LABEL or label in detected(labels):
+        return False
+    finding = here().get(label)
+    return _told(labels or {}) is not None or finding is None or not finding.shut
+
+
 def _told(labels: Mapping[str, str]) -> list[str] | None:
     """Vendors that $FARM_VENDORS or a node's labels name; None if they say nothing."""
     if OVERRIDE in os.environ:

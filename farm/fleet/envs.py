@@ -21,10 +21,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from farm.exits import starting
+from farm.program import program
 from tasks.backends import BackendSpec
 from tasks.backends.shared.packages import INDEX
 from tasks.catalogs.models import own
@@ -49,6 +53,22 @@ _ADVICE = {
     r"there is no version of|was not found in the package registry": "Name an existing version, or the index that has it "
     "(--extra-index-url=URL in the backend's packages; one that answers 404 is skipped)",
 }
+#: Variable of uv's: nothing is downloaded. What is in its cache, or in folders of wheels, may still be installed.
+OFFLINE = "UV_OFFLINE"
+#: How a node gets what it lacks.
+WAYS = (
+    f"an index that can be reached (PIP_INDEX_URL=URL, and {program()} envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
+    "interpreter that has it (python: /path/to/python in the config) brings it"
+)
+#: Packages in whose place a system may have its own: parts of CUDA.
+_OF_SYSTEM = re.compile(r"(?:nvidia|cuda)-")
+#: What an interpreter is asked for: its version, and its packages by their normalised names.
+_ASKED = """
+import json, re, sys
+from importlib import metadata
+found = {re.sub("[-_.]+", "-", d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
+print(json.dumps({"python": ".".join(map(str, sys.version_info[:2])), "versions": found}))
+"""
 #: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
 _PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
 
@@ -78,7 +98,7 @@ class Patience:
 @dataclass(frozen=True)
 class Environment:
     """What a backend runs in: pip requirements, and indexes for them alone ("--extra-index-url=…"), and a Python version
-    ("" = the farm's own)."""
+    ("" = the farm's own), or the path of an interpreter that is there: it is taken as it is, and nothing is installed."""
 
     packages: tuple[str, ...]
     python: str = ""
@@ -93,14 +113,22 @@ class Environment:
         return [p.removeprefix(INDEX) for p in self.packages if p.startswith(INDEX)]
 
     @property
+    def existing(self) -> bool:
+        """Whether it is an interpreter that is there."""
+        return os.path.isabs(self.python)
+
+    @property
     def version(self) -> str:
+        """Raises EnvError of an interpreter that is not there."""
+        if self.existing:
+            return str(_existing(self.python)["python"])
         return self.python or ".".join(map(str, sys.version_info[:2]))
 
     @property
     def key(self) -> str:
         """Content key: equal lists of packages share one environment, whoever asks for them."""
         parts = [
-            self.version,
+            self.python if self.existing else self.version,
             sorted(p.replace(" ", "") for p in self.packages),
             OWN_PACKAGES,
             platform.system(),
@@ -112,25 +140,111 @@ class Environment:
         return cache / "envs" / self.key
 
     def interpreter(self, cache: Path) -> Path:
+        if self.existing:
+            return Path(self.python)
         return self.path(cache) / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     def record(self, cache: Path) -> dict[str, Any] | None:
-        """What a finished build wrote: packages, python, versions, built_s; None while there is none."""
+        """What a finished build wrote: packages, python, versions, built_s, digest; None while there is none. Of an interpreter that
+        is there, what it says of itself."""
+        if self.existing:
+            with contextlib.suppress(EnvError):
+                return dict(_existing(self.python))
+            return None
         try:
             record: dict[str, Any] = json.loads((self.path(cache) / "environment.json").read_text())
         except (OSError, ValueError):
             return None
         return record
 
+    def there(self, cache: Path) -> bool:
+        """Whether nothing has to be built for it."""
+        return self.existing or self.record(cache) is not None
+
+    def met(self) -> bool:
+        """Whether the farm's own environment has all of it, in the versions that it asks for."""
+        own = ".".join(map(str, sys.version_info[:2]))
+        return self.python in ("", own) and all(map(_met, self.requirements))
+
+    def here(self) -> bool:
+        """Whether the farm's own environment has its runtime, in whatever version; parts of CUDA may be the system's."""
+        wanted = [x for x in map(_parsed, self.requirements) if not x or not (_OF_SYSTEM.match(x.name) or _skipped(x))]
+        return bool(wanted) and all(x and _version(x.name) for x in wanted)
+
+
+def _parsed(requirement: str) -> Requirement | None:
+    try:
+        return Requirement(requirement)
+    except InvalidRequirement:  # a file's path, or another option of pip's
+        return None
+
+
+def _skipped(wanted: Requirement) -> bool:
+    return wanted.marker is not None and not wanted.marker.evaluate()
+
+
+def _version(name: str) -> str:
+    """Of a package in the farm's own environment, "" for none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@functools.cache
+def _met(requirement: str) -> bool:
+    """Whether a requirement, with its extras, is met in the farm's own environment."""
+    wanted = _parsed(requirement)
+    if wanted is None or wanted.url:
+        return False
+    if _skipped(wanted):
+        return True
+    version = _version(wanted.name)
+    return bool(version) and wanted.specifier.contains(version, prereleases=True) and all(map(_met, _of_extras(wanted)))
+
+
+def _of_extras(wanted: Requirement) -> list[str]:
+    """What the extras of a package that is installed ask for besides."""
+    asked = [x for x in map(_parsed, metadata.requires(wanted.name) or ()) if x and x.marker] if wanted.extras else []
+    found = []
+    for x in asked:
+        assert x.marker
+        if not x.marker.evaluate({"extra": ""}) and any(x.marker.evaluate({"extra": e}) for e in wanted.extras):
+            x.marker = None
+            found.append(str(x))
+    return found
+
+
+@functools.cache
+def _existing(python: str) -> dict[str, Any]:
+    """What an interpreter that is there says of itself, as `Environment.record`. Raises EnvError, also where it lacks what every
+    backend's process needs."""
+    try:
+        done = subprocess.run([python, "-c", _ASKED], capture_output=True, text=True, timeout=60, env=_uv_environment())
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EnvError(f"python: {python} cannot be started ({error})") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise EnvError(f"python: {python} is no Python that starts ({said})")
+    told: dict[str, Any] = json.loads(done.stdout)
+    if lacking := [name for name in OWN_PACKAGES if name.replace("_", "-") not in told["versions"]]:
+        raise EnvError(
+            f"python: {python} has no {' and no '.join(lacking)}: {python} -m pip install {' '.join(lacking)}"
+        )
+    digest = hashlib.sha256(json.dumps([python, told], sort_keys=True).encode()).hexdigest()[:16]
+    return {"packages": [], **told, "built_s": 0.0, "digest": digest}
+
 
 def of(spec: BackendSpec) -> Environment | None:
-    """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported)."""
+    """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported), which also serves
+    where it has all that the backend's class asks for. A list of the config's own is always an environment."""
     try:
         made = spec.create()
     except PluginError:  # said by its probe
         return None
     packages, python = spec.packages or made.packages, spec.python or made.python
-    return Environment(tuple(packages), python) if packages or python else None
+    environment = Environment(tuple(packages), python)
+    return None if not (packages or python) or (not spec.packages and environment.met()) else environment
 
 
 def python_of(
@@ -163,6 +277,9 @@ def build(
     soon after ``given_up`` is set.
     """
     python = environment.interpreter(cache)
+    if environment.existing:
+        _existing(environment.python)
+        return python
     if environment.record(cache) is not None and python.exists():
         return python
     told = given_up or threading.Event()
@@ -253,6 +370,8 @@ def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = (
         if code:
             said.seek(0)
             words = " ".join(said.read().split())
+            if os.environ.get(OFFLINE):
+                raise EnvError(f"not installed here, and nothing is downloaded: {WAYS}")
             told = _unreached(words) or _advised(words) or f"uv ended with exit code {code}"
             raise EnvError(f"its environment cannot be built: {told}")
         out.seek(0)
@@ -265,11 +384,7 @@ def _unreached(words: str) -> str:
     if index is None:
         return ""
     why = words.rpartition("cause: ")[2]
-    return (
-        f"the index {index[1]} cannot be reached ({why}). Name a reachable one in PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or the "
-        "backend's packages in the config (--extra-index-url=URL), or files in PIP_FIND_LINKS; or run farm envs build where it can "
-        "be reached, and copy the cache's folder envs here"
-    )
+    return f"the index {index[1]} cannot be reached ({why}): {WAYS}"
 
 
 def _advised(words: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farm.fleet import detect
 from farm.fleet.node import RayNode, own_resource
+from farm.program import program
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL
@@ -30,7 +31,7 @@ class Offer:
     devices' name there; labels: what a node must be labelled, by glob;
     info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took;
     installs: (command, package) of what it needs and no node has, where a package of the system brings it;
-    awaited: it has not answered yet, and what it answers will count.
+    awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Offer:
     info: dict[str, Any] = field(default_factory=dict)
     installs: list[tuple[str, str]] = field(default_factory=list)
     awaited: bool = False
+    absent: str = ""
 
     @property
     def words(self) -> str:
@@ -58,7 +60,10 @@ class Offer:
             return " ".join(self.reason.split())  # a runtime's own words may be several lines
         said = [str(self.info.get(k)) for k in ("runtime_version", "device") if self.info.get(k)]
         emulated = ["emulated"] if self.info.get("emulated") else []
-        return ", ".join([*said, *emulated, f"on {', '.join(sorted(set(self.nodes)))}"])
+        alone = ["one process at a time"] * bool(self.info.get("exclusive"))
+        if alone and (shares := BY_LABEL[self.device_vendor].shares):
+            alone = [f"{alone[0]}: {shares} lets several share it"]
+        return ", ".join([*said, *emulated, *alone, f"on {', '.join(sorted(set(self.nodes)))}"])
 
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
@@ -119,6 +124,8 @@ def offers(
                 offer.installs += [(command, package) for command, package in answer.get("installs", ())]
         offer.available = bool(offer.resources)
         if not offer.available:
+            vendors = {str(answers.get(node["id"], {}).get(spec.name, {}).get("absent") or "") for node in nodes}
+            offer.absent = vendors.pop() if len(vendors) == 1 else ""
             offer.awaited = UNBUILT in reasons
             several = len(reasons) > 1
             offer.reason = (
@@ -126,6 +133,12 @@ def offers(
             )
         table[spec.name] = offer
     return table
+
+
+def no_device_of(vendors: Iterable[str]) -> str:
+    """Why backends of several vendors' devices are not there, in one line; "" where it is one vendor's, whose own reason says more."""
+    names = list(dict.fromkeys(filter(None, vendors)))
+    return f"no device of {', '.join(names)} (looked for: {program()} node detect)" if len(names) > 1 else ""
 
 
 def resource_on(offer: Offer, node: dict[str, Any]) -> str:

@@ -74,7 +74,7 @@ def lines(
 
     def at_once(spec: BackendSpec) -> bool:
         environment = envs.of(spec)
-        built = environment is None or environment.record(cache) is not None
+        built = environment is None or environment.there(cache)
         return built or (not elsewhere and bool(asking.without_device(spec, None)))
 
     asked = [s for s in specs if build or at_once(s)]
@@ -89,7 +89,8 @@ def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
         vendor, device_vendor = made.vendor, made.device_vendor
     where = "farm"
     if environment is not None:
-        where = environment.key if environment.record(cache) else f"{environment.key} (not built)"
+        where = environment.python if environment.existing else environment.key
+        where += "" if environment.there(cache) else " (not built)"
     line = Line(spec.name, vendor, backends.known()[spec.runtime].origin, where, device_vendor=device_vendor)
     if offer is None:
         return line

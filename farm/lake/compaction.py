@@ -51,7 +51,8 @@ _HOW: dict[str, Any] = {
     "use_dictionary": _FEW,
     "write_statistics": ASKED,
     "write_batch_size": 1 << 15,
-    "max_rows_per_page": 1 << 20,
+    # Older releases end a page by its bytes alone.
+    **({"max_rows_per_page": 1 << 20} if int(pa.__version__.partition(".")[0]) >= 23 else {}),
 }
 #: The types and the words of the columns, for a file whose own schema would say how its texts were copied.
 _WORDS = {**(SCHEMA.metadata or {}), b"ARROW:schema": base64.b64encode(SCHEMA.serialize().to_pybytes())}

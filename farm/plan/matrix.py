@@ -27,7 +27,8 @@ class Matrix:
     """The plan of a run: rows are groups, columns backends.
 
     wanted[g, b]: samples of group g that backend b is asked to run (0: the cell is not planned);
-    skipped: (group, backend, reason) of cells the config leaves out; absent: why ops that it names have no cell.
+    skipped: (group, backend, reason) of cells the config leaves out; absent: why ops that it names have no cell; places: which
+    of the config's catalogs, by number, names a group first ([groups]; empty for one).
     """
 
     groups: list[Group]
@@ -35,6 +36,7 @@ class Matrix:
     wanted: np.ndarray
     skipped: list[tuple[int, int, str]] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
     @property
     def cells(self) -> int:
@@ -53,6 +55,7 @@ class Matrix:
             groups=[self.groups[g] for g in order],
             wanted=(self.wanted if wanted is None else wanted)[list(order)],
             skipped=[(to[g], b, reason) for g, b, reason in self.skipped if g in to],
+            places=[self.places[g] for g in order] if self.places else [],
         )
 
 
@@ -78,7 +81,8 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     rows: dict[
         tuple[str, str, str, str, str], list[int]
     ] = {}  # a catalog may be listed twice: the larger number counts
-    for catalog in config.catalogs:
+    places: dict[tuple[str, str, str, str, str], int] = {}
+    for place, catalog in enumerate(config.catalogs):
         dtypes = catalog.dtypes or config.dtypes
         listed = entries[catalog.name]
         _known_ops(catalog, listed)
@@ -101,6 +105,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                             cell = (entry.op, entry.variant, dtype, check, distribution)
                             many = [checks.installed(check).wanted(n) if n else 0 for n in asked]
                             rows[cell] = list(map(max, many, rows.get(cell, many)))
+                            places.setdefault(cell, place)
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
         for (op, variant, dtype, check, distribution), samples in rows.items()
@@ -111,7 +116,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     planned = {name for group in groups for name in names(Entry(group.op, group.variant, ()))}
     named = {name: None for catalog in config.catalogs for name in catalog.ops if not _is_glob(name)}
     absent = [without(config, entries, [name]) for name in named if groups and not ops and name not in planned]
-    matrix = Matrix(groups, specs, wanted, absent=list(filter(None, absent)))
+    matrix = Matrix(groups, specs, wanted, absent=list(filter(None, absent)), places=list(places.values()))
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
         columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]

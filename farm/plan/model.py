@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -114,7 +115,7 @@ class CatalogConfig(_Model):
 class BackendConfig(_Model):
     """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
 
-    packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
+    packages, python: its environment, pip requirements and a Python version, or the path of an interpreter that is taken as it is, instead of what the runtime's own file asks
     for (with "--extra-index-url=URL" for an index of that environment alone); a backend without a name is called after what it is like and the version of the first package
     ("ort-cpu@1.20.1"). fraction: the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib: bound of its child's resident memory;
     labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
@@ -162,9 +163,19 @@ class BackendConfig(_Model):
     @pydantic.field_validator("python", mode="before")
     @classmethod
     def _python_version(cls, value: Any) -> Any:
+        if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
+            return os.path.expanduser(value)
         if not isinstance(value, str) or (value and not re.fullmatch(r"3\.\d+(\.\d+)?", value)):
-            raise ValueError(f'a Python version in quotes, e.g. "3.10", not {value!r}')
+            raise ValueError(f'a Python version in quotes, e.g. "3.10", or the path of an interpreter, not {value!r}')
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _as_it_is(self) -> BackendConfig:
+        if self.packages and os.path.isabs(self.python):
+            raise ValueError(
+                f"packages: nothing is installed into {self.python}, which is there; leave out one of the two"
+            )
+        return self
 
 
 class Skip(_Model):
@@ -305,11 +316,13 @@ class Config(_Model):
 
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
     localise_s: how long, in seconds, the culprit of a failing model is looked for;
-    node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.
+    node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone;
+    download: whether environments may be built from an index; else a backend runs with what is here.
     """
 
     name: str = ""
     include: list[str] = []
+    download: bool = True
     seed: int = Field(default=0, ge=0, lt=2**63)
     checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"

@@ -73,13 +73,15 @@ def seconds(plan: Plan, known: Learned) -> float:
 def chosen(plan: Plan, known: Learned, budget_s: float) -> Choice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other failures,
     cells that are new or whose runtime has another version, those that are weakly tested, then all others; in each of these
-    the cheap ones first, where those of a backend share what it takes to start, and of what nobody has run, each op and
-    backend once before any of them twice."""
+    the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes in the order of the
+    config's catalogs, and in each of them every op and backend once before any of them twice."""
     g, b = _there(plan)
     cost = costs_s(plan, known)[g, b]
     rank, turn = _ranks(plan, known, g, b, cost)
+    place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
+    place[~np.isnan(known.ms[g, b])] = 0
     _, same, many = np.unique(rank * len(plan.backends) + b, return_inverse=True, return_counts=True)
-    order = np.lexsort((cost + (_start_s(plan, known)[b] / many[same]), turn, rank))
+    order = np.lexsort((cost + (_start_s(plan, known)[b] / many[same]), turn, place, rank))
     g, b, cost = g[order], b[order], cost[order]
     aside, pool, slots = _aside_s(plan, known, g, b)
     taken = np.zeros(len(g), bool)
@@ -148,7 +150,24 @@ def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, An
     for g, b in np.argwhere(missing).tolist():
         cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
     told = {"budget_s": plan.request.budget_s, "cells": int(np.count_nonzero(missing)), "cases": cases}
-    return told if cases else {}
+    return told | {"parts": _parts(plan, missing)} if cases else {}
+
+
+def _parts(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
+    """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many are left
+    out; in the config's order."""
+    assert plan.whole is not None
+    there = np.array([plan.offer(b).available for b in range(len(plan.backends))])
+    places = plan.whole.places or [0] * len(plan.whole.groups)
+    parts: dict[tuple[int, str, str, str], dict[str, Any]] = {}
+    for g, group in enumerate(plan.whole.groups):
+        if cells := int(np.count_nonzero(plan.whole.wanted[g, there])):
+            key = (places[g], group.catalog, group.check, group.distribution)
+            named = {"catalog": group.catalog, "check": group.check, "distribution": group.distribution}
+            part = parts.setdefault(key, named | {"cells": 0, "left": 0})
+            part["cells"] += cells
+            part["left"] += int(np.count_nonzero(missing[g]))
+    return [parts[key] for key in sorted(parts)]
 
 
 def _there(plan: Plan) -> tuple[np.ndarray, np.ndarray]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import datetime
+import os
 import platform
 import re
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
@@ -48,6 +51,9 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
     started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
+    if not request.config.download:
+        os.environ[envs.OFFLINE] = "1"
+        request = replace(request, config=_with_what_is_here(request.config, request.cache))
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
     inline = request.how == "inline"
@@ -74,9 +80,23 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             yield _awaiting(Plan(request, matrix, executor, offers(specs, (), {}, labels)), asking)
 
 
+def _with_what_is_here(config: configs.Config, cache: Path) -> configs.Config:
+    """The config whose backends run in the farm's own environment where that has their runtime, in whatever version, and their own
+    environment is not built: the record of the run says so, and a row the version."""
+
+    def here(backend: configs.BackendConfig) -> configs.BackendConfig:
+        environment = None if backend.packages else envs.of(backend.spec())
+        if environment is None or environment.there(cache) or not environment.here():
+            return backend
+        return backend.model_copy(update={"python": sys.executable})
+
+    return config.model_copy(update={"backends": [here(backend) for backend in config.backends]})
+
+
 def _awaiting(plan: Plan, asking: Asking) -> Plan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
-    environment, and of one backend that is available. A run that is resumed or only shown has all of them."""
+    environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so has none to wait
+    for long, has all of them."""
     specs = [b.spec() for b in plan.config.backends]
     own = {s.name for s in specs if envs.of(s) is None}
     node = plan.executor.nodes[0]["id"]
@@ -90,7 +110,7 @@ def _awaiting(plan: Plan, asking: Asking) -> Plan:
     for offer in plan.offers.values():
         offer.awaited, offer.reason = True, AWAITED
     plan.offers.update((offer.name, offer) for offer in known)
-    whole = plan.request.record is not None or plan.request.dry
+    whole = plan.request.record is not None or plan.request.dry or not plan.config.download
     while asking.awaited and (whole or asking.awaited & own or not plan.runs):
         plan.offers.update((offer.name, offer) for offer in come(asking.take(wait=True)))
     return replace(plan, late=lambda: come(asking.take()))

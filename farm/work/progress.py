@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from farm.fleet.inventory import AWAITED, Offer
+from farm.fleet.inventory import AWAITED, Offer, no_device_of
 from farm.work import pace
 from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
@@ -113,17 +113,20 @@ class Progress:
 def print_preflight(
     console: Console, offers: Iterable[Offer], known: Mapping[str, Offer], shares: Callable[[Offer], str]
 ) -> None:
-    """One line for each of these offers that runs, with how it ``shares`` its devices, and for each reason why others do not, or not yet; with the last of all that
-    are ``known``, how to have those whose needs can be installed."""
+    """One line for each runtime, device and node of these offers, with how it ``shares`` its devices, and for each reason why others
+    are not there, or not yet; with the last of all that are ``known``, how to have those whose needs can be installed."""
     width = max(map(len, known), default=0)
-    alike: dict[tuple[str, str], list[Offer]] = {}
-    for offer in offers:
-        words = "; ".join(filter(None, (offer.words, shares(offer))))
-        alike.setdefault((offer.name if offer.available else "", words), []).append(offer)
-    for (_, words), same in alike.items():
+    alike: dict[str, list[Offer]] = {}
+    offers = list(offers)
+    nowhere = no_device_of(offer.absent for offer in offers)
+    for offer in sorted(offers, key=lambda offer: bool(nowhere and offer.absent)):
+        words = nowhere if nowhere and offer.absent else "; ".join(filter(None, (offer.words, shares(offer))))
+        alike.setdefault(words, []).append(offer)
+    for words, same in alike.items():
         known_yet = ("green", "available") if same[0].available else ("yellow", "unavailable")
         colour, state = ("cyan", "awaited") if same[0].awaited else known_yet
-        said = f"  {', '.join(offer.name for offer in same):{width}}  [{colour}]{state:11}[/] "
+        names = f"{len(same)} backends" if words == nowhere else ", ".join(offer.name for offer in same)
+        said = f"  {names:{width}}  [{colour}]{state:11}[/] "
         console.print(said, Text(words), highlight=False, soft_wrap=True)
     lacking = [offer for offer in known.values() if offer.installs and not offer.available]
     if lacking and not any(offer.reason == AWAITED for offer in known.values()):

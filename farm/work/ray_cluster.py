@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import asking, visible
+from farm.fleet import asking, envs, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.work import monitoring
@@ -36,6 +38,11 @@ AWAY = "the head of the Ray cluster at {} does not answer any more"
 DIED = "Ray on this machine has died: it was killed, or this machine too busy for it"
 #: A job names the nodes it may go to where they are no more than this; else only where some of all are left out.
 NAMED = 64
+
+
+#: A log that an error of Ray's quotes, and the beginning of a line there.
+_QUOTES = re.compile(r"last \d+ lines of (\S+)")
+_LOGGED = re.compile(r"\S+ \S+\s+(DEBUG|INFO|WARNING|ERROR|CRITICAL) \S+ -- ")
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class RayCluster(Executor):
             "namespace": "farm",
             "runtime_env": {
                 "env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+                | {name: os.environ[name] for name in (envs.OFFLINE,) if name in os.environ}
             },
         }
         if address is None:
@@ -314,11 +322,12 @@ def _dead() -> bool:
 
 def _without(address: str | None, error: Exception) -> Exception:
     """What is told of a Ray that cannot be had. A ClusterError is for who named it; what a machine does, nobody asked for."""
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    why = _reason(error)
     if address is None:
+        without = "the dashboard with --no-dashboard or Ray" if "dashboard" in str(error) else "Ray"
         return OSError(
             f"Ray did not start on this machine: {why}; is it busy, or short of memory or of space in /tmp? Try again, or "
-            "leave Ray out with --no-ray"
+            f"leave out {without} with --no-ray"
         )
     if not isinstance(error, (RuntimeError, ValueError, OSError)):  # as that time has run out
         return OSError(f"the Ray cluster at {address!r} took no driver: {why}; look at it with 'ray status', try again")
@@ -326,6 +335,21 @@ def _without(address: str | None, error: Exception) -> Exception:
         f"no Ray cluster at {address!r}: {why}; start one with 'ray start --head', set RAY_AUTH_MODE=token if it asks "
         "for its token, or leave --address out for a local one"
     )
+
+
+def _reason(error: Exception) -> str:
+    """The last line of what Ray says, which is the error at the end of a log that it quotes; of the log itself where it
+    quotes nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    quoted = _QUOTES.search(lines[-1])
+    if quoted:
+        with contextlib.suppress(OSError):
+            told = [x.strip() for x in Path(quoted[1]).read_text(errors="replace").splitlines() if x.strip()]
+            lines += told or [f"{quoted[1]} is empty"]
+    log, logged = _QUOTES.search(str(error)), _LOGGED.match(lines[-1])
+    if log and logged and logged[1] in ("DEBUG", "INFO", "WARNING"):
+        return f"no answer in time, and no error at the end of {log[1]}"
+    return _LOGGED.sub("", lines[-1]).rstrip(".")
 
 
 def _reachable(address: str | None, seconds: float = 5.0) -> None:

@@ -150,7 +150,8 @@ class Backend:
             info = self._of_nvidia(info)
         return replace(
             info,
-            runtime_version=", ".join(filter(None, (info.runtime_version, drivers.toolkit(self.toolkit)))),
+            device=said_once(info.device),
+            runtime_version=said_once(info.runtime_version, drivers.toolkit(self.toolkit)),
             driver_version=info.driver_version or drivers.driver(self.device_vendor),
             permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
@@ -295,6 +296,11 @@ class Backend:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError) or _says(error, self.out_of_memory)
+
+
+def said_once(*words: str) -> str:
+    """Comma-separated words of several sources as one list, each word once and where it first stands."""
+    return ", ".join(dict.fromkeys(word for text in words for word in text.split(", ") if word))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import checks
@@ -415,20 +416,31 @@ def _add_flag(variable: str, flag: str) -> None:
 
 
 def _own_torch_fits(device_name: str, plugin: str) -> bool:
-    """Whether the torch installed here can be the one for a device; judged by its version's label and the plugin alone.
+    """Whether the torch installed here is built for a device, as its own file of versions says; whatever a build is called, it has one.
 
-    A wheel from PyPI has no label: on Linux it is the CUDA build.
-    """
+    torch is not imported: what is asked is asked of every backend, in every process."""
     if device_name in ("cpu", "mps"):
         return True
     if plugin:
         with contextlib.suppress(ImportError, ValueError):
             return importlib.util.find_spec(plugin.partition(".")[0]) is not None
         return False
-    try:
-        label = metadata.version("torch").partition("+")[2]
-    except metadata.PackageNotFoundError:
-        return False
-    if device_name == "cuda":
-        return not label or label.startswith("cu")
-    return label.startswith(device_name) if device_name in ("rocm", "xpu") else True
+    return device_name not in ("cuda", "rocm", "xpu") or bool(
+        _built_for().get(_VERSION_OF.get(device_name, device_name))
+    )
+
+
+#: What torch's file of versions calls the toolkit that it is built with, where that is not the device's name.
+_VERSION_OF = {"rocm": "hip"}
+
+
+def _built_for() -> dict[str, str]:
+    """Of the torch installed here: toolkit → its version, of those that it is built with."""
+    told: dict[str, str] = {}
+    with contextlib.suppress(metadata.PackageNotFoundError, OSError):
+        file = Path(str(metadata.distribution("torch").locate_file("torch/version.py")))
+        if not file.exists():  # of a build that lies where it was compiled
+            spec = importlib.util.find_spec("torch")
+            file = Path(spec.origin if spec and spec.origin else "").with_name("version.py")
+        told = dict(re.findall(r"""^(cuda|hip|xpu)\b[^=]*= *["']([^"']+)["']""", file.read_text(), re.MULTILINE))
+    return told

@@ -95,6 +95,22 @@ def test_without_an_earlier_run_each_op_and_backend_comes_once_before_any_comes_
     assert len(first) == OPS * BACKENDS
 
 
+def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: Any) -> None:
+    """What was run before comes by what it told, wherever the config has it."""
+    last_first = [3 - g // DTYPES for g in range(OPS * DTYPES)]
+    plan.matrix = replace(plan.matrix, places=last_first)
+    choice = budget.chosen(plan, Learned.nothing(plan.matrix.wanted.shape), 1e6)
+    assert [plan.matrix.groups[g].op for g in choice.groups[:: DTYPES * BACKENDS]] == [
+        "torch:d",
+        "torch:c",
+        "torch:b",
+        "torch:a",
+    ]
+    told = known(plan)
+    assert budget.chosen(plan, told, 1e6).groups.tolist() == sorted([*range(OPS * DTYPES)] * BACKENDS)
+    assert plan.matrix.ordered([9, 0]).places == [0, 3]
+
+
 def test_what_nobody_has_run_takes_what_its_op_and_dtype_took_on_that_backend_else_the_backend_else_a_guess(
     plan: Any,
 ) -> None:
@@ -125,6 +141,8 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
     rows, record = runs(results)
     assert record["planned"] == rows == 3 and record["left_out"]["cells"] == 4
     assert sum(n for of in record["left_out"]["cases"].values() for n in of.values()) == 8
+    part = {"catalog": "torch", "check": "forward", "distribution": "own", "cells": 6, "left": 4}
+    assert record["left_out"]["parts"] == [part] and "What the budget reached" in said and "33.3 % (2/6)" in said
     assert gate(["--results", str(results)]) == INCOMPLETE
     told = " ".join(capsys.readouterr().out.split())
     assert "coverage at least 0.5: it is 27.3 % (3/11)" in told and "a complete run" in told

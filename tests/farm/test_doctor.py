@@ -109,13 +109,18 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
 def test_the_preflight_says_a_reason_once_with_those_it_is_said_of(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     modes = [{"name": f"mode-{n}", "like": "torch-cuda"} for n in (1, 2)]
+    also = {"name": "flushing", "like": "torch-cpu", "options": {"flush_subnormals": True}}
     catalog = {"name": "critical", "ops": ["relu"], "dtypes": ["float32"]}
-    config.write_text(
-        yaml.safe_dump({"catalogs": [catalog], "backends": [modes[0], "torch-cpu", modes[1], "torch-rocm"]})
-    )
-    said = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results").stdout
-    lines = [x.partition("available")[0].split() for x in said.splitlines() if "available  " in x]
-    assert lines == [["mode-1,", "mode-2", "un"], ["torch-cpu"], ["torch-rocm", "un"]]
+
+    def lines(*backends: object) -> list[list[str]]:
+        config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": list(backends)}))
+        said = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results").stdout
+        return [x.partition("available")[0].split() for x in said.splitlines() if "available  " in x]
+
+    own = ["torch-cpu,", "flushing"]
+    assert lines(modes[0], "torch-cpu", modes[1], also) == [["mode-1,", "mode-2", "un"], own]
+    # Devices of several vendors that are nowhere: one line, the last.
+    assert lines(modes[0], "torch-cpu", modes[1], "torch-rocm", also) == [own, ["3", "backends", "un"]]
 
 
 @pytest.mark.parametrize("change", ["variable", "runtime's variable", "need"])

@@ -289,3 +289,102 @@ def test_the_command_lists_builds_and_removes(wheels: Path, tmp_path: Path) -> N
     assert key not in farm("list").stdout
     assert farm("build", "ort-nosuch-device-of-no-runtime").returncode in (0, 2)
     assert farm("build", "nosuchruntime-cpu").returncode == 2
+
+
+# --- what is here --------------------------------------------------------------------------------------------------
+
+
+def test_an_interpreter_that_is_there_is_taken_as_it_is(wheels: Path, tmp_path: Path) -> None:
+    """A backend's packages are not installed into it: whoever has a build of their own has put them there."""
+    there = str(envs.build(Environment(("farm-fake-runtime==1.0",)), tmp_path))
+    spec = BackendSpec.parse("jax-cpu", python=there)
+    found = envs.of(spec)
+    assert found is not None and found.existing and found.there(tmp_path / "nothing")
+    assert envs.python_of(spec, tmp_path / "nothing") == there and not (tmp_path / "nothing").exists()
+    record = found.record(tmp_path)
+    assert record is not None and record["versions"]["farm-fake-runtime"] == "1.0"
+    assert found.version == record["python"] == ".".join(map(str, sys.version_info[:2]))
+    answer = probe([spec], tmp_path)["jax-cpu"]
+    assert "No module named 'jax'" in answer["unavailable"], answer
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (None, "cannot be started"),
+        ("#!/bin/sh\necho no such thing >&2\nexit 3\n", "is no Python that starts (no such thing)"),
+        (
+            f'#!/bin/sh\nexec {sys.executable} -S "$@"\n',
+            "has no numpy and no ml_dtypes: {} -m pip install numpy ml_dtypes",
+        ),
+    ],
+)
+def test_an_interpreter_that_cannot_serve_is_one_line(script: str | None, says: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    if script:
+        python.write_text(script)
+        python.chmod(0o755)
+    (answer,) = probe([BackendSpec.parse("jax-cpu", python=str(python))], tmp_path).values()
+    said = answer["unavailable"]
+    assert said.startswith(f"python: {python} ") and says.format(python) in said and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("backend", "says"),
+    [
+        ("{like: jax-cpu, name: x, python: /usr/bin/python3, packages: [jax==0.10.2]}", "leave out one of the two"),
+        ("{like: jax-cpu, name: x, python: python3}", "or the path of an interpreter"),
+    ],
+)
+def test_a_python_that_is_neither_version_nor_path_or_has_packages_is_refused(
+    backend: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text(f"catalogs: [torch]\nbackends: [{backend}]\n")
+    with pytest.raises(ConfigError, match=says):
+        load(str(tmp_path / "c.yaml"))
+
+
+def test_the_farms_own_environment_serves_where_it_has_all_that_a_class_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """jax beside the farm: in the version that its backend names, no second one is installed; in another, one is, unless
+    nothing may be downloaded."""
+    monkeypatch.setattr(envs, "_met", envs._met.__wrapped__)
+    installed = {"jax": "0.10.2"}
+    monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))
+    spec = BackendSpec.parse("jax-cpu")
+    assert envs.of(spec) is None
+    assert envs.of(BackendSpec.parse("jax-cpu", packages=["jax==0.10.2"])) is not None, "the config's own list"
+    installed["jax"] = "0.11.2"
+    other = envs.of(spec)
+    assert other is not None and other.here()
+    cuda = envs.of(BackendSpec.parse("jax-cuda"))
+    assert cuda is not None and cuda.here(), "the parts of CUDA may be the system's"
+    installed.clear()
+    assert not other.here() and not cuda.here()
+
+
+def test_extras_count_as_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envs, "_met", envs._met.__wrapped__)
+    monkeypatch.setattr(envs.metadata, "requires", lambda name: ['part==2; extra == "gpu"', "always"])
+    installed = {"whole": "1.0", "part": "1.0"}
+    monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))
+    assert envs._met("whole==1.0") and not envs._met("whole[gpu]==1.0")
+    installed["part"] = "2"
+    assert envs._met("whole[gpu]==1.0") and envs._met('nothing; sys_platform == "nowhere"')
+
+
+def test_offline_what_would_be_downloaded_is_one_line_with_three_ways(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of wheels is no download."""
+    monkeypatch.setenv(envs.OFFLINE, "1")
+    with pytest.raises(EnvError) as raised:
+        envs.build(Environment(("farm-nowhere==1.0",)), tmp_path)
+    said = str(raised.value)
+    assert said.startswith("not installed here, and nothing is downloaded: ") and "\n" not in said
+    assert all(way in said for way in ("PIP_INDEX_URL=URL", "PIP_FIND_LINKS=FOLDER", "python: /path/to/python"))
+    versions = [f"{name}=={envs.metadata.version(name)}" for name in envs.OWN_PACKAGES]
+    with contextlib.suppress(EnvError):  # where no cache of uv's has the packages that every environment has
+        python = envs.build(Environment(("farm-fake-runtime==1.0", *versions)), tmp_path)
+        assert subprocess.run([python, "-c", "import farm_fake_runtime"]).returncode == 0

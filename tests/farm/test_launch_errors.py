@@ -12,6 +12,7 @@ import pytest
 from farm import lake
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, INCOMPLETE, OK, guarded
+from farm.work import ray_cluster
 from tests.conftest import ROOT, launch
 
 CONFIG = """
@@ -290,6 +291,37 @@ def test_a_ray_that_does_not_start_in_time_is_told_as_that(
     assert said in told and "the farm itself" not in told and "Traceback" not in told
     assert ("--no-ray" if args == ["--ray"] else "ray status") in told
     assert lake.run_ids(results) == []
+
+
+#: Ray 2.60's and 2.49's own words: of a module that its dashboard misses, of a machine too busy for it, of a log that it could
+#: not quote, of packages that it looks for itself.
+QUOTED = "\nThe last 20 lines of {}/dashboard.log (it contains the error message from the dashboard): \n"
+MISSING = (
+    '    from ray.dashboard.optional_deps import aiohttp\n  File "optional_deps.py", line 6, in <module>\n    import aiohttp\n'
+    "    ^^^^^^^^^^^^^^\nModuleNotFoundError: No module named 'aiohttp'"
+)
+BUSY = (
+    "2026-11-26 13:58:00,264\tINFO head.py:296 -- Loaded 9 subprocess modules: [<ray.dashboard.subprocesses.handle>].\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "log", "said"),
+    [
+        (QUOTED + MISSING, "", "machine: ModuleNotFoundError: No module named 'aiohttp'; is it busy"),
+        (QUOTED, MISSING, "machine: ModuleNotFoundError: No module named 'aiohttp'; is it busy"),
+        (QUOTED + BUSY, "", "machine: no answer in time, and no error at the end of {}/dashboard.log; is it busy"),
+        (QUOTED, "", "machine: {}/dashboard.log is empty; is it busy"),
+        ("Cannot include dashboard with missing packages.", "", "with missing packages; is it busy"),
+    ],
+)
+def test_when_ray_does_not_start_the_last_line_of_its_log_is_the_reason(
+    words: str, log: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dashboard.log").write_text(log)
+    told = str(ray_cluster._without(None, Exception(words.format(tmp_path))))
+    assert said.format(tmp_path) in told and len(told.splitlines()) == 1
+    assert told.endswith("Try again, or leave out the dashboard with --no-dashboard or Ray with --no-ray")
 
 
 def test_help_names_the_exit_codes() -> None:

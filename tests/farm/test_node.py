@@ -417,6 +417,9 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
     answers = asking.probe(specs, tmp_path)
     assert max(seen) == most and {a.get("exclusive", False) for a in answers.values()} == {most == 1}
     assert child_pool._is_exclusive(wire.Ready({"device_vendor": vendor})) is (most == 1)
+    offer = Offer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=dict(next(iter(answers.values()))))
+    shared = ": nvidia-smi -c DEFAULT lets several share it" * (vendor == "nvidia")
+    assert (f"one process at a time{shared}, on here" in offer.words) is (most == 1)
     detect.one_process.cache_clear()
 
 

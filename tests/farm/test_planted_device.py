@@ -51,7 +51,8 @@ def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[
 def test_its_devices_are_found_and_what_to_type_next_runs_on_them(machine: dict[str, str]) -> None:
     said = farm(machine, "node", "detect").stdout
     assert "2 × Ascend 910B3: npu-smi info -m lists 2" in said and '{"NPU": 2.0}' in said
-    assert said.splitlines()[-1] == "next, on this machine only: farm run configs/accelerators.yaml"
+    first, then = "farm run configs/first_contact.yaml --budget 10m", "farm run configs/accelerators.yaml"
+    assert said.splitlines()[-1] == f"next, on this machine only: {first}, then {then}"
 
 
 def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(

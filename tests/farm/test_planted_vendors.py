@@ -33,6 +33,10 @@ MACHINES = {
 }
 
 
+#: What `detect` says last.
+NEXT = "next, on this machine only: farm run configs/first_contact.yaml --budget 10m, then farm run {}"
+
+
 def config(file: Path, samples: int, backend: object, *ops: str) -> Path:
     catalog = {"name": "critical", "samples": samples, "ops": list(ops), "dtypes": ["float32"]}
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [backend]}))
@@ -51,7 +55,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     """The device is spoilt by one op: that one's case is a crash, the others' are judged."""
     machine, (found, typed, name) = planted(device, tmp_path), MACHINES[device]
     said = farm(machine, "node", "detect").stdout
-    assert found in said and said.splitlines()[-1] == f"next, on this machine only: farm run {typed}"
+    assert found in said and said.splitlines()[-1] == NEXT.format(typed)
 
     spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
     named = yaml.safe_load((ROOT / typed).read_text())
@@ -76,6 +80,38 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     ):  # by a module, as where it is really installed; for others the build of torch itself is another one
         assert "relu.py: shows the crash: it raises the same" in again.stdout, again.stdout
     assert "Traceback" not in done.stdout + done.stderr + told.stderr + again.stderr
+
+
+@pytest.mark.parametrize("device", ["cuda", "hpu"])
+def test_first_contact_runs_what_is_there_and_says_in_a_line_each_what_is_not(
+    device: str, tmp_path: Path, results: Path
+) -> None:
+    """One file for all vendors. Nothing is downloaded: it would take minutes."""
+    narrow = ["--ops", "critical:add", "--dtypes", "float32", *ALONE, "--results", results]
+    done = launch("configs/first_contact.yaml", *narrow, COLUMNS="80", **planted(device, tmp_path))
+    assert done.returncode in (0, 1) and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    rows = rows[rows["check"] != "graph"]  # a torch for CPUs has no streams to capture on
+    expected = {"cuda": {"torch-cuda", "torch-cuda-tf32"}, "hpu": {"torch-hpu"}}[device]
+    assert set(rows["backend"]) == expected and set(rows["status"]) == {"pass"}, done.stdout
+    assert {"forward", "determinism", "batch_invariance"} <= set(rows["check"])
+    preflight = [x for x in done.stdout.splitlines() if "available  " in x]
+    (ours,) = (x for x in preflight if "  available  " in x)
+    assert f"torch-{device}" in ours and "on " in ours
+    (nowhere,) = (x for x in preflight if "no device of" in x)
+    assert "backends" in nowhere and "AMD, " in nowhere and "node detect" in nowhere
+    assert len(preflight) <= 9, preflight
+    if device == "cuda":
+        (unbuilt,) = (x for x in preflight if "nothing is downloaded" in x)
+        assert "jax-cuda" in unbuilt and "python: /path/to/python" in unbuilt
+
+
+def test_first_contact_on_a_machine_without_a_device_says_what_to_do(results: Path) -> None:
+    done = launch("configs/first_contact.yaml", *ALONE, "--ops", "critical:add", "--results", results)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "none of the config's devices is here" in said, done.stderr
+    assert "node detect says what was looked for" in said and "configs/quick.yaml" in said
+    assert not lake.run_ids(results)
 
 
 @pytest.mark.parametrize("device", MACHINES)

@@ -753,3 +753,57 @@ def test_what_noise_excuses_is_listed_with_the_class_that_would_judge_it() -> No
     assert "Weak: the noise floor excuses nearly any result" in shown and "elementary" in shown
     older = frame(make_row(weak=True)).drop(columns=["excused"])  # a lake of before
     assert excused(distinct(older)).empty and "noise floor excuses" not in markdown(older, {"run_id": "r1"})
+
+
+# ---- first contact: much on many backends, little time ----
+
+
+def told(rows: pd.DataFrame, run: dict[str, Any], width: int = 80) -> str:
+    out = io.StringIO()
+    print_coverage(rows, run, console=Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def test_three_findings_of_each_backend_are_shown_with_their_commands() -> None:
+    ops = ("a", "b", "c", "d")
+    rows = frame(*(make_row("wrong", op=f"torch:{op}", backend=f"torch-{b}", vendor=b) for op in ops for b in "uvwxyz"))
+    said = told(rows, RUN)
+    for b in "uvwxyz":
+        assert len(re.findall(rf"farm reproduce 'r1:forward/torch:\w/float32/0:torch-{b}'", said)) == 3, said
+    alone = told(rows[rows["backend"] == "torch-u"], RUN)
+    assert alone.count("farm reproduce") == 3 and "4 groups of similar failures" in alone
+
+
+def test_a_device_and_its_versions_are_said_once_for_the_modes_of_a_runtime() -> None:
+    how = {"device": "NVIDIA H200, sm_90", "runtime_version": "torch 2.11", "vendor": "NVIDIA"}
+    rows = frame(*(make_row(backend=f"torch-cuda{mode}", **how) for mode in ("", "-flash", "-math")))
+    said = told(rows, RUN, 160)
+    assert said.count("NVIDIA H200, sm_90, torch 2.11") == 1 and said.count("as above") == 2
+
+
+def test_what_is_missing_for_one_reason_is_one_line_and_devices_that_nobody_has_are_another() -> None:
+    def missing(name: str, reason: str, absent: str = "") -> dict[str, Any]:
+        return {"name": name, "vendor": "x", "available": False, "reason": reason, "absent": absent}
+
+    listed = [missing("jax-cuda", "not installed"), missing("iree-cuda", "not installed")]
+    listed += [missing(f"torch-{x}", f"no {x}", x) for x in ("rocm", "xpu", "hpu")]
+    run = RUN | {"inventory": {"backends": {entry["name"]: entry for entry in listed}}}
+    said = " ".join(told(frame(make_row()), run, 200).split())
+    assert said.count("unavailable:") == 2, said
+    assert "iree-cuda, jax-cuda" in said and "3 backends" in said and "no device of hpu, rocm, xpu" in said
+
+
+def test_what_a_budget_reached_is_said_of_each_part_of_the_config() -> None:
+    part = {"catalog": "torch", "check": "forward", "distribution": "own", "cells": 8, "left": 6}
+    left = {"budget_s": 60, "cells": 6, "cases": {"torch:x": {"torch-cpu": 6}}, "parts": [part]}
+    said = told(frame(make_row()), RUN | {"left_out": left})
+    assert "What the budget reached" in said and "25 % (2/8)" in said
+    assert "What the budget reached" not in told(frame(make_row()), RUN | {"left_out": left | {"parts": []}})
+
+
+def test_keys_that_differ_only_after_a_separator_are_two_to_every_pandas() -> None:
+    """pandas 2 ends a text at a NUL when it groups: two failures would be one, and a view fail."""
+    kinds = enumerate(("numbers", "shape"))
+    rows = frame(*(make_row("wrong", op=f"torch:{op}", sample=n, kind=kind) for n, kind in kinds for op in "ab"))
+    causes = Report.of(rows, {}).causes
+    assert len(causes) == 4 and causes["rows"].tolist() == [1] * 4 and causes["reason"].map(type).eq(str).all()

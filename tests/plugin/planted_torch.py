@@ -64,7 +64,11 @@ def cuda() -> None:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     none = TOO_OLD.format(old) if old else "No CUDA GPUs are available"
     _answers(torch.cuda, "NVIDIA H200", bus, 0 if hidden or old else 2, none)
-    torch.cuda.get_device_properties = lambda index=0: types.SimpleNamespace(major=9, minor=0, total_memory=141 << 30)
+    # As a CUDA build has it: the name stands where a ROCm build has the architecture.
+    properties = types.SimpleNamespace(
+        name="NVIDIA H200", gcnArchName="NVIDIA H200", major=9, minor=0, total_memory=141 << 30
+    )
+    torch.cuda.get_device_properties = lambda index=0: properties
     torch.backends.cuda.is_built = lambda: True
     torch.version.cuda, torch.__version__ = "13.0", "2.13.0+cu130"
 

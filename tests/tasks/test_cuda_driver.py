@@ -74,6 +74,7 @@ class OnGpu(Backend):
         ("cuda", "gpu:0", "Stub GPU, sm_90"),
         ("cuda", "Stub GPU", "Stub GPU, sm_90"),
         ("cuda", "Stub GPU, sm_90", "Stub GPU, sm_90"),
+        ("cuda", "Stub GPU, Stub GPU", "Stub GPU, sm_90"),
         ("tensorrt-rtx", "tensorrt-rtx (NVIDIA GPU)", "Stub GPU, tensorrt-rtx (NVIDIA GPU), sm_90"),
     ],
 )

@@ -461,8 +461,10 @@ def test_a_library_of_the_systems_in_place_of_the_environments_is_named(tmp_path
         "7f00-7f01 r--p 00000000 08:01 1   /opt/env/lib/python3.11/site-packages/nvidia/cu13/lib/libcublas.so.13\n"
         "7f01-7f02 r-xp 00000000 08:01 2   /apps/cudnn/lib/libcudnn.so.9\n7f02-7f03 rw-p 00000000 00:00 0\n"
         "7f03-7f04 r-xp 00000000 08:01 3   /usr/lib/x86_64-linux-gnu/libm.so.6\n"
+        "7f04-7f05 r-xp 00000000 08:01 2   /apps/cuda/lib/libcudart.so.13\n7f05-7f06 r-xp 00000000 08:01 2   /apps/cuda/lib/libcublas.so.13\n"
     )
-    assert packages.of_the_system(maps) == ", libcudnn.so.9 of /apps/cudnn/lib"
+    said = ", libcublas.so.13 and libcudart.so.13 of /apps/cuda/lib, libcudnn.so.9 of /apps/cudnn/lib"
+    assert packages.of_the_system(maps) == said
     assert packages.of_the_system(tmp_path / "none") == ""
 
 

@@ -7,6 +7,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -481,16 +482,36 @@ def test_an_unknown_option_is_refused(device: str, takes: str) -> None:
         eager(device, speed=1)
 
 
-def test_an_environment_is_asked_for_where_the_torch_installed_here_has_no_such_device(
-    monkeypatch: pytest.MonkeyPatch,
+#: What a build of torch is called, and what its file of versions says → the device that it is for: a wheel's, one compiled in
+#: place, a container's, PyPI's on Linux, and one for the CPU that somebody has called otherwise.
+BUILDS = [
+    ("2.13.0+cu130", "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", "cuda"),
+    ("2.9.0a0+git1a2b3c", "cuda = '12.8'\nhip = None\nxpu = None", "cuda"),
+    ("2.10.0a0+b4e4ee81d3.nv25.9", 'cuda: Optional[str] = "13.0"', "cuda"),
+    ("2.13.0", "cuda: Optional[str] = '13.0'", "cuda"),
+    (
+        "2.13.0+rocm7.2",
+        "cuda: Optional[str] = None\nhip: Optional[str] = '7.2.26015'\nrocm: Optional[str] = '7.2.0'",
+        "rocm",
+    ),
+    ("2.13.0+gitabc", "hip = '7.2'", "rocm"),
+    ("2.13.0+xpu", "xpu: Optional[str] = '20250302'", "xpu"),
+    ("2.13.0+cu_nothing", "cuda = None\nhip = None\nxpu = None", ""),
+]
+
+
+@pytest.mark.parametrize(("label", "says", "built_for"), BUILDS)
+def test_an_environment_is_asked_for_where_the_torch_installed_here_is_not_built_for_the_device(
+    label: str, says: str, built_for: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = {"torch": "2.13.0+cpu"}
-    monkeypatch.setattr("tasks.backends.torch.metadata.version", version.__getitem__)
-    assert eager("cpu").packages == ()
-    assert "torch==2.13.0+cu130" in eager("cuda").packages
-    version["torch"] = "2.13.0+cu130"
-    assert eager("cuda").packages == ()
-    assert "torch==2.13.0+rocm7.2" in eager("rocm").packages
+    info = tmp_path / f"torch-{label}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {label}\n")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '{label}'\ndebug = False\n{says}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {name for name in ("cuda", "rocm", "xpu") if not eager(name).packages}
+    assert own == ({built_for} if built_for else set()) and not eager("cpu").packages
 
 
 def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from farm.fitting import Head, fitted
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
+from farm.report.tables.findings import OF_EACH
 from farm.report.tables.overview import headline, words
 from farm.report.tables.view import Cell, Report, View, cell
 from tasks.model import Status
@@ -30,8 +32,8 @@ _STYLES = {status.value: status.facts.style for status in Status} | {
     "warn": "yellow",
     "good": "green",
 }
-#: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, fewer.
-_COMMANDS, _FIRST = 10, 3
+#: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, a few of each backend.
+_COMMANDS = 10
 
 
 def _text(value: Any, style: str = "") -> Text:
@@ -59,8 +61,9 @@ def table(view: View, limit: int, width: int) -> RenderableType:
     return fitted("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
-def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> None:
-    """Print a view: its sentences, its lines, and ``most`` commands that show them; or what it says without lines."""
+def show(view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False) -> None:
+    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or what it says
+    without lines."""
     if not view.all_lines():
         for text in view.lead:
             console.print(_text(text))
@@ -72,11 +75,23 @@ def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> Non
         console.print(_text(text), soft_wrap=True)
     for text, command in view.see:
         console.print(_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
-    commands = [line[view.command] for line in view.shown(limit) if view.command and line[view.command]]
+    commands = _commands(view, limit, most, each)
     if commands:
         console.print("Reproduce with:")
-    for command in commands[:most]:
+    for command in commands:
         console.print(_text(command), soft_wrap=True)  # one line each, to be copied
+
+
+def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
+    """The first ``most`` commands of a view's lines; if ``each``, of the lines of each value of the column that takes turns."""
+    seen: Counter[str] = Counter()
+    found = []
+    for line in view.shown(limit) if view.command else ():
+        turn = str(line[view.turns]) if each and view.turns else ""
+        if line[view.command] and seen[turn] < most:
+            seen[turn] += 1
+            found.append(line[view.command])
+    return found
 
 
 def screen() -> Console:
@@ -103,7 +118,7 @@ def print_coverage(
     console.print(_text(words(), "dim"))
     for view in report.views:
         if "terminal" in view.faces:
-            show(view, console, limit, _FIRST)
+            show(view, console, limit, OF_EACH, each=True)
 
 
 def print_case(found: pd.DataFrame, console: Console) -> None:

@@ -31,6 +31,7 @@ from farm.program import program
 from farm.report.tables import alike
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
+    JOINED_BY,
     JUDGED_STATUSES,
     commands,
     distinct,
@@ -236,7 +237,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     results = str(rows.attrs.get("results", "results"))
     failed = rows[rows["status"].isin(FAILED_STATUSES) | broken(rows)]
     new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
-    failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + "\0" + failed["case_id"])
+    failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + JOINED_BY + failed["case_id"])
     failed.loc[new, "alike"] = [_alike(line) for line in records(failed[new])]
     listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op"}
     sums = failed.groupby(keys, sort=False).agg(
@@ -277,7 +278,7 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
-    return "\0".join([line["vendor"], *how, line["cause"], what])
+    return JOINED_BY.join([line["vendor"], *how, line["cause"], what])
 
 
 def _said(line: Mapping[str, Any]) -> str:

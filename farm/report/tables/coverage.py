@@ -25,6 +25,8 @@ NOT_VALID_STATUSES, MEASURED_STATUSES = names(NOT_VALID), names(MEASURED)
 #: Statuses worth a line of their own in a list of findings.
 FINDING_STATUSES: tuple[str, ...] = tuple(names(FINDINGS))
 
+#: Joins the parts of a key that pandas groups by. No NUL: pandas 2 takes two texts for equal that differ after one.
+JOINED_BY = "\x1f"
 #: A cell of the matrix; its samples are judged together.
 CELL = ["check", "op", "variant", "dtype", "backend"]
 #: Columns of the lake by what is made of them. A measured count may be missing, so it is a number like the others.
@@ -126,7 +128,7 @@ def with_code(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     listed = config.get("backends") if isinstance(config, Mapping) else None
     said = {b["name"]: b for b in listed or () if isinstance(b, Mapping) and "name" in b}
     code = {
-        name: "\0".join(map(str, (b.get("like") or name, b.get("packages") or "", b.get("python") or "")))
+        name: JOINED_BY.join(map(str, (b.get("like") or name, b.get("packages") or "", b.get("python") or "")))
         for name, b in said.items()
     }
     return rows.assign(code=rows["backend"].map(lambda name: code.get(name, name)))

@@ -69,6 +69,10 @@ def findings(
     return rows.assign(reproduce=commands(rows, results))[told].reset_index(drop=True)
 
 
+#: New findings of each backend that are shown at least, with their commands; lines of a long table.
+OF_EACH, LINES = 3, 10
+
+
 def _ops(line: Line) -> Cell:
     more = line["ops"] - 1
     words = f" and {many(more, 'more op')}" if more else ""
@@ -119,6 +123,7 @@ def new(report: Report) -> Iterator[View]:
         unit="groups of similar failures",
         see=[(f"all {many(cells, 'cell')} with their commands", _command(report))] * (cells > 1),
         open=True,
+        most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
     )
     yield _found("new_imprecise", _imprecise(report), frame[imprecise], **shown)
 

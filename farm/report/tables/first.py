@@ -119,7 +119,7 @@ def _built(report: Report, backend: str) -> bool:
         environment = envs.of(BackendConfig.model_validate(entry).spec())
     except (KeyError, ValueError):  # of a plug-in that is not here, or of another version of the farm
         return False
-    return environment is None or environment.record(default_cache()) is not None
+    return environment is None or environment.there(default_cache())
 
 
 @view(5)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
+from farm.fleet.inventory import no_device_of
 from farm.program import program
 from farm.report.tables.agreement import UNITS, figure, unit
 from farm.report.tables.causes import NEW, many
@@ -169,6 +170,30 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
     return sorted(lines, key=lambda line: bool(line["missing"]))
 
 
+def _missing_together(lines: list[dict[str, Any]], inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines, those of backends that are missing for the same reason as one."""
+    said = backends_of(inventory)
+    absent = {name: str(of.get("absent") or "") for name, of in said.items()}
+    nowhere = no_device_of(absent.get(line["backend"], "") for line in lines if line["missing"])
+    kept: list[dict[str, Any]] = []
+    alike: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if line["missing"]:
+            reason = nowhere if nowhere and absent.get(line["backend"]) else line["reason"]
+            first = alike.setdefault(reason, line | {"reason": reason, "backends": [], "vendors": {}})
+            first["backends"].append(line["backend"])
+            first["vendors"][line["vendor"]] = None
+        else:
+            kept.append(line)
+    for reason, first in alike.items():
+        names = first["backends"]
+        first["backend"] = f"{len(names)} backends" if reason == nowhere else ", ".join(names)
+        first["vendor"] = (
+            ", ".join(first["vendors"]) if len(first["vendors"]) < 3 else f"{len(first['vendors'])} vendors"
+        )
+    return kept + sorted(alike.values(), key=lambda line: line["reason"] == nowhere)
+
+
 def _rates() -> list[Column]:
     return [
         rate("judged", lambda line: line["valid"], "coverage (judged/valid)"),
@@ -240,13 +265,37 @@ def not_here(report: Report) -> View | None:
     )
 
 
+@view(9)
+def reached(report: Report) -> View | None:
+    """How far a budget has come in each part of the config."""
+    told = report.run.get("left_out")
+    parts = told.get("parts") if isinstance(told, Mapping) else None
+    if not parts:
+        return None
+    frame = pd.DataFrame(parts).assign(reached=lambda x: x["cells"] - x["left"])
+    return View(
+        "reached",
+        "What the budget reached, in the config's order",
+        frame,
+        ("catalog", "check", ("distribution", "inputs"), rate("reached", lambda line: line["cells"], "cells reached")),
+        open=True,
+        most=10_000,
+    )
+
+
 @view(10)
 def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
     rows, lines = report.rows, backend_lines(report.rows, report.run)
 
+    shown, last = _missing_together(lines, report.inventory), ""
+    for line in shown:  # said once for the modes of a runtime
+        said = ", ".join(word for word in (line["device"], line["runtime_version"]) if word)
+        line["where"] = "as above" if said and said == last else said
+        last = said or last
+
     def device(line: Line) -> str:
-        return plain(", ".join(word for word in (line["device"], line["runtime_version"]) if word)) or DASH
+        return plain(line["where"]) or DASH
 
     yield View(
         "coverage",
@@ -259,7 +308,7 @@ def by_backend(report: Report) -> Iterator[View]:
             *_rates(),
             *_counts(_occurring(rows)),
         ),
-        lines=lines,
+        lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
         notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows)],

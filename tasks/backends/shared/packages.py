@@ -75,15 +75,15 @@ _REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.s
 
 
 def of_the_system(maps: Path = Path("/proc/self/maps")) -> str:
-    """ ", libcudnn.so.9 of /usr/local/cuda/lib64" of what this process has loaded of CUDA's that no package brought, for the version of a
-    runtime; "" for nothing, as on systems that do not tell."""
-    found: dict[str, str] = {}
+    """ ", libcublas.so.13 and libcudnn.so.9 of /usr/local/cuda/lib64" of what this process has loaded of CUDA's that no package brought,
+    for the version of a runtime: a folder is said once; "" for nothing, as on systems that do not tell."""
+    found: dict[str, set[str]] = {}
     with contextlib.suppress(OSError):
         for line in maps.read_text(errors="replace").splitlines():
             path = Path(line.partition("/")[1] + line.partition("/")[2])
             if _REPLACEABLE.fullmatch(path.name) and not {"site-packages", "dist-packages"} & set(path.parts):
-                found[path.name] = str(path.parent)
-    return "".join(f", {name} of {folder}" for name, folder in sorted(found.items()))
+                found.setdefault(str(path.parent), set()).add(path.name)
+    return "".join(f", {' and '.join(sorted(names))} of {folder}" for folder, names in sorted(found.items()))
 
 
 def load_libraries(package: str, names: Sequence[str]) -> list[str]:

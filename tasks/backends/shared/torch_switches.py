@@ -119,4 +119,5 @@ def architecture() -> str:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    return str(getattr(properties, "gcnArchName", "")) or f"sm_{properties.major}{properties.minor}"
+    # A CUDA build has gcnArchName too: there it is the model's name.
+    return str(properties.gcnArchName) if torch.version.hip else f"sm_{properties.major}{properties.minor}"
