@@ -26,6 +26,9 @@ def work_s(matrix: Matrix) -> float:
     return seconds
 
 
-def is_small(config: Config, matrix: Matrix) -> bool:
-    """Whether a plan is to run in child processes of this one. Nodes that a backend asks for by label are Ray's."""
-    return work_s(matrix) < SMALL_S and not any(b.labels for b in config.backends)
+def is_small(config: Config, matrix: Matrix, budget_s: float | None = None) -> bool:
+    """Whether a plan, or what of it is done within a budget, is to run in child processes of this one. Nodes that a backend asks for by
+    label are Ray's."""
+    if any(b.labels for b in config.backends):
+        return False
+    return (budget_s is not None and budget_s < SMALL_S) or work_s(matrix) < SMALL_S

@@ -118,7 +118,7 @@ def _awaiting(plan: Plan, asking: Asking) -> Plan:
 
 def _executor(request: Request, matrix: Matrix) -> Executor:
     """What a plan runs on. A dry run runs nothing, and starts no cluster unless it is told to."""
-    on_ray = request.how == "auto" and not (request.dry or choice.is_small(request.config, matrix))
+    on_ray = request.how == "auto" and not (request.dry or choice.is_small(request.config, matrix, request.budget_s))
     if request.address or request.how == "ray" or on_ray:
         return RayCluster(request.address, request.cpus, request.dashboard)
     return Inline() if request.how == "inline" else ChildProcesses(request.cpus)

@@ -63,6 +63,12 @@ def test_a_plan_is_small_by_its_estimated_work(config: Path, matrix: Matrix, sma
     assert choice.is_small(requests.new(str(config), lake.open_lake("r")).config, matrix) is small
 
 
+def test_a_start_of_ray_is_not_taken_out_of_a_small_budget(config: Path) -> None:
+    asked = requests.new(str(config), lake.open_lake("r")).config
+    large = plan(1600, samples=20)
+    assert choice.is_small(asked, large, 60.0) and not choice.is_small(asked, large, 600.0)
+
+
 def test_nodes_by_label_are_rays(config: Path) -> None:
     asked = requests.new(str(config), lake.open_lake("r")).config
     labelled = asked.backends[0].model_copy(update={"labels": {"rack": "a*"}})
