@@ -397,13 +397,15 @@ class Runner:
             return Status.UNSUPPORTED, stage, name, text
         if case.form is not None and case.form.invalid:
             return Status.UNSUPPORTED, "export", name, f"the exported graph is invalid: {case.form.invalid}; {text}"
-        if stage in (STAGES[BUILD], STAGES[RUN]) and (why := self._undeclared(case.sample)):
+        if stage in (STAGES[BUILD], STAGES[RUN]) and (why := self._undeclared(case.sample, error)):
             return Status.UNSUPPORTED, stage, name, f"{why}: {text}"
         return Status.ERROR, stage, name, text
 
-    def _undeclared(self, sample: PreparedSample) -> str:
+    def _undeclared(self, sample: PreparedSample, error: BaseException) -> str:
         """Why the device need not compute a case that it refused; "" where it is declared to, or nobody says."""
         group, device = sample.owner.group, self.backend.torch_device
+        if not self.backend.refuses(error):
+            return ""
         catalog = catalogs.installed(group.catalog) if device else None
         try:
             return catalog.undeclared(group, sample.record["args"], sample.record["kwargs"], device) if catalog else ""

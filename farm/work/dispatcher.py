@@ -85,7 +85,8 @@ class Dispatcher:
         try:
             self.progress(self)
             there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
-            for b in [b for b in there if self.plan.offer(b).available][:slots]:
+            offers = {b: self.plan.offer(b) for b in there}
+            for b in [b for b, o in offers.items() if o.available and not o.info.get("exclusive")][:slots]:
                 self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b), self.plan.fraction(b))
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import queue
 import threading
 from collections import deque
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farm.fleet import envs
 from farm.work.child_pool import ChildPool, Closed, alike
 from farm.work.executor import Unplaced
 from farm.work.job import Job
@@ -98,6 +97,7 @@ class Line:
                     found = self._waiting.pop(handle)
                     lane.idle, lane.held = False, found.share
                     lane.capacity.free -= found.share
+                    self._changed.notify_all()  # what was left to this lane, another one may take now
                     return handle, lane.placed(found.job)
                 while self._expected:
                     job = lane.placed(self._expected.popleft().job)
@@ -111,10 +111,20 @@ class Line:
         """Handle of a job whose child the lane has, else of one whose child no idle lane has, since a start may take
         seconds; 0 if there is none."""
         others = [one for one in self._lanes if one.idle and one is not lane]
-        here = {handle: w for handle, w in self._waiting.items() if _fits(w, lane.capacity)}
+        last = self._reserved(lane.capacity)
+        here = {handle: w for handle, w in self._waiting.items() if _fits(w, lane.capacity) and handle <= last}
         own = (handle for handle, w in here.items() if lane.has(w.job))
         free = (h for h, w in here.items() if not any(one.has(w.job) and _fits(w, one.capacity) for one in others))
         return next(own, 0) or next(free, 0)
+
+    def _reserved(self, capacity: Capacity) -> float:
+        """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the device that has most
+        room, or smaller jobs would take every share that becomes free."""
+        for handle, w in sorted(self._waiting.items()):
+            where = [c for c in self._capacities if c.place not in w.job.avoid]
+            if where and not any(_fits(w, c) for c in where):
+                return handle if max(where, key=lambda c: c.free) is capacity else math.inf
+        return math.inf
 
     def _grow(self) -> None:
         """Start the lanes that are missing: one for each job that could begin now and finds no idle lane."""
@@ -173,12 +183,20 @@ class Lane:
                     self._came.put((handle, wire.Begun(self.capacity.place)))
                     self._came.put((handle, self._run(handle, job)))
                 else:
-                    with contextlib.suppress(envs.EnvError):  # said by the first job
-                        self.children.get(job)
+                    self._start(job)
         except Closed:
             pass
         finally:
             self.children.close()
+
+    def _start(self, job: Job) -> None:
+        """Start the child of jobs that are to come. Why it cannot be, the first of them says. Raises Closed."""
+        try:
+            self.children.get(job)
+        except Closed:
+            raise
+        except Exception:
+            self.children.forget(job)
 
     def _run(self, handle: int, job: Job) -> BaseException | None:
         """Do a job; what ended it, if it was no end of its own. Raises Closed."""

@@ -294,6 +294,10 @@ class Backend:
         """True if ``error`` is the runtime's way to say that it does not implement a case."""
         return isinstance(error, NotImplementedError) or _says(error, self.unsupported)
 
+    def refuses(self, error: BaseException) -> bool:
+        """Whether ``error`` may be the runtime's refusal of a call, and not its failure at one that it took on."""
+        return isinstance(error, (NotImplementedError, RuntimeError, ValueError, TypeError))
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError) or _says(error, self.out_of_memory)
 

@@ -21,7 +21,15 @@ from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
-from tasks.backends.shared.torch_devices import FELL_BACK, allocations, device, memory, says_unsupported, synchronize
+from tasks.backends.shared.torch_devices import (
+    FAILED,
+    FELL_BACK,
+    allocations,
+    device,
+    memory,
+    says_unsupported,
+    synchronize,
+)
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.model.row import UNVERIFIED
@@ -330,6 +338,9 @@ class TorchEager(Backend):
         bases = (x for x in (NotImplementedError, RuntimeError) if isinstance(error, x))
         kind = next(bases, type(error)).__name__
         return says_unsupported(self.device, kind, str(error), attention=bool(self.modes.sdpa))
+
+    def refuses(self, error: BaseException) -> bool:
+        return super().refuses(error) and not FAILED.search(str(error))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         text = str(error)

@@ -153,6 +153,8 @@ class FakeChildren:
     def get(self, job: Job) -> None:
         self.of.append(job.name)
 
+    def forget(self, job: Job) -> None: ...
+
     def kill(self) -> None: ...
 
     def close(self) -> None: ...
@@ -305,5 +307,56 @@ def test_a_device_that_is_to_be_avoided_is_given_no_job_and_a_job_without_a_devi
         made.put(5, replace(job("a"), avoid=(first, second)))
         last = [message for handle, message in drained(came) if handle == 5]
         assert [type(message).__name__ for message in last] == ["Unplaced"]
+    finally:
+        made.close(5)
+
+
+def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    of = job
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        order.append(job.name)
+        if job.name == "small" and len(order) < 60:  # there is always another one
+            made.put(len(order) + 100, of("small"), 0.25)
+        time.sleep(0.005)
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = Line([Capacity(1.0)], came)
+    try:
+        for handle in range(1, 9):
+            made.put(handle, job("small"), 0.25)
+        made.put(9, job("whole"), 1.0)
+        until_idle(made)
+        assert order.index("whole") < 20 and len(order) >= 60
+    finally:
+        made.close(5)
+
+
+def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(FakeChildren):
+        def get(self, job: Job) -> None:
+            if job.name == "full":
+                raise OSError("no space left on device")
+
+        def forget(self, job: Job) -> None: ...
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", Full)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = Line([Capacity(2.0)], came)
+    try:
+        made.expect(job("full"))
+        until_idle(made)
+        for handle in (1, 2):
+            made.put(handle, job("full"))
+        until_idle(made)
+        assert sorted(handle for handle, message in drained(came) if message is None) == [1, 2]
     finally:
         made.close(5)

@@ -187,6 +187,12 @@ def says_unsupported(name: str, error_type: str, text: str, attention: bool = Fa
     )
 
 
+#: What torch says of a call that it took on and could not finish.
+FAILED = re.compile(
+    r"INTERNAL ASSERT|CUDA error|HIP error|_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)|UR_RESULT_ERROR_"
+)
+
+
 def device(name: str) -> TorchDevice:
     """What is known of a device type; a PrivateUse1 device of another plugin needs nothing but torch."""
     return DEVICES.get(name, TorchDevice(variables=(_ALONE,) if name not in DEVICES else ()))
