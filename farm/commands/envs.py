@@ -14,6 +14,7 @@ from farm.commandline import refusing
 from farm.exits import BAD_INPUT
 from farm.fitting import Head, fitted
 from farm.fleet import envs
+from farm.fleet.asking import without_device
 from farm.plan.config import backends_of
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -38,13 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list(cache)
     if args.command == "remove":
         return _remove(cache, args.keys, args.all)
-    specs = backends_of(args.what, "build")
-    return _build(specs, cache)
+    return _build(backends_of(args.what, "build"), cache, args.what)
 
 
-def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
+def _build(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> int:
+    """named: what the command line names: a backend of a config is not built for a device that is not here, one by name is."""
     failed = 0
     for spec in specs:
+        if spec.name not in named and (why := without_device(spec, None)):
+            print(f"{spec.name}: not built: {why}")
+            continue
         environment = envs.of(spec)
         if environment is None:
             print(f"{spec.name}: the farm's own environment")

@@ -143,7 +143,7 @@ def _seen(args: argparse.Namespace) -> int:
     files: dict[Path, dict[listing.Place, tuple[KnownFailure, list[str]]]] = {}
     for k, backends in sorted(news.items()):
         entry = entries[k]
-        if (at := place.get(entry)) is None:
+        if (at := place.get(_defect(entry))) is None:
             raise ConfigError(f"no list has the entry {entry.op} on {entry.backend}: {entry.reason}; name its list")
         names = [glob.escape(name) for name in sorted(backends)]
         files.setdefault(at.file, {})[at] = (entry, names)
@@ -158,7 +158,7 @@ def _told(args: argparse.Namespace) -> int:
     rows, run, entries = _asked(args)
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _places(args.lists or [Path(str(run.get("path") or ""))])
-    frame = life(rows, entries).assign(place=[str(place.get(k, "")) for k in entries])
+    frame = life(rows, entries).assign(place=[str(place.get(_defect(k), "")) for k in entries])
     checking = args.command == "check"
     shown = (
         frame[frame["state"].isin(BAD)]
@@ -179,10 +179,15 @@ def _told(args: argparse.Namespace) -> int:
     return FOUND if checking and len(shown) else OK
 
 
+def _defect(entry: KnownFailure) -> KnownFailure:
+    """An entry without where it was seen, which a list may have noted since a run recorded it."""
+    return entry.model_copy(update={"seen": ()})
+
+
 def _places(files: Sequence[Path]) -> dict[KnownFailure, listing.Place]:
-    """Where the entries of files stand; of a config that the run's record names only what can still be read."""
+    """Where the entries (`_defect`) of files stand; of a config that the run's record names only what can still be read."""
     found: dict[KnownFailure, listing.Place] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-            found |= listing.places(file)
+            found |= {_defect(entry): at for entry, at in listing.places(file).items()}
     return found

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from farm import lake as lakes
 from farm.commandline import cache_option, key_argument, packages_option, refusing, results_option
+from farm.fleet.asking import without_device
 from farm.fleet.child_process import child_env
 from farm.reproduce import places, versions, writing
 from farm.reproduce.again import run_child, run_here
@@ -19,7 +20,7 @@ from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
 from tasks.backends.shared.few_lines import NoScript
-from tasks.model import DEADLY, Status
+from tasks.model import DEADLY, Refusal, Status
 
 #: Exit codes.
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
@@ -77,6 +78,8 @@ def _reproduce(args: argparse.Namespace) -> int:
     child = args.child or case.environment is not None
     if case.environment:
         if not case.environment.there(case.cache):
+            if why := without_device(case.spec, None):
+                raise Refusal(f"{case.spec.name}: {why}")
             print(
                 f"building the environment of {case.spec.name}: {' '.join(case.environment.packages)}",
                 file=sys.stderr,

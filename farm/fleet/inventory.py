@@ -19,7 +19,7 @@ from tasks.vendors import BY_LABEL
 UNRECORDED = ("info", "resources", "devices", "models", "awaited")
 #: Why a backend that is awaited is not there.
 AWAITED = "its environment is still being built or started"
-UNBUILT = "its environment is not built yet: the run builds it"
+UNBUILT = "its environment is not built yet: the run builds it, if it can"
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import pydantic
@@ -151,6 +152,8 @@ class BackendConfig(_Model):
     @pydantic.field_validator("fraction", mode="before")
     @classmethod
     def _fraction(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "auto":
+            raise ValueError(f"a share above 0 and up to 1, or auto, not {value!r}")
         return None if value == "auto" else value
 
     @pydantic.field_validator("packages")
@@ -262,6 +265,9 @@ class KnownFailure(_Model):
             raise ValueError(
                 "with seen it covers devices that nobody has looked at: say how it fails, by status and kind or by error"
             )
+        strange = [x for x in self.seen if not (fnmatchcase(x, self.backend) or fnmatchcase(self.backend, x))]
+        if strange:
+            raise ValueError(f"seen: {strange[0]!r} is none of the backends {self.backend!r}")
         return self
 
     @pydantic.model_serializer(mode="wrap")

@@ -100,7 +100,7 @@ def limited(plan: Plan) -> Plan:
         choice = chosen(plan, known, left_s)
         if not choice.taken.any() and plan.runs:
             raise ConfigError(
-                f"--budget: {left_s:.0f} s of it are left after the start, in which no cell can be run; give more"
+                f"--budget: {left_s:.0f} s are left of it after the start, too short to run a single cell; give more"
             )
         order = choice.order()
         return replace(

@@ -44,12 +44,15 @@ def share_of(offer: Offer, asked: float | None, nodes: Sequence[dict[str, Any]])
     if asked is None and (why := str(offer.info.get("alone") or "")):
         return Share(1.0, why)
     if not memory:
-        return Share(1.0, "its memory is not known; set fraction to share it")
+        return Share(1.0, "device memory unknown; set fraction to run several jobs")
     many = max(min(memory // JOB_BYTES, _cpus_per_device(offer, nodes)), 1)
     if asked is not None:
-        unfit = f"fraction {asked:g} leaves a job {memory * asked / GIB:.2g} of its {memory / GIB:.3g} GiB, which is too little"
-        return Share(1 / many, unfit)
-    return Share(1 / many, "" if many > 1 else "a second one has no memory or no CPU of its own")
+        least = f"a job needs {LEAST_BYTES / GIB:g}; use {LEAST_BYTES / memory:.2g} or more, or auto"
+        return Share(
+            1 / many, f"fraction {asked:g} is {memory * asked / GIB:.2g} GiB of {memory / GIB:.3g} a job, {least}"
+        )
+    short = "CPUs" if memory // JOB_BYTES > 1 else "device memory"
+    return Share(1 / many, "" if many > 1 else f"no {short} for a second one")
 
 
 def _cpus_per_device(offer: Offer, nodes: Sequence[dict[str, Any]]) -> int:

@@ -41,7 +41,12 @@ def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: 
         ({}, None, 1.0, "set fraction"),
         ({}, 0.25, 0.25, ""),
         ({"memory": 16 << 30}, 0.25, 0.25, ""),
-        ({"memory": 16 << 30}, 0.01, 0.25, "leaves a job 0.16 of its 16 GiB"),
+        (
+            {"memory": 16 << 30},
+            0.01,
+            0.25,
+            "fraction 0.01 is 0.16 GiB of 16 a job, a job needs 1; use 0.062 or more, or auto",
+        ),
     ],
 )
 def test_who_has_a_device_alone_and_a_fraction_that_does_not_fit(

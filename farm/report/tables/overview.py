@@ -241,6 +241,15 @@ def _unverified(rows: pd.DataFrame) -> list[str]:
     ]
 
 
+def _unused(rows: pd.DataFrame) -> list[str]:
+    """A sentence on the rows whose backend was allowed to compute in less than the dtype, and did not."""
+    some = rows[rows["unused_permission"].fillna("").astype(bool)] if "unused_permission" in rows else rows[:0]
+    if some.empty:
+        return []
+    precisions, backends = (", ".join(sorted(set(some[x]))) for x in ("unused_permission", "backend"))
+    return [f"{precisions} allowed and not used: {many(len(some), 'row')} of {backends}; a note, no failure."]
+
+
 def _doctor() -> str:
     return f"{program()} doctor"
 
@@ -311,7 +320,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows)],
+        notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows), *_unused(rows)],
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
