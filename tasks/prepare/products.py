@@ -47,7 +47,9 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
         return
     sample.products = sample.op_class in _MADE_OF
     if sample.op_class is OpClass.MODEL:
-        sample.products = sample.model is None or _has_product_nodes(sample.model)
+        sample.products = True
+        with contextlib.suppress(Exception):  # a runtime may take what onnx cannot read
+            sample.products = sample.model is None or _has_product_nodes(sample.model)
         return
     try:
         run = _run(sample, group)

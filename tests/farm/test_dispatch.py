@@ -32,6 +32,7 @@ from farm.work.state import Flight, Plan
 from farm.work.stock import WHOLE, Stock
 from farm.work.supervisor import STRIKES
 from tasks import catalogs
+from tasks.backends.base import FRACTION
 from tasks.judge import verdict
 from tests.farm.simulated import Simulated, node
 
@@ -479,9 +480,17 @@ def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
     nodes = [node("cpu", CPU=1), node("a", NVIDIA, GPU=2)]
     cluster = Simulated(nodes)
     most: list[float] = []
-    cluster.after = lambda s: most.append(sum(1 for job, b, *_ in s.jobs.values() if b == "quarter"))
+    told: set[str] = set()
+
+    def look(s: Simulated) -> None:
+        of = [job for job, b, *_ in s.jobs.values() if b == "quarter"]
+        most.append(len(of))
+        told.update(str(job.env) for job in of)
+
+    cluster.after = look
     run([{"name": "quarter", "like": "gpu-nvidia", "fraction": 0.25}], cluster)
     assert 8 < max(most) <= 2 * 2 * 4  # two jobs for each of four shares of two devices
+    assert told == {str({FRACTION: "0.25"})}  # which bounds a runtime's memory
 
 
 def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(

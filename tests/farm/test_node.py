@@ -309,7 +309,7 @@ def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     cluster._running, cluster._load = {}, {}
     cluster._task = types.SimpleNamespace(options=lambda **how: sent.append(how) or task)  # type: ignore[func-returns-value]
     offer = Offer("torch-cuda", "NVIDIA", "nvidia", "GPU", [], False, node_ids=["n"], resources={"n": "GPU"})
-    cluster.submit(Job(name="j", cache=str(tmp_path), limits=Limits()), offer, 0.25)
+    cluster.submit(Job(name="j", cache=str(tmp_path), limits=Limits(), env={FRACTION: "0.25"}), offer, 0.25)
     (how, (job, names, vendor)) = sent
     assert how["num_gpus"] == 0.25 and job.env == {FRACTION: "0.25"}
     monkeypatch.setattr(ray_cluster, "_here", lambda: ("n", ["1"]))
