@@ -30,6 +30,12 @@ class Demand:
     complete: bool
 
 
+def waits_for_a_time(demand: Demand, timed: int, under_way: int) -> bool:
+    """Whether a backend's next batch waits for the first row of the one that is under way: it has too little to do to be worth a
+    second child, as far as can be guessed before any case of it is timed."""
+    return under_way > 0 and not timed and demand.left_s < START_SHARE * demand.start_s
+
+
 def most_cases(cases: int, slots: int, timed: int) -> int:
     """Most cases of a batch of a backend that has so many to run. timed: of how many it is known what they take."""
     return BATCH_MAX if timed >= UNTIMED else max(UNTIMED, -(-cases // (2 * max(slots, 1))))

@@ -62,7 +62,7 @@ class Dispatcher:
         self.stock = Stock(plan, there, self._before.done)
         self.backlog = Backlog(plan, self.stock.queues["prepare"])
         self.supports = Supports(plan, self.stock)
-        self.jobs = Jobs(plan, self.stock, self.backlog, self.placement, self.accounts, self.supports)
+        self.jobs = Jobs(plan, self.stock, self.backlog, self.placement, self.accounts, self.supports, self.flights)
         self.losses = Losses(plan, self.stock, self.backlog, self.placement, self.accounts, self.ledger)
         self.outages = Outages(
             plan, self.health, self.placement, self.backlog, self.losses, self.supports, self.flights

@@ -11,7 +11,7 @@ from farm.work.backlog import Backlog
 from farm.work.executor import jobs_of
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
-from farm.work.state import Cases, Flight, Plan, Portion, portions
+from farm.work.state import Cases, Flight, Flights, Plan, Portion, portions
 from farm.work.stock import PREPARE_FIRST, Stock
 from farm.work.supervisor import CHUNK_S
 from farm.work.supports import Supports
@@ -31,9 +31,16 @@ class Jobs:
     """Makes jobs of what waits."""
 
     def __init__(
-        self, plan: Plan, stock: Stock, backlog: Backlog, placement: Placement, accounts: Accounts, supports: Supports
+        self,
+        plan: Plan,
+        stock: Stock,
+        backlog: Backlog,
+        placement: Placement,
+        accounts: Accounts,
+        supports: Supports,
+        flights: Flights,
     ) -> None:
-        self._plan, self._stock, self._backlog = plan, stock, backlog
+        self._plan, self._stock, self._backlog, self._flights = plan, stock, backlog, flights
         self._placement, self._accounts, self._supports = placement, accounts, supports
         self._begun: set[int] = set()  # backends that have had a batch
 
@@ -120,8 +127,10 @@ class Jobs:
                 return self._second_opinion(b)
             if self._backlog.isolated[b]:
                 return self._batch(b, portions(self._backlog.isolated[b].popleft()))
+            timed = self._accounts.count(b).done + self._backlog.timed(b)
+            if not compiles and batching.waits_for_a_time(demands[b], timed, self._flights.batches[b]):
+                continue
             if worth_s := batching.size(demands[b], sum(left_s.values()), small):
-                timed = self._accounts.count(b).done + self._backlog.timed(b)
                 most = batching.most_cases(demands[b].cases, demands[b].slots, timed)
                 usual_ms = self._accounts.case_ms(b)
                 return self._batch(b, self._backlog.take(b, worth_s, usual_ms, most, torn=not compiles))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -218,6 +219,7 @@ class Flights(dict[int, Flight]):
     def __init__(self) -> None:
         super().__init__()
         self.preparing = 0
+        self.batches = Counter[int]()  # under way, by backend
         self._loads: dict[str, float] = {}
 
     def load(self, pool: str) -> float:
@@ -235,3 +237,4 @@ class Flights(dict[int, Flight]):
     def _count(self, flight: Flight, sign: int) -> None:
         self._loads[flight.pool] = self._loads.get(flight.pool, 0.0) + sign * flight.load
         self.preparing += sign * bool(flight.job.prepare)
+        self.batches[flight.backend] += sign
