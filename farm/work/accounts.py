@@ -92,6 +92,10 @@ class Accounts:
         guess = JOINT_MS if self._plan.offer(b).joint else CASE_MS
         return max((self.count(b).busy_ms + guess * GUESS) / (self.count(b).done + GUESS), 0.05)
 
+    def starts(self, b: int) -> int:
+        """How many children of a backend were started, as far as their supervisors have told."""
+        return int(self.spent.get(self._plan.name(b), {}).get("starts", 0))
+
     def start_s(self, b: int) -> float:
         """Seconds that the start of a backend's child takes, as measured in this run or by the probe."""
         spent = self.spent.get(self._plan.name(b), {})

@@ -30,10 +30,13 @@ class Demand:
     complete: bool
 
 
-def waits_for_a_time(demand: Demand, timed: int, under_way: int) -> bool:
-    """Whether a backend's next batch waits for the first row of the one that is under way: it has too little to do to be worth a
-    second child, as far as can be guessed before any case of it is timed."""
-    return under_way > 0 and not timed and demand.left_s < START_SHARE * demand.start_s
+def waits(demand: Demand, timed: int, started: int, under_way: int) -> bool:
+    """Whether a backend's next batch waits for a child that is at work, instead of starting another: what is left would be done
+    before that one had started. timed, started, under_way: its rows, children and batches so far. What nobody has timed is
+    guessed, and has to be worth more."""
+    if not under_way or under_way < started:
+        return False
+    return demand.left_s < demand.start_s * (1.0 if timed else START_SHARE)
 
 
 def most_cases(cases: int, slots: int, timed: int) -> int:

@@ -128,7 +128,7 @@ class Jobs:
             if self._backlog.isolated[b]:
                 return self._batch(b, portions(self._backlog.isolated[b].popleft()))
             timed = self._accounts.count(b).done + self._backlog.timed(b)
-            if not compiles and batching.waits_for_a_time(demands[b], timed, self._flights.batches[b]):
+            if not compiles and batching.waits(demands[b], timed, self._accounts.starts(b), self._flights.batches[b]):
                 continue
             if worth_s := batching.size(demands[b], sum(left_s.values()), small):
                 most = batching.most_cases(demands[b].cases, demands[b].slots, timed)
