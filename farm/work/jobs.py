@@ -144,7 +144,7 @@ class Jobs:
             cases=self._backlog.cases[b],
             left_s=self._backlog.left_s(b, self._accounts.case_ms(b)),
             start_s=self._accounts.start_s(b),
-            slots=pool.devices * jobs_of(self._plan.fraction(b)),
+            slots=pool.devices * jobs_of(self._placement.fraction(b)),
             first=b not in self._begun,
             complete=self._stock.complete(b),
         )
@@ -161,7 +161,7 @@ class Jobs:
 
     def expected(self, b: int, timed: bool = False) -> Job:
         """A batch of a backend without cases: what its children serve."""
-        fraction = self._plan.fraction(b, timed)
+        fraction = self._placement.fraction(b, timed)
         shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
         return Job(
             name=self._plan.name(b),

@@ -45,6 +45,7 @@ class Placement:
         self.resting: dict[int, float] = {}  # backends that are asked again later → when (monotonic seconds)
         self._pools: list[Pool] = []
         self._nodes: dict[int, list[str]] = {}
+        self._fractions: dict[int, float] = {}
 
     def rests(self, b: int) -> bool:
         """Whether a backend is given no job for now."""
@@ -52,7 +53,13 @@ class Placement:
 
     def changed(self) -> None:
         """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""
-        self._pools, self._nodes = [], {}
+        self._pools, self._nodes, self._fractions = [], {}, {}
+
+    def fraction(self, b: int, timed: bool = False) -> float:
+        """`Plan.fraction`, which looks at every node: kept until one comes or goes."""
+        if b not in self._fractions:
+            self._fractions[b] = self._plan.fraction(b)
+        return self._plan.fraction(b, timed) if timed else self._fractions[b]
 
     def pools(self) -> list[Pool]:
         """Backends by the devices they share: those of one kind on the same nodes."""
@@ -123,4 +130,4 @@ class Placement:
                 return None
             among, avoid = elsewhere
         avoid |= {p for scope in self.scopes(b) for p in self._health.sick.get(scope, ()) if p.node in among}
-        return Destination(self._plan.offer(b), self._plan.fraction(b, flight.timed), among, tuple(avoid))
+        return Destination(self._plan.offer(b), self.fraction(b, flight.timed), among, tuple(avoid))
