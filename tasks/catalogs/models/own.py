@@ -110,9 +110,9 @@ class Own:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
         return self.made() if self.is_module else None
 
-    def made(self, seed: int = 0) -> Any:
-        """It as a torch module in evaluation mode, made anew in this process: what it draws, it draws by this seed. Raises GivenError."""
-        return _module(self.source, self.root, seed, self.digest())
+    def made(self) -> Any:
+        """It as a torch module in evaluation mode, made once in this process: what it draws, it draws by one seed. Raises GivenError."""
+        return _module(self.source, self.root, self.digest())
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
@@ -205,8 +205,8 @@ def _converted(folder: Path, target: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _module(source: str, root: str, seed: int, digest: str) -> Any:
-    """The torch module that a function returns, or that the name is; its outputs as a tuple. Raises GivenError."""
+def _module(source: str, root: str, digest: str) -> Any:
+    """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files. Raises GivenError."""
     import torch
 
     name, _, function = source.rpartition(":")
@@ -216,7 +216,7 @@ def _module(source: str, root: str, seed: int, digest: str) -> Any:
         raise GivenError(f"{source}: {error}") from None
     try:
         if callable(made) and not isinstance(made, torch.nn.Module):
-            with held.seeded(seed):
+            with held.seeded():
                 made = made()
     except Exception as error:
         raise GivenError(f"{source}: it raised {_line(error)}") from None
@@ -244,7 +244,7 @@ def _tupled(module: Any) -> Any:
                 if isinstance(x, (torch.Tensor, bool, int, float, complex))
             )
 
-    return Outputs().eval()
+    return held.as_made(Outputs().eval())
 
 
 def _line(error: BaseException) -> str:
