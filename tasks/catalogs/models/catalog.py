@@ -46,7 +46,7 @@ class Models(Catalog):
 
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
         model, cache = self._model(group), default_cache()
-        if made.state:
+        if made.alike:
             held.load(model.module(cache), made.state)
         return model.model(cache)
 
