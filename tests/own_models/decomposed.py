@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn as nn
-from torch._inductor.decomposition import decompositions
+from torch._inductor.decomposition import register_decomposition
 
 
 def operator(name, decompose):
@@ -16,7 +16,7 @@ def operator(name, decompose):
     def _(x):
         return torch.empty_like(x)
 
-    decompositions[getattr(torch.ops.own_models, name).default] = decompose
+    register_decomposition(getattr(torch.ops.own_models, name).default)(decompose)
     return swish
 
 

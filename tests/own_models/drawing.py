@@ -59,7 +59,7 @@ class NoiseForgotten(nn.Module):
 
     def forward(self, x):
         noise = torch.zeros_like(x) if torch.compiler.is_compiling() else torch.randn_like(x)
-        return x + 0.1 * noise
+        return torch.sin(x) + 0.1 * noise
 
 
 def get_inputs():

@@ -60,18 +60,23 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
     "document_distance": {"Distance": SOUND},
     "document_matrix": {
         "MatrixModel": invalid(r"mat1 and mat2 shapes cannot be multiplied \(2x10 and 2x10\)$"),
-        "Mended": SOUND,
+        "Mended": ATEN,
     },
     "rows": dict.fromkeys(
         (
             *("Mlp", "Normalised", "BatchNormalised", "PlainTensor", "Buffered", "InList", "InDict", "InParameterList"),
-            *("Shared", "Again", "OfTheFile", "OfNumPy", "OfPython", "WeightNormalised", "Lazy", "Wider", "Narrower"),
-            "DroppedOut",
+            *("Shared", "Again", "OfTheFile", "OfNumPy", "OfPython", "WeightNormalised", "Lazy", "Wider", "DroppedOut"),
         ),
         SOUND,
-    ),
+    )
+    # Inductor leaves out a rounding that the model asks for, unless emulate_precision_casts is set.
+    | {"Narrower": compiled("wrong", "numbers")},
     "images": dict.fromkeys(("Small", "Residual", "Separable", "Decoder", "Shuffled", "ChannelsLast"), SOUND),
-    "sequences": dict.fromkeys(("Lstm", "Gru", "Attention", "Encoder", "Causal", "Unrolled", "OverTime"), SOUND),
+    "sequences": {
+        **dict.fromkeys(("Attention", "Causal", "Unrolled", "OverTime"), SOUND),
+        **dict.fromkeys(("Lstm", "Gru"), breaks()),  # Dynamo does not follow torch.nn.RNN and its kind
+        "Encoder": ATEN,  # one operator of ATen's, which eager torch takes where no gradient is asked for
+    },
     "tokens": dict.fromkeys(("Embedded", "Placed", "Tied", "Bag", "OneHot", "Padded", "Remainders"), SOUND),
     "outputs": {
         **dict.fromkeys(("Tupled", "InOneDict", "Named", "Nested", "Best", "Absent", "Counted", "Twice"), SOUND),
@@ -86,13 +91,13 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         SOUND,
     ),
     "flow": {
-        **dict.fromkeys(("OnShape", "OnMode", "Conditional", "OnDataWhere"), SOUND),
-        **dict.fromkeys(("OnData", "Until", "Item", "Selected"), breaks()),
+        **dict.fromkeys(("OnShape", "OnMode", "Conditional", "OnDataWhere", "Item", "Selected"), SOUND),
+        **dict.fromkeys(("OnData", "Until"), breaks()),
         "OnDataWrong": compiled("wrong", "numbers"),
     },
     "custom": {
         **dict.fromkeys(("WithFake", "TwoOutputs", "Writes", "OwnFunction"), SOUND),
-        "WithoutFake": breaks(),
+        "WithoutFake": compiled("error", says="no fake impl registered"),
         "FakeRaises": compiled("error", says="the fake of rows has a fault"),
     },
     "compiled": {
