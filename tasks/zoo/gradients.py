@@ -243,6 +243,14 @@ _add(
 )
 
 _add(
+    "cube",
+    lambda x: x**3,
+    lambda x: x**3,
+    lambda g, y, x: 3 * g * x * x,
+    {"detached": ("second derivative", lambda g, y, x: 3 * g * x * x.detach())},
+)
+
+_add(
     "divide",
     lambda x, y: x / y,
     lambda x, y: x / y,

@@ -120,9 +120,9 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
     },
     "decomposed_aten": {"HardswishWrong": compiled("wrong", "numbers", "decomp|hardswish"), "Spelt": SOUND},
     "fused": {
-        "PassWrong": compiled("wrong", "numbers", "pattern_matcher|fusion|window"),
+        "PassWrong": compiled("wrong", "numbers", "pattern_matcher|optimiser level inductor|fusion|window"),
         "PassTwin": SOUND,
-        "LoweringWrong": compiled("wrong", "numbers", "fusion|window|tanh"),
+        "LoweringWrong": compiled("wrong", "numbers", "optimiser level inductor|fusion|window|tanh"),
         "LoweringTwin": SOUND,
     },
     "drawing": {
