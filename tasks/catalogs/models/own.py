@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.arrays import held, torch_tree
 from tasks.catalogs import told
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.models import exporting, wheels
@@ -53,7 +54,7 @@ class Own:
 
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
-        if self._function:
+        if self.is_module:
             made = self._exported(cache, False)
         else:
             path = Path(self.source)
@@ -62,7 +63,7 @@ class Own:
         return self._bytes(made)
 
     def any_size(self, cache: Path) -> bytes | None:
-        if not self._function:
+        if not self.is_module:
             return None
         try:
             return self._bytes(self._exported(cache, True))
@@ -72,7 +73,7 @@ class Own:
     def _exported(self, cache: Path, any_size: bool) -> Any:
         import torch
 
-        given, module = self._arrays(0), self.module(cache)
+        given, module = self._arrays(0), self.made()
         try:
             example = [torch.from_numpy(x) for x in given.values()]
             return exporting.converted(module, example, tuple(given), (), any_size)
@@ -107,20 +108,25 @@ class Own:
 
     def module(self, cache: Path) -> Any:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
-        return _module(self.source, self.root) if self._function else None
+        return self.made() if self.is_module else None
+
+    def made(self, seed: int = 0) -> Any:
+        """It as a torch module in evaluation mode, made anew in this process: what it draws, it draws by this seed. Raises GivenError."""
+        return _module(self.source, self.root, seed, self.digest())
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
         path = Path(self.source)
         files = [path, *sorted(path.parent.glob(f"{path.name}*"))] if path.is_file() else sorted(path.rglob("*"))
-        if self._function:
+        if self.is_module:
             module = self.source.rpartition(":")[0]
             found = sources.locate(module, self.root)
             files = sources.closure(found, self.root) if found else []
         return sources.digest(dict.fromkeys([*files, *map(Path, self.files)]))
 
     @property
-    def _function(self) -> bool:
+    def is_module(self) -> bool:
+        """Whether it is a torch module, which a function makes."""
         return not Path(self.source).exists() and ":" in self.source
 
     def _arrays(self, index: int) -> Arrays:
@@ -199,7 +205,7 @@ def _converted(folder: Path, target: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _module(source: str, root: str) -> Any:
+def _module(source: str, root: str, seed: int, digest: str) -> Any:
     """The torch module that a function returns, or that the name is; its outputs as a tuple. Raises GivenError."""
     import torch
 
@@ -210,7 +216,8 @@ def _module(source: str, root: str) -> Any:
         raise GivenError(f"{source}: {error}") from None
     try:
         if callable(made) and not isinstance(made, torch.nn.Module):
-            made = made()
+            with held.seeded(seed):
+                made = made()
     except Exception as error:
         raise GivenError(f"{source}: it raised {_line(error)}") from None
     if not isinstance(made, torch.nn.Module):
@@ -224,18 +231,18 @@ def _tupled(module: Any) -> Any:
     import torch
 
     class Outputs(torch.nn.Module):
-        """A module whose outputs are always a tuple of tensors."""
+        """A module whose outputs are always a tuple of tensors, flat; a number is one of no dimension."""
 
         def __init__(self) -> None:
             super().__init__()
             self.model = module
 
         def forward(self, *inputs: Any) -> Any:
-            found = self.model(*inputs)
-            values = (
-                found.values() if isinstance(found, Mapping) else found if isinstance(found, (tuple, list)) else [found]
+            return tuple(
+                x if isinstance(x, torch.Tensor) else torch.tensor(x)
+                for x in torch_tree.leaves(self.model(*inputs))
+                if isinstance(x, (torch.Tensor, bool, int, float, complex))
             )
-            return tuple(x for x in values if isinstance(x, torch.Tensor))
 
     return Outputs().eval()
 
