@@ -240,8 +240,8 @@ def _modes() -> Any:
                     y = y.to(own).to(y.dtype)
                 if id(y) not in given or getattr(y, _OWN, None) is None:
                     believe(y, own if own.is_complex == y.is_complex() else self.like(y, own))
-                if self.draw is not None and (cast or not _is_exact(func)):
-                    self.move(y, believed(y), cast)
+                if self.draw is not None and not _is_exact(func):
+                    self.move(y, believed(y), False)
                 return y
 
             return mapped(out, told)
