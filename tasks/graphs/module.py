@@ -6,10 +6,10 @@ what is evaluated is what eager torch does: a tracer and a compiler may be shown
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
 from tasks.judge import op_classes
-from tasks.model import EPS, OpClass, np_dtype
+from tasks.model import EPS, OpClass
 
 #: Of a tensor in float64: the dtype that the module believes it has.
 _OWN = "_own_dtype"
@@ -342,8 +342,4 @@ def _modes() -> Any:
                     return believe(out.clone(), asked)
             return out
 
-    class Modes:
-        pass
-
-    Modes.Watching, Modes.Wide, Modes.Believing = Watching, Wide, Believing  # type: ignore[attr-defined]
-    return Modes
+    return SimpleNamespace(Watching=Watching, Wide=Wide, Believing=Believing)

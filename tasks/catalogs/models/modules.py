@@ -165,5 +165,3 @@ def _leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
 
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-
-
