@@ -85,6 +85,11 @@ class Row:
         "1",
     )
     licence: str | None = column("string", "case", "models: the licence of the weights, or of what defines the model")
+    weights: str | None = column(
+        "string",
+        "case",
+        "models of your own in torch: SHA-256 of the tensors that the module holds, first 16 hex digits; every backend had these",
+    )
     unobserved: str | None = column(
         "string", "case", "models: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none"
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.arrays import torch_tree
+from tasks.arrays import held, torch_tree
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import load
 from tasks.graphs.given import GivenError
@@ -25,46 +23,21 @@ LIST = "inputs"
 Arrays = dict[str, np.ndarray]
 
 
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """What torch, NumPy and random draw while this lasts is drawn from ``seed``; afterwards they go on as before."""
-    import torch
-
-    numpys, pythons = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpys)
-            random.setstate(pythons)
-
-
-def named(source: str, root: str) -> Any:
-    """What "module:name" stands for, its file imported with a seed: what it draws at its top is the same in every process.
-
-    Raises GivenError."""
-    try:
-        with seeded(0):
-            return load.named(source, root)
-    except CatalogError as error:
-        raise GivenError(str(error)) from None
-
-
-def made(source: str, root: str) -> Any:
+def made(source: str, root: str, seed: int) -> Any:
     """The torch module that a name stands for: the module itself, or what a class or a function makes with a seed, a class with
     the arguments of get_init_inputs(). Raises GivenError."""
     import torch
 
-    found = named(source, root)
+    try:
+        found = load.named(source, root)
+    except CatalogError as error:
+        raise GivenError(str(error)) from None
     if callable(found) and not isinstance(found, torch.nn.Module):
         is_class = isinstance(found, type) and issubclass(found, torch.nn.Module)
-        arguments = list(_called(INIT, source, root, 0) or ()) if is_class else []
+        arguments = list(_called(INIT, source, root, seed) or ()) if is_class else []
         _bound(found, arguments, f"{source}: {found.__name__}", f"; let {INIT}() in its file return them" * is_class)
         try:
-            with seeded(0):
+            with held.seeded(seed):
                 found = found(*arguments)
         except Exception as error:
             raise GivenError(f"{source}: {errors.located(error)}") from None
@@ -81,7 +54,7 @@ def _called(function: str, source: str, root: str, seed: int) -> Any:
     if found is None:
         return None
     try:
-        with seeded(seed):
+        with held.seeded(seed):
             return found()
     except Exception as error:
         raise GivenError(f"{source}: {function}(): {errors.located(error)}") from None
@@ -90,8 +63,7 @@ def _called(function: str, source: str, root: str, seed: int) -> Any:
 def _beside(source: str, root: str) -> Mapping[str, Any]:
     """What the model's file has at its top, by name. Raises GivenError."""
     try:
-        with seeded(0):
-            return vars(load.load(source.rpartition(":")[0], root, ()))
+        return vars(load.load(source.rpartition(":")[0], root, ()))
     except CatalogError as error:
         raise GivenError(str(error)) from None
 
@@ -144,8 +116,10 @@ def _array(x: Any, name: str, where: str) -> np.ndarray:
         return np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()), order="C")
     if isinstance(x, (np.ndarray, np.generic)):
         return np.array(x, order="C")
+    if isinstance(x, (int, float)) and not isinstance(x, bool):  # a tensor of no dimension computes the same
+        return np.array(x, np.float32 if isinstance(x, float) else np.int64)
     raise GivenError(
-        f"{where}: input {name} is a {type(x).__name__}, not a tensor: give a tensor, or let the module hold it"
+        f"{where}: input {name} is a {type(x).__name__}, no tensor and no number: let the module hold it, as an argument of its __init__"
     )
 
 
@@ -193,14 +167,3 @@ def _bound(function: Callable[..., Any], given: Sequence[Any], where: str, fix: 
     except TypeError as error:
         told = ", ".join(map(str, given)) or "nothing"
         raise GivenError(f"{where}{taken} is called with {told}: {error}{fix}") from None
-
-
-def called(module: Any, arrays: Arrays, source: str) -> Any:
-    """What eager torch returns for inputs. Raises GivenError with torch's own line, and its place in the file."""
-    import torch
-
-    try:
-        with torch.no_grad():
-            return module(*(torch_tree.from_numpy(x.copy()) for x in arrays.values()))
-    except Exception as error:
-        raise GivenError(f"{source}: {errors.located(error)}") from None

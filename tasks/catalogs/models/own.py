@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.arrays import torch_tree
 from tasks.catalogs import told
 from tasks.catalogs.models import drawn, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
@@ -51,7 +52,7 @@ class Own:
     @property
     def samples(self) -> int:
         """How many samples there are at most; one where no inputs are given, which says so."""
-        if self.files or not (self.drawn or self._function):
+        if self.files or not (self.drawn or self.is_module):
             return max(1, len(self.files))
         try:
             offered = None if self.drawn else of_file.offers(self.source, self.root, self._forward())
@@ -61,7 +62,7 @@ class Own:
 
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
-        if self._function:
+        if self.is_module:
             made = self._exported(cache, False)
         else:
             path = Path(self.source)
@@ -70,7 +71,7 @@ class Own:
         return self._bytes(made)
 
     def any_size(self, cache: Path) -> bytes | None:
-        if not self._function:
+        if not self.is_module:
             return None
         try:
             return self._bytes(self._exported(cache, True))
@@ -80,10 +81,7 @@ class Own:
     def _exported(self, cache: Path, any_size: bool) -> Any:
         import torch
 
-        given, module = self._arrays(0, 0), self.module(cache)
-        of_file.called(
-            module, given, self.source
-        )  # what eager torch refuses is said in its words, not in an exporter's
+        given, module = self._arrays(0, 0), self.made()
         try:
             example = [torch.from_numpy(x) for x in given.values()]
             return exporting.converted(module, example, tuple(given), (), any_size)
@@ -118,30 +116,35 @@ class Own:
 
     def module(self, cache: Path) -> Any:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
-        return _module(self.source, self.root) if self._function else None
+        return self.made() if self.is_module else None
+
+    def made(self, seed: int = 0) -> Any:
+        """It as a torch module in evaluation mode, made anew in this process: what it draws, it draws by this seed. Raises GivenError."""
+        return _module(self.source, self.root, seed, self.digest())
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
         path = Path(self.source)
         files = [path, *sorted(path.parent.glob(f"{path.name}*"))] if path.is_file() else sorted(path.rglob("*"))
-        if self._function:
+        if self.is_module:
             module = self.source.rpartition(":")[0]
             found = sources.locate(module, self.root)
             files = sources.closure(found, self.root) if found else []
         return " ".join([sources.digest(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn])
 
     @property
-    def _function(self) -> bool:
+    def is_module(self) -> bool:
+        """Whether it is a torch module, which a function makes."""
         return not Path(self.source).exists() and ":" in self.source
 
     def _arrays(self, index: int, seed: int) -> Arrays:
         """The inputs of a sample: of a torch module in the order of its forward's arguments. Raises GivenError."""
         if self.files:
             found = given.arrays(Path(self.files[index]))
-            return of_file.ordered(found, self._forward(), self.files[index], False) if self._function else found
+            return of_file.ordered(found, self._forward(), self.files[index], False) if self.is_module else found
         if self.drawn:
             return self._drawn(index, seed)
-        told = of_file.inputs(self.source, self.root, self._forward(), index, seed) if self._function else None
+        told = of_file.inputs(self.source, self.root, self._forward(), index, seed) if self.is_module else None
         if told is None:
             raise GivenError(self._without())
         return told
@@ -151,7 +154,7 @@ class Own:
         if Path(self.source).is_file():
             return drawn.arrays(drawn.of_graph(self._graph(), wanted, self.source), index, seed)
         found = drawn.arrays(wanted.values(), index, seed)
-        return of_file.ordered(found, self._forward(), self.source) if self._function else found
+        return of_file.ordered(found, self._forward(), self.source) if self.is_module else found
 
     def _graph(self) -> Any:
         """The ONNX model without its weights in other files. Raises GivenError."""
@@ -164,18 +167,17 @@ class Own:
 
     def _forward(self) -> Any:
         """What a torch module is called with. Raises GivenError."""
-        found = _module(self.source, self.root)
-        return getattr(found, "model", found).forward
+        return self.made().model.forward
 
     def _without(self) -> str:
         """What to do where no inputs are given: the ways that there are."""
-        if self._function:
+        if self.is_module:
             names = of_file.parameters(self._forward())
         else:
             names = drawn.names(self._graph()) if Path(self.source).is_file() else []
         asked = " ".join(f"--input '{x}=float32[4,8]'" for x in names or ["x"])
         saved = ", ".join(f"{x}=array" for x in names if x.isidentifier()) or "NAME=array"
-        file = f", or let {of_file.INPUTS}() in its file return a list of them" if self._function else ""
+        file = f", or let {of_file.INPUTS}() in its file return a list of them" if self.is_module else ""
         return (
             f"{self.name}: no inputs are given: let them be drawn ({asked}; in a config inputs: {{NAME: DTYPE[SIZES]}}), save them with "
             f"numpy.savez('{self.name}.npz', {saved}) and name the file (--inputs {self.name}.npz){file}"
@@ -249,26 +251,26 @@ def _converted(folder: Path, target: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _module(source: str, root: str) -> Any:
+def _module(source: str, root: str, seed: int, digest: str) -> Any:
     """The torch module that a function returns, or that the name is; its outputs as a tuple. Raises GivenError."""
-    return _tupled(of_file.made(source, root).eval())
+    return _tupled(of_file.made(source, root, seed).eval())
 
 
 def _tupled(module: Any) -> Any:
     import torch
 
     class Outputs(torch.nn.Module):
-        """A module whose outputs are always a tuple of tensors."""
+        """A module whose outputs are always a tuple of tensors, flat; a number is one of no dimension."""
 
         def __init__(self) -> None:
             super().__init__()
             self.model = module
 
         def forward(self, *inputs: Any) -> Any:
-            found = self.model(*inputs)
-            values = (
-                found.values() if isinstance(found, Mapping) else found if isinstance(found, (tuple, list)) else [found]
+            return tuple(
+                x if isinstance(x, torch.Tensor) else torch.tensor(x)
+                for x in torch_tree.leaves(self.model(*inputs))
+                if isinstance(x, (torch.Tensor, bool, int, float, complex))
             )
-            return tuple(x for x in values if isinstance(x, torch.Tensor))
 
     return Outputs().eval()

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tasks.arrays import held
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.told import announced, definitions
 from tasks.catalogs.user import functions, sources
@@ -226,7 +227,8 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
-        return _from_file(file) if name.endswith(".py") else importlib.import_module(name)
+        with held.seeded():  # what a module draws when it is imported is the same in every process
+            return _from_file(file) if name.endswith(".py") else importlib.import_module(name)
     except DeclarationError as error:
         raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None
     except (Exception, SystemExit) as error:
