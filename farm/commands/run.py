@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
     2 bad config or command line, 3 incomplete."""
     args = _arguments().parse_args(argv)
-    console = Console(stderr=False)
+    console = Console(stderr=False, emoji=False)
     try:
         request = _request(args)
         if (rows := finished(request)) is not None and request.record:
@@ -338,7 +338,7 @@ def _run(plan: Plan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     request, run = plan.request, Run(plan)
     if request.record is not None:

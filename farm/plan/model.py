@@ -69,6 +69,7 @@ class KernelConfig(_Model):
     mutates: list[str] = []
     aliases: bool = False
     gradient: list[str] = []
+    refuses: list[Any] = []
 
 
 class OwnModel(_Model):
@@ -93,7 +94,8 @@ class OwnModel(_Model):
     @property
     def drawn(self) -> list[str]:
         """The inputs that are drawn, as a command line has them."""
-        return [f"{name}={said}" for name, said in self.inputs.items()] if isinstance(self.inputs, dict) else []
+        given = self.inputs if isinstance(self.inputs, dict) else {}
+        return [name + "=" * (not said.startswith("<")) * bool(said) + said for name, said in given.items()]
 
     @property
     def files(self) -> list[str]:

@@ -226,7 +226,8 @@ class Inductor(TorchEager):
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,
         ) as error:  # the latter: control flow by data
-            raise Fallback(f"graph break: {errors.text_of(error)}") from None
+            raises = isinstance(error.__cause__, torch._dynamo.exc.ObservedException)
+            raise Fallback(f"graph break: {errors.text_of(error)}", raises) from None
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")

@@ -47,7 +47,12 @@ class Unsupported(Exception):
 
 
 class Fallback(Exception):
-    """The backend could run this case only somewhere else than asked (and did not)."""
+    """The backend could run this case only somewhere else than asked (and did not). raises: the compiler leaves it to eager torch
+    because the program itself raises."""
+
+    def __init__(self, text: str = "", raises: bool = False) -> None:
+        super().__init__(text)
+        self.raises = raises
 
 
 class Vacuous(Exception):

@@ -14,7 +14,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
@@ -100,6 +100,8 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
+        if group.check == refused.REFUSES:
+            return refused.made(one, group, _evaluated)
         if group.distribution == EXHAUSTIVE:
             return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
@@ -154,7 +156,16 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 
 
 def _checks(op: UserOp) -> tuple[str, ...]:
-    return ("forward", "backward") if op.gradient else ("forward",)
+    return ("forward", *["backward"] * bool(op.gradient), *[refused.REFUSES] * bool(op.refuses))
+
+
+def _evaluated(one: Declared, arrays: Arrays) -> None:
+    """The reference on some inputs. Raises what it raises."""
+    exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
+    if one.script:
+        scripts.run(one.script, [(exact, one.op.kwargs)], load.deadline_s())
+    else:
+        evaluator(one)(exact)
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
