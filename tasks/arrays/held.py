@@ -107,6 +107,22 @@ def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
             x.copy_(value)
 
 
+def place(call: Any, device: str) -> None:
+    """Before a run: put the tensors that a module holds on a device, and back to what they were if an earlier run wrote to them
+    (`renew`). What is no module is left alone."""
+    import torch
+
+    if not isinstance(call, torch.nn.Module):
+        return
+    if device != "cpu":
+        call.to(device)
+        for x in tensors(call).values():
+            if x.device.type != torch.device(device).type:
+                x.data = x.data.to(device)  # an attribute, which `to` does not know
+    if renew := getattr(call, "renew", None):
+        renew()
+
+
 def _make_lazy(module: Any, state: Mapping[str, np.ndarray]) -> None:
     """Give parameters that torch makes at the first call the shapes that they have in a state."""
     for name, x in _parts(module):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import checks
-from tasks.arrays import autograd, torch_tree
+from tasks.arrays import autograd, held, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
@@ -205,7 +205,8 @@ class TorchEager(Backend):
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
-        itself are in the CPU's memory."""
+        itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it."""
+        held.place(form.call, self.target)
         target = "cpu" if own_copies(form) else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)

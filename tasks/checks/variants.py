@@ -9,6 +9,7 @@ import numpy as np
 
 from tasks.checks.base import Check
 from tasks.model import FORWARD, Fallback, Form, Misbehaviour, Program, Unsupported, Vacuous
+from tasks.model.kind import KIND_ACCEPTED
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -79,7 +80,7 @@ class Refuses(Variant):
                 if _internal(error):
                     raise
                 return [REFUSED]
-            raised = Misbehaviour("accepted", "it returned a result where the reference raises")
+            raised = Misbehaviour(KIND_ACCEPTED, "it returned a result where the reference raises")
             raised.outputs = [~REFUSED]
             raise raised
 

@@ -319,6 +319,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
         "program": sample.program,
         "state": {name: models[id(x)] for name, x in sample.state.items()},
         "alike": sample.alike,
+        "writes": sample.writes,
         "files": {form: models[content] for form, content in sample.files.items()},
         "ranks": list(map(list, sample.ranks)),
         "columns": sample.columns,
@@ -425,6 +426,7 @@ class PreparedSample:
             model=self.graph(),
             state=self.state(),
             alike=record.get("alike", ""),
+            writes=record.get("writes", False),
             columns=record["columns"],
             failure=self.failure,
         )
@@ -573,3 +575,5 @@ class PreparedSample:
             raise Invalid(
                 "made again it is another module: a number or an array that it holds is another; draw it by a seed"
             )
+        if self.record.get("writes"):
+            call.renew = functools.partial(held.load, call, state)

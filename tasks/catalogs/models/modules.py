@@ -80,9 +80,9 @@ class OwnModule:
 
     def _hold(self, made: Sample) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones."""
-        now = held.tensors(self.module)
-        if now.keys() != self.state.keys():
-            self.state = self.state | {k: x for k, x in held.state(self.module).items() if k not in self.state}
+        now = held.state(self.module)
+        self.state = self.state | {name: x for name, x in now.items() if name not in self.state}
+        made.writes = held.digest(now) != held.digest(self.state)
         self._renew()
         made.state, made.alike = self.state, held.plain_digest(self.module)
         made.columns["weights"] = held.digest(self.state)
