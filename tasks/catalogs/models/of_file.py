@@ -96,7 +96,7 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     values = [_array(x, str(place), where) for place, x in enumerate(found)]
     names = parameters(forward)
     fitting = names[: len(values)] if len(names) >= len(values) else [f"input_{k}" for k in range(len(values))]
-    return ordered(dict(zip(fitting, values)), forward, where)
+    return ordered(dict(zip(fitting, values)), forward, where, strict=False)
 
 
 def _at_top(there: Mapping[str, Any], forward: Callable[..., Any]) -> Any:
