@@ -207,6 +207,11 @@ class Catalog:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
         return None
 
+    def as_onnx(self, group: Group, made: Sample) -> bytes | None:
+        """The ONNX model of a group whose samples (``made``) have none, for checks that are about ONNX models; None where nothing
+        makes one. Raises what the exporter does."""
+        return None
+
     def bare(self, group: Group) -> Sample | None:
         """A group's first sample without what is expected of it, where that takes long to make; None where it does not."""
         return None

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import noise, torch_tree
-from tasks.arrays.widened import MOVEMENT
+from tasks.arrays import held, noise, torch_tree
+from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
 from tasks.judge import op_classes
@@ -74,12 +74,14 @@ def exactly(
     before = torch.get_default_dtype()
     dispatch = modes.Wide(draw, precision, before)
     given = [dispatch.argument(torch_tree.from_numpy(np.array(x))) for x in inputs]
+    put_back = held.keep(module)
     torch.set_default_dtype(torch.float64)
     try:
         with torch.no_grad(), dispatch, modes.Believing(dispatch):
             made = module(*given)
     finally:
         torch.set_default_dtype(before)
+        put_back()
     return [_array(dispatch.lifted(y)) for y in made]
 
 
@@ -175,6 +177,8 @@ def _modes() -> Any:
             #: Wide twins of the tensors that the module holds, by id; what is written to one of them is written to its twin.
             self.twins: dict[int, tuple[Any, Any]] = {}
             self.weights: set[int] = set()
+            #: The dtype of `torch.autocast`, which casts no float64, where the module is within one.
+            self.autocast: Any = None
 
         def argument(self, x: Any) -> Any:
             return self.moved_own(x)
@@ -218,6 +222,8 @@ def _modes() -> Any:
             kwargs = kwargs or {}
             args, kwargs = mapped(args, self.lifted), mapped(kwargs, self.lifted)
             own = self.own(func, args, kwargs)
+            if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
+                own, args = self.autocast, mapped(args, self.cast_down)
             out = self.computed(func, args, kwargs)
             given = {id(x) for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
             cast = func.overloadpacket.__name__ == "_to_copy" and self.narrows(args[0], own)
@@ -233,11 +239,17 @@ def _modes() -> Any:
                     y = y.to(own).to(y.dtype)
                 if id(y) not in given or getattr(y, _OWN, None) is None:
                     believe(y, own if own.is_complex == y.is_complex() else self.like(y, own))
-                if self.draw is not None and (cast or not _is_exact(func)):
-                    self.move(y, believed(y), cast)
+                if self.draw is not None and not _is_exact(func):
+                    self.move(y, believed(y), False)
                 return y
 
             return mapped(out, told)
+
+        def cast_down(self, x: Any) -> Any:
+            """A factor as autocast makes it."""
+            if isinstance(x, torch.Tensor) and x.dtype is torch.float64 and self.narrows(x, self.autocast):
+                return believe(x.to(self.autocast).to(x.dtype), self.autocast)
+            return x
 
         @staticmethod
         def like(y: Any, own: Any) -> Any:
@@ -314,6 +326,8 @@ def _modes() -> Any:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func == dtype_of:
                 return believed(args[0])
+            within = torch.is_autocast_enabled("cpu")
+            self.dispatch.autocast = torch.get_autocast_dtype("cpu") if within else None
             args, kwargs = mapped(args, self.dispatch.lifted), mapped(kwargs or {}, self.dispatch.lifted)
             out = func(*args, **kwargs)
             name = getattr(func, "__name__", "")

@@ -539,8 +539,8 @@ class PreparedSample:
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-            if state := self.state():
-                self._given(form.call, state)
+            if self.record.get("alike"):
+                self._given(form.call, self.state())
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif (model := self.op_class is OpClass.MODEL and self.graph()) and kind in ("torch", *counterparts.FRAMEWORKS):
