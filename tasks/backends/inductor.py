@@ -16,7 +16,7 @@ from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
-from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.nearest import nearest
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
@@ -228,9 +228,9 @@ class Inductor(TorchEager):
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,
         ) as error:  # the latter: control flow by data
-            broken = "graph break: " + str(error).strip().splitlines()[0]
+            broken = f"graph break: {errors.text_of(error)}"
             if not isinstance(calls[0], torch.nn.Module) or len(forms) > 1:
-                raise Fallback(broken) from None
+                raise Fallback(broken, isinstance(error.__cause__, torch._dynamo.exc.ObservedException)) from None
         if broken:  # as a user of torch.compile has it, in pieces: what it raises then, eager torch does not
             torch._dynamo.reset()
             compiled = torch.compile(joint, **how)

@@ -5,10 +5,8 @@ The kernels are the zoo's; here is at which sizes they are fuzzed, and the small
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ import farm
 from tasks import zoo
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FAILED, Status, names
-from tests.bench.record import Result
-from tests.bench.running import Size
 
 Dims = Mapping[str, tuple[int, int]]
 
@@ -90,9 +86,20 @@ class Found:
 def fuzzed(planted: Planted, op: UserOp, cases: int, seed: int, results: Path) -> Any:
     """``op`` fuzzed as a reader of the docs would do it."""
     given = dict(op.inputs) | dict(planted.inputs)
-    settings = {x: getattr(op, x) for x in ("kwargs", "op_class", "framework", "reference_framework", "outputs", "invariants")}
+    settings = {
+        x: getattr(op, x) for x in ("kwargs", "op_class", "framework", "reference_framework", "outputs", "invariants")
+    }
     return farm.fuzz(
-        op.kernel, op.reference, given, planted.dims, list(op.dtypes), cases, seed, list(op.gradient), results=results, **settings
+        op.kernel,
+        op.reference,
+        given,
+        planted.dims,
+        list(op.dtypes),
+        cases,
+        seed,
+        list(op.gradient),
+        results=results,
+        **settings,
     )
 
 
