@@ -37,6 +37,7 @@ from tasks.model import (
     Vacuous,
 )
 from tasks.model.errors import said
+from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
@@ -111,6 +112,11 @@ class Trial:
     culprit: str = ""
     build_ms: float | None = None
     started_at: float = 0.0
+
+    @property
+    def raises(self) -> bool:
+        """Whether the reference raises, so that the backend is to raise as well."""
+        return self.sample.failure is not None and self.sample.failure.raised
 
 
 class Runner:
@@ -244,6 +250,8 @@ class Runner:
                 alone = replace(case.item.asked, positions=(case.position,))
                 form.elsewhere = functools.partial(self._twins.outputs, alone)
             return form
+        if case.raises:  # and the backend takes nothing that it could be asked with
+            raise Invalid(str(reason))
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     def _finish(self, case: Trial, together: int) -> Done:
@@ -261,7 +269,7 @@ class Runner:
                 stages = self._asked(case, case.program)
                 outputs.append(list(stages[0].outputs))
                 run_ms = (time.perf_counter() - begin) * 1e3
-                if case.item.asked.keep:
+                if case.item.asked.keep and not case.raises:
                     save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 for _ in range(case.sample.record["repeats"] - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
@@ -272,6 +280,8 @@ class Runner:
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
                     case.error = error
+        if case.raises:
+            case.error = self._held_to_refusal(case)
         status, kind = Status.ERROR, ""
         more: dict[str, Any] = {}
         if case.error is None and only_built:
@@ -301,6 +311,17 @@ class Runner:
         if measured := more.pop("flags", ""):
             row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
         return Done(case.number, Row.of(row | more))
+
+    def _held_to_refusal(self, case: Trial) -> BaseException:
+        """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
+        it says; that it returned a result is wrong."""
+        failure, error = case.sample.failure, case.error
+        assert failure is not None
+        if error is None:
+            text = f"it returned a result where eager torch raises {failure.error_type}: {failure.error}"
+            return Misbehaviour(KIND_ACCEPTED, text)
+        lost = isinstance(error, Exception) and (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error))
+        return error if lost else Invalid(failure.error)
 
     def _flushes(self, dtypes: Sequence[str]) -> Flushes:
         """What the backend takes for zero in some dtypes; measured when a verdict may hang on it."""
@@ -376,7 +397,8 @@ class Runner:
             text = text or f"the case raised {name}"
         if isinstance(error, Invalid):
             failure = case.sample.failure
-            assert failure is not None
+            if failure is None:  # what only this process could tell
+                return Status.INVALID, stage, "", text
             case.culprit = failure.culprit
             return Status(failure.status), failure.stage, failure.error_type, failure.error
         if isinstance(error, Misbehaviour):

@@ -224,9 +224,13 @@ def _aside_s(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray) -> tuple[
     offers = [plan.offer(x) for x in range(len(plan.backends))]
     begins = np.unique(b, return_index=True)[1]
     aside[begins] += _start_s(plan, known)[b[begins]]
-    names = {name: n for n, name in enumerate(dict.fromkeys(group.catalog for group in plan.matrix.groups))}
-    exports = np.array([[catalogs.get(name).needs_export(offer.forms) for offer in offers] for name in names])
-    of = np.array([names[group.catalog] for group in plan.matrix.groups])
+    kinds_of = [(group.catalog, catalogs.get(group.catalog).forms_of(group)) for group in plan.matrix.groups]
+    first = {kind: group for kind, group in zip(reversed(kinds_of), reversed(plan.matrix.groups))}
+    names = {kind: n for n, kind in enumerate(first)}
+    exports = np.array(
+        [[catalogs.get(kind[0]).needs_export(offer.forms, first[kind]) for offer in offers] for kind in names]
+    )
+    of = np.array([names[kind] for kind in kinds_of])
     aside[exports[of[g], b] & np.isnan(known.ms[g, b])] += EXPORT_MS / 1e3
     kinds = {name: n for n, name in enumerate(dict.fromkeys(offer.resource for offer in offers))}
     slots: dict[int, int] = {}

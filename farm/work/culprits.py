@@ -15,6 +15,7 @@ from tasks import wire
 from tasks.catalogs.fuzz import GENERATED
 from tasks.localise.dialogue import PATIENCE
 from tasks.model import OpClass, Status
+from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import Row
 from tasks.wire import Located, ToRun
 
@@ -28,6 +29,7 @@ def is_sought(job: Job, row: Row) -> bool:
     """Whether the culprit of a row is looked for by itself."""
     failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
     failed = failed and row.catalog != GENERATED  # a generated graph is made smaller instead
+    failed = failed and row.kind != KIND_ACCEPTED  # there is nothing to compare
     return failed and job.limits.localise_s > 0 and job.backend is not None
 
 

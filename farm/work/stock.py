@@ -39,6 +39,7 @@ class Stock:
         self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
         self.forms: dict[int, str] = {}
         self.exporting = _exporting_backends(plan)
+        self._exporters = {b for many in {id(x): x for x in self.exporting}.values() for b in many}
         self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
         self.groups, self.asked = self.left["prepare"], self.wanted.sum(axis=0).tolist()
@@ -80,7 +81,7 @@ class Stock:
 
     def complete(self, b: int) -> bool:
         """Whether no group is to come any more for a backend."""
-        waits = self.left["export"] and any(b in many for many in self.exporting.values())
+        waits = self.left["export"] and b in self._exporters
         return not self.left["prepare"] and not waits
 
     def prepared(self, g: int, message: Prepared) -> None:
@@ -112,8 +113,8 @@ class Stock:
     # --- what is there --------------------------------------------------------------------------------------------
 
     def exports(self, g: int) -> list[int]:
-        """Backends that take no form of the group's catalog but an exported one."""
-        return self.exporting.get(self._plan.matrix.groups[g].catalog, [])
+        """Backends that take no form of the group but an exported one."""
+        return self.exporting[g]
 
     def to_export(self, g: int) -> list[int]:
         """Backends that wait for the group to be exported."""
@@ -165,12 +166,15 @@ def _all_of(samples: int) -> Sequence[int]:
     return tuple(range(samples))
 
 
-def _exporting_backends(plan: Plan) -> dict[str, list[int]]:
-    """Per catalog with exported forms, the backends that take none of its own."""
-    found: dict[str, list[int]] = {}
-    for name in {g.catalog for g in plan.matrix.groups}:
-        catalog = catalogs.get(name)
-        for b in range(len(plan.backends)):
-            if catalog.needs_export(plan.offer(b).forms):
-                found.setdefault(name, []).append(b)
+def _exporting_backends(plan: Plan) -> list[list[int]]:
+    """Per group, the backends that are given an exported form of it."""
+    forms = [plan.offer(b).forms for b in range(len(plan.backends))]
+    known: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    found = []
+    for group in plan.matrix.groups:
+        catalog = catalogs.get(group.catalog)
+        key = group.catalog, catalog.forms_of(group)
+        if key not in known:
+            known[key] = [b for b, some in enumerate(forms) if catalog.needs_export(some, group)]
+        found.append(known[key])
     return found

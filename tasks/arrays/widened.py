@@ -11,7 +11,7 @@ import numpy as np
 from tasks.arrays import noise
 
 #: Ops that only move, choose or make numbers: nothing is rounded. Views are known by their schema.
-_MOVEMENT = frozenset(
+MOVEMENT = frozenset(
     "_to_copy _unsafe_view cat clone constant_pad_nd copy detach embedding empty fill full full_like gather index "
     "index_select lift_fresh max_pool2d_with_indices neg new_zeros ones ones_like relu repeat scatter select_backward "
     "slice_backward stack threshold_backward topk tril triu where zeros zeros_like masked_fill scalar_tensor arange zero "
@@ -20,7 +20,7 @@ _MOVEMENT = frozenset(
 
 
 #: Parts of the names of what `torch.autocast` computes in a narrower dtype: products, and what is made of them.
-_PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
+PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
 @contextlib.contextmanager
@@ -53,8 +53,8 @@ def widened(eps: float = 0.0, draw: int = 0, elsewhere: float | None = None) -> 
             args = tuple(map(wide, args))
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
             name = func.overloadpacket.__name__.rstrip("_")
-            if eps and not (func.is_view or name in _MOVEMENT):
-                coarse = elsewhere is None or any(part in name for part in _PRODUCTS)
+            if eps and not (func.is_view or name in MOVEMENT):
+                coarse = elsewhere is None or any(part in name for part in PRODUCTS)
                 for x in out if isinstance(out, (tuple, list)) else (out,):
                     move(x, eps if coarse or elsewhere is None else elsewhere)
             return out

@@ -11,7 +11,7 @@ import numpy as np
 from tasks import importing
 from tasks.arrays.tree import encode
 from tasks.fuzz.choices import Choices
-from tasks.model import Group, Leaf, OpClass, Oracle, label_of
+from tasks.model import Group, Leaf, OpClass, Oracle, Refusal, errors, label_of
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,16 @@ class Failure:
     error: str
     culprit: str = ""  # the row's
     kind: str = ""  # the row's
+    raised: bool = False  # the reference itself raised: a backend is to raise as well, and is asked
 
     @classmethod
-    def of(cls, error: BaseException, stage: str) -> Failure:
+    def of(cls, error: BaseException, stage: str, raised: bool = False) -> Failure:
         """The case is bad: making it raised."""
-        return cls("invalid", stage, type(error).__name__, str(error))
+        if isinstance(error, Refusal):  # whose text says all
+            return cls("invalid", stage, "", str(error), raised=raised)
+        kind, text = errors.essence(error)
+        where = errors.place(error)
+        return cls("invalid", stage, kind, text + (f" ({where})" if where else ""), raised=raised)
 
     @classmethod
     def vacuous(cls, why: str, stage: str = "sample") -> Failure:
@@ -80,7 +85,8 @@ class Sample:
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
     computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
-    arrays whose first axis is a batch, in a sample of the check batch_invariance.
+    arrays whose first axis is a batch, in a sample of the check batch_invariance; state: the tensors that the module holds which is its torch form, by name
+    (`tasks.arrays.held`): that is made anew in every process; alike: digest of what else it holds; writes: whether a call changes these tensors.
     """
 
     index: int
@@ -102,6 +108,9 @@ class Sample:
     names: tuple[str, ...] = ()
     batched: tuple[int, ...] = ()
     products: bool = False
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
+    alike: str = ""
+    writes: bool = False
     model: bytes | None = None
     program: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -138,9 +147,13 @@ class Catalog:
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
 
-    def needs_export(self, forms: Collection[str]) -> bool:
-        """Whether a backend that takes ``forms`` is given an exported one: it takes none of the catalog's own."""
-        return not set(forms) & set(self.forms) and bool(set(forms) & set(self.exports))
+    def forms_of(self, group: Group) -> tuple[str, ...]:
+        """Those of ``forms`` that a group's samples have by themselves."""
+        return self.forms
+
+    def needs_export(self, forms: Collection[str], group: Group) -> bool:
+        """Whether a backend that takes ``forms`` is given an exported one of a group: it takes none of its own."""
+        return not set(forms) & set(self.forms_of(group)) and bool(set(forms) & set(self.exports))
 
     def version(self) -> str:
         """Versions of everything that decides the bytes of a sample; must not import a runtime."""
@@ -192,6 +205,11 @@ class Catalog:
 
     def any_size(self, group: Group) -> bytes | None:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        return None
+
+    def as_onnx(self, group: Group, made: Sample) -> bytes | None:
+        """The ONNX model of a group whose samples (``made``) have none, for checks that are about ONNX models; None where nothing
+        makes one. Raises what the exporter does."""
         return None
 
     def bare(self, group: Group) -> Sample | None:

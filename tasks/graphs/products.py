@@ -78,24 +78,31 @@ def _watched_calls() -> Any:
             name = func.overloadpacket.__name__
             self.found.extend([name] * (is_product(name) or is_transform(name)))
             if self.change is not None and is_product(name):
-                named = [x.name for x in func._schema.arguments]
-                first = int(name.strip("_").startswith(_ADDS))
-                args = [
-                    x if k < first or named[k] == _ADDED else _changed_tensors(x, self.change, self.places)
-                    for k, x in enumerate(args)
-                ]
+                args = with_factors(func, args, lambda x: _changed_tensor(x, self.change, self.places))
             return func(*args, **(kwargs or {}))
 
     return Watched
 
 
-def _changed_tensors(value: Any, change: Change, places: Iterator[int]) -> Any:
+def with_factors(func: Any, args: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
+    """The arguments of a product of ATen's, each tensor that is a factor being what ``change`` makes of it."""
     import torch
 
-    if isinstance(value, (list, tuple)):
-        return [_changed_tensors(x, change, places) for x in value]
-    wide = isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128)
-    if not wide or value.layout != torch.strided:
+    def changed(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [changed(x) for x in value]
+        return change(value) if isinstance(value, torch.Tensor) else value
+
+    named = [x.name for x in func._schema.arguments]
+    first = int(func.overloadpacket.__name__.strip("_").startswith(_ADDS))
+    return [x if k < first or named[k] == _ADDED else changed(x) for k, x in enumerate(args)]
+
+
+def _changed_tensor(value: Any, change: Change | None, places: Iterator[int]) -> Any:
+    import torch
+
+    wide = value.dtype in (torch.float64, torch.complex128)
+    if change is None or not wide or value.layout != torch.strided:
         return value
     x = value.resolve_conj().resolve_neg().numpy()
     return torch.from_numpy(np.asarray(change(x, next(places))))

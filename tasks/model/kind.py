@@ -19,6 +19,9 @@ KIND_ZERO = "zero sign"
 #: `imprecise`: beyond the limit, and no further off than the adders of the device's matrix units leave it: they keep fewer bits.
 KIND_ACCUMULATOR = "accumulator"
 
+#: `wrong`: the backend returned a result where the reference raises.
+KIND_ACCEPTED = "accepted"
+
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
 OF_INVALID: dict[str, str] = {
     "": "The case cannot be made or widened to float64, or the reference raises.",

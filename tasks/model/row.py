@@ -85,6 +85,11 @@ class Row:
         "1",
     )
     licence: str | None = column("string", "case", "models: the licence of the weights, or of what defines the model")
+    weights: str | None = column(
+        "string",
+        "case",
+        "models of your own in torch: SHA-256 of the tensors that the module holds, first 16 hex digits; every backend had these",
+    )
     unobserved: str | None = column(
         "string", "case", "models: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none"
     )
@@ -103,7 +108,7 @@ class Row:
     culprit: str | None = column(
         "string",
         "outcome",
-        "what is to blame: exporter, optimiser PASS, precision NAME, node NAME (OP), window FIRST..LAST, fusion, a level of "
+        "what is to blame: exporter, capture (torch's tracer shows another program than eager torch runs), optimiser PASS, precision NAME, node NAME (OP), window FIRST..LAST, fusion, a level of "
         "optimisation, a converter, …; empty: nothing or unknown",
     )
     probe_effect: str | None = column(

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs, checks, counterparts, sources
+from tasks.arrays import held
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
-from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.catalogs.base import CANDIDATES, Catalog, Failure, Sample
 from tasks.graphs import program as programs
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -155,7 +156,7 @@ def _collect(
         strong = _strong(found, sound, single)
     strong = [good and not _loose(group, found[k][0], found[k - 1][0]) for k, good in enumerate(strong)]
     arrays: list[np.ndarray] = []
-    models: dict[bytes, int] = {}
+    models: dict[bytes | int, int] = {}
     records = []
     for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
@@ -257,9 +258,9 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     )
 
 
-def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) -> dict[str, Any]:
-    """The JSON record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are: the weights
-    of a network are kept once."""
+def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, int]) -> dict[str, Any]:
+    """The JSON record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are, an array by its
+    id: the weights of a network are kept once."""
 
     def add(array: np.ndarray) -> int:
         arrays.append(array)
@@ -269,6 +270,9 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
     for content in whole:
         if content not in models:
             models[content] = add(np.frombuffer(content, dtype=np.uint8))
+    for x in sample.state.values():
+        if id(x) not in models:
+            models[id(x)] = add(x)
     base = len(arrays)
     arrays.extend(sample.arrays)
     failure = sample.failure
@@ -313,6 +317,9 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
         "program": sample.program,
+        "state": {name: models[id(x)] for name, x in sample.state.items()},
+        "alike": sample.alike,
+        "writes": sample.writes,
         "files": {form: models[content] for form, content in sample.files.items()},
         "ranks": list(map(list, sample.ranks)),
         "columns": sample.columns,
@@ -327,11 +334,12 @@ def _oracle_record(oracle: Oracle, sample: Sample, add: Callable[[np.ndarray], i
 
 
 def _digest(sample: Sample) -> str:
-    """SHA-256 of the bytes of the inputs and the model, first 16 hex digits."""
+    """SHA-256 of the bytes of the inputs and the model, or of what the module holds, first 16 hex digits."""
     digest = hashlib.sha256()
     for array in sample.arrays:
         digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
     digest.update(sample.model or b"")
+    digest.update(held.digest(sample.state).encode() if sample.state else b"")
     return digest.hexdigest()[:16]
 
 
@@ -416,6 +424,9 @@ class PreparedSample:
             repeats=record["repeats"],
             twins=record.get("twins", 0),
             model=self.graph(),
+            state=self.state(),
+            alike=record.get("alike", ""),
+            writes=record.get("writes", False),
             columns=record["columns"],
             failure=self.failure,
         )
@@ -486,6 +497,10 @@ class PreparedSample:
         found = self.record.get("coarse", {})
         return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
 
+    def state(self) -> dict[str, np.ndarray]:
+        """The tensors that the module holds which is the torch form, by name; nothing where it is none of one's own."""
+        return {name: self.owner.pack.array(k) for name, k in self.record.get("state", {}).items()}
+
     def graph(self) -> bytes | None:
         """The ONNX model that is the sample, None where it is none."""
         return None if (k := self.record["model"]) is None else bytes(self.owner.pack.array(k).tobytes())
@@ -495,7 +510,7 @@ class PreparedSample:
 
         Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
         """
-        if failure := self.failure:
+        if (failure := self.failure) and not failure.raised:
             raise Invalid(failure.error)
         group = self.owner.group
         catalog = catalogs.installed(group.catalog)
@@ -520,10 +535,12 @@ class PreparedSample:
             form.model = self.graph()
         elif kind == "torch" and (stored := self.record.get("program")):
             form.call = programs.read(stored)
-        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
+        elif catalog is not None and kind in self._own_forms(catalog):
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
+            if self.record.get("alike"):
+                self._given(form.call, self.state())
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif (model := self.op_class is OpClass.MODEL and self.graph()) and kind in ("torch", *counterparts.FRAMEWORKS):
@@ -532,6 +549,8 @@ class PreparedSample:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
         elif exported is not None and (catalog is None or kind in catalog.exports):
             made = exported.header["samples"].get(str(self.index))
+            if made is not None and "bad" in made:
+                raise Invalid(made["bad"])
             if made is None or "error" in made:
                 raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
             if "vacuous" in made:
@@ -547,3 +566,21 @@ class PreparedSample:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
+
+    def _own_forms(self, catalog: Catalog) -> list[str]:
+        """Forms that the catalog's call is; of "onnx" the bytes are the form."""
+        check = checks.installed(self.owner.group.check)
+        return [] if check.of_graph else [kind for kind in catalog.forms if kind != "onnx"]
+
+    def _given(self, call: Any, state: dict[str, np.ndarray]) -> None:
+        """Make a module that was made in this process the one that the sample is of. Raises Invalid."""
+        try:
+            held.load(call, state)
+        except held.NotAlike as error:
+            raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
+        if held.plain_digest(call) != self.record["alike"]:
+            raise Invalid(
+                "made again it is another module: a number or an array that it holds is another; draw it by a seed"
+            )
+        if self.record.get("writes"):
+            call.renew = functools.partial(held.load, call, state)

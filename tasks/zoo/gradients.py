@@ -89,6 +89,16 @@ _add(
 )
 
 _add(
+    "row_bias",
+    lambda x, b: x + b,
+    lambda x, b: x + b,
+    lambda g, y, x, b: (g, g.sum(0)),
+    {"summed_over_columns": ("wrong axis", lambda g, y, x, b: (g, g.sum(1)))},
+    inputs={"x": ["n", "n"], "b": ["n"]},
+    gradient=("x", "b"),
+)
+
+_add(
     "softmax",
     lambda x: softmax(x),
     lambda x: torch.softmax(x, -1),
@@ -225,7 +235,19 @@ _add(
     lambda x: x * x,
     lambda x: x * x,
     lambda g, y, x: 2 * g * x,
-    {"half": ("missing scale", lambda g, y, x: g * x), "detached": (TERM, lambda g, y, x: torch.zeros_like(x))},
+    {
+        "half": ("missing scale", lambda g, y, x: g * x),
+        "detached": (TERM, lambda g, y, x: torch.zeros_like(x)),
+        "saved_changed": ("mutation", lambda g, y, x: g * x.mul_(2)),
+    },
+)
+
+_add(
+    "cube",
+    lambda x: x**3,
+    lambda x: x**3,
+    lambda g, y, x: 3 * g * x * x,
+    {"detached": ("second derivative", lambda g, y, x: 3 * g * x * x.detach())},
 )
 
 _add(

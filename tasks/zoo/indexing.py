@@ -59,6 +59,17 @@ THEME.add(
 )
 
 
+THEME.add(
+    "copy",
+    reference=lambda x: x,
+    inputs={"x": ["n"]},
+    dims={"n": [255, 300]},
+    op_class="exact",
+    right=_copy(),
+    wrong={"uint8_offsets": ("index overflow", _copy(9))},
+)
+
+
 def _scatter_reference(x: np.ndarray, index: np.ndarray, source: np.ndarray) -> np.ndarray:
     out = x.copy()
     np.add.at(out, index, source)

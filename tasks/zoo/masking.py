@@ -108,12 +108,16 @@ THEME.add(
 )
 
 
-def _axpy(alpha: bool = True, drop_last: bool = False, short: int = 0, sign: int = 1, empty: bool = False) -> Kernel:
-    """short: how many elements before the end the bound check stops; empty: the output is not cleared before."""
+def _axpy(
+    alpha: bool = True, drop_last: bool = False, short: int = 0, sign: int = 1, empty: bool = False, whole: int = 0
+) -> Kernel:
+    """short: how many elements before the end the bound check stops, whole: where the last block is full; empty: the output is
+    not cleared before."""
 
     def kernel(x: Any, y: Any, a: float) -> Any:
         out = (torch.empty_like if empty else torch.zeros_like)(y)
-        for part in blocks(x.numel() - short, drop_last):
+        end = x.numel() - (whole if x.numel() % BLOCK == 0 else short)
+        for part in blocks(end, drop_last):
             out[part] = (a if alpha else 1.0) * x[part] + sign * y[part]
         return out
 
@@ -133,6 +137,7 @@ THEME.add(
         "no_scale": ("missing scale", _axpy(alpha=False)),
         "dropped_last_block": ("dropped last block", _axpy(drop_last=True)),
         "last_element": ("off by one", _axpy(short=1)),
+        "last_of_whole_blocks": ("off by one", _axpy(whole=1)),
         "minus": ("sign", _axpy(sign=-1)),
         "tail_not_written": ("uninitialised", _axpy(drop_last=True, empty=True)),
     },

@@ -161,6 +161,17 @@ def _cached() -> Kernel:
     return lambda x: results.setdefault(x.shape, x.sum(0)).clone()
 
 
+def _kept_output() -> Kernel:
+    """An output that is made once for each shape, and given to every caller."""
+    outputs: dict[Any, Any] = {}
+
+    def kernel(x: Any) -> Any:
+        out = outputs.setdefault(x.shape, torch.empty(x.shape[-1]))
+        return torch.sum(x, 0, out=out)
+
+    return kernel
+
+
 def _any_order() -> Kernel:
     """Partial sums arrive in an order that changes from call to call, as with atomic additions."""
     calls = itertools.count(1)
@@ -196,6 +207,7 @@ THEME.add(
         "order_varies": ("race", _any_order()),
         "update_lost": ("race", _lost_update()),
         "cached_by_shape": ("race", _cached()),
+        "output_kept": ("aliasing", _kept_output()),
     },
 )
 

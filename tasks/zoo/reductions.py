@@ -116,6 +116,16 @@ THEME.add(
 )
 
 THEME.add(
+    "pooled",
+    reference=lambda x: x.mean(-1),
+    inputs={"x": ["rows", "n"]},
+    dims={"rows": [1, 3], "n": [7, 33]},
+    op_class="reduction",
+    right=lambda x: x.mean(-1),
+    wrong={"squeezed": ("wrong shape", lambda x: x.mean(-1).squeeze())},
+)
+
+THEME.add(
     "var_mean",
     reference=lambda x: (x.var(-1), x.mean(-1)),
     inputs={"x": [4, "n"]},

@@ -51,6 +51,7 @@ FAULTS = {
     "raises": "an assumption about sizes that the inputs do not meet",
     "reduction identity": "a reduction begins with 0 where it must begin with its identity",
     "rounding": "another rounding than to nearest even",
+    "second derivative": "the gradient is right, and its own gradient is not",
     "sign": "a sign, or the sign of zero, is wrong",
     "small beside large": "small results are lost because they stand beside large ones",
     "steep point": "an argument where the function is steep or its reduction hard",

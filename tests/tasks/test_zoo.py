@@ -53,6 +53,7 @@ WANTED = (
     "race",
     "gradient term",
     "gradient not summed",
+    "second derivative",
     "index overflow",
     "reduction identity",
     "overflow",

@@ -8,26 +8,29 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.arrays import held
 from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.models import judged, own, training
+from tasks.catalogs.models import judged, modules, own, training
 from tasks.catalogs.models.table import MODELS, Model
 from tasks.model import Group, Unavailable, Unsupported
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "1"
+CATALOG_VERSION = "2"
 
 
 class Models(Catalog):
     """The networks of `tasks.catalogs.models.table`: real inputs first, then one seeded sample, then both in turn.
 
     The expected outputs are those of the ONNX form in float64, node by node, on the inputs and weights as they are; a
-    second evaluation by torch in float64 stands beside them.
+    second evaluation by torch in float64 stands beside them. A torch module of the user's is evaluated itself
+    (`tasks.catalogs.models.modules`), and is exported for backends that take ONNX alone.
     """
 
     name = "models"
     about = "whole networks"
     forms = ("onnx", "torch")
+    exports = ("onnx",)
 
     def version(self) -> str:
         """The catalog's own version and those of the packages that decide the bytes of a sample or a reference."""
@@ -36,6 +39,16 @@ class Models(Catalog):
 
     def list_version(self) -> str:
         return f"{self.version()} {sorted(own.declared().items())}"
+
+    def forms_of(self, group: Group) -> tuple[str, ...]:
+        mine = None if group.variant else own.declared().get(group.op_name)
+        return ("torch",) if mine is not None and mine.is_module else self.forms
+
+    def as_onnx(self, group: Group, made: Sample) -> bytes | None:
+        model, cache = self._model(group), default_cache()
+        if made.alike:
+            held.load(model.module(cache), made.state)
+        return model.model(cache)
 
     def any_size(self, group: Group) -> bytes | None:
         return self._model(group).any_size(default_cache())
@@ -69,14 +82,14 @@ class Models(Catalog):
         return self._made(model, group, draws, skip, cache)
 
     def _made(self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path) -> Iterator[Sample]:
-        network: judged.Network | None = None
+        network: judged.Network | modules.OwnModule | None = None
         about = {"licence": model.licence}
         for index in range(min(group.samples, getattr(model, "samples", group.samples))):
             if index in skip:
                 yield Sample(index, columns=about)
                 continue
             try:
-                network = network or judged.Network(model, cache)
+                network = network or _read(model, cache)
                 yield network.sample(index, model.inputs(index, group.seed, cache), draws)
             except Exception as error:
                 yield Sample(index, failure=_failure(error), columns=about)
@@ -101,6 +114,12 @@ class Models(Catalog):
             return MODELS[group.op_name, group.variant]
         except KeyError:
             raise ValueError(f"the catalog models has no network {group.label!r}") from None
+
+
+def _read(model: Model, cache: Path) -> judged.Network | modules.OwnModule:
+    if isinstance(model, own.Own) and model.is_module:
+        return modules.OwnModule(model)
+    return judged.Network(model, cache)
 
 
 def _failure(error: Exception) -> Failure:

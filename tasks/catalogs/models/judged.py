@@ -13,6 +13,7 @@ from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
 from tasks.counterparts import by_torch
 from tasks.graphs import adequacy
+from tasks.graphs import module as modules
 from tasks.graphs.coarse import with_weights_in
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
@@ -70,7 +71,7 @@ class Network:
         if self._module is None:
             found = Graph(self._proto, by_torch.operators()).run(feeds)
             return Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in self.graph.outputs])
-        return Oracle("torch-float64", parameters.by_module(self._module, [feeds[name] for name in self.graph.inputs]))
+        return Oracle("torch-float64", modules.exactly(self._module, [feeds[name] for name in self.graph.inputs]))
 
 
 def bare(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:

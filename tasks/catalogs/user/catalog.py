@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
@@ -32,6 +31,7 @@ from tasks.model import (
     Group,
     Leaf,
     OpClass,
+    errors,
     is_complex,
     is_inexact,
     np_dtype,
@@ -39,7 +39,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "3"
+CATALOG_VERSION = "4"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
@@ -101,12 +101,14 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
+        if group.check == refused.REFUSES:
+            return refused.made(one, group, _evaluated)
         if group.distribution == EXHAUSTIVE:
             return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
             return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if group.check == "backward" and one.op.reference_framework == "numpy":
+        if checks.installed(group.check).gradient and one.op.reference_framework == "numpy":
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
@@ -155,7 +157,17 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 
 
 def _checks(op: UserOp) -> tuple[str, ...]:
-    return ("forward", "backward") if op.gradient else ("forward",)
+    gradients = ("backward", "double_backward") if op.gradient else ()
+    return ("forward", *gradients, *[refused.REFUSES] * bool(op.refuses))
+
+
+def _evaluated(one: Declared, arrays: Arrays) -> None:
+    """The reference on some inputs. Raises what it raises."""
+    exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
+    if one.script:
+        scripts.run(one.script, [(exact, one.op.kwargs)], load.deadline_s())
+    else:
+        evaluator(one)(exact)
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
@@ -188,10 +200,9 @@ def of_inputs(
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
-        if group.check == "backward":
+        if checks.installed(group.check).gradient:
             outputs = _expected(one, arrays, dims, group, index, 0)
-            by_torch = one.function("reference") if op.reference_framework == "torch" else None
-            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, by_torch)
+            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, one.function("reference"))
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
@@ -211,19 +222,13 @@ def of_inputs(
 
 def _told(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not Path(f.filename).is_relative_to(Path(__file__).parents[2])
-    ]
-    here = (
-        f" ({frames[-1].filename}:{frames[-1].lineno})"
-        if frames and not isinstance(error, scripts.ReferenceError)
-        else ""
-    )
+    if isinstance(error, scripts.ReferenceError):
+        return str(error)
+    where = errors.place(error)
+    here = f" ({where})" if where else ""
     if isinstance(error, SystemExit):
         return f"the reference called sys.exit({error.code!r}){here}"
-    return (str(error) or type(error).__name__) + here
+    return errors.text_of(error) + here
 
 
 def _expected(

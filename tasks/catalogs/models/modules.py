@@ -1,0 +1,164 @@
+"""A torch module of the user's as samples: its outputs in float64, their floor, what it holds; no ONNX is made of it.
+
+What is right is what eager torch does with float64: `tasks.graphs.module`. The module is made once, here; every backend is given
+its tensors as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import held, noise, torch_tree
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.models import parameters
+from tasks.catalogs.models.own import Own
+from tasks.graphs import module as modules
+from tasks.graphs import products
+from tasks.graphs.widening import NoOracle
+from tasks.judge import definitions
+from tasks.judge.coarser import SUSPECTS
+from tasks.model import Leaf, OpClass, is_complex, is_inexact, np_dtype, row_floor
+from tasks.model.errors import essential
+
+__all__ = ["OwnModule"]
+
+#: Draws of a random module's reference, and how often a backend runs it where no two of them are alike (see `tasks.catalogs.torch.samples`).
+_RANDOM_DRAWS, _REPEATS = 32, 3
+#: Seeds of two runs that a module without randomness answers alike.
+_SEEDS = (1, 2)
+
+
+class OwnModule:
+    """A module made once for all of its samples."""
+
+    def __init__(self, own: Own) -> None:
+        """Raises GivenError where it cannot be made."""
+        self.own = own
+        self.module = own.made()
+        self._hidden: list[str] | None = None
+        self.state: dict[str, np.ndarray] = held.state(self.module)
+
+    def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
+        """A sample with these inputs; where eager torch raises, its failure says so (`Failure.raised`). Raises NoOracle."""
+        arrays = [np.array(x, order="C") for x in feeds.values()]
+        made = Sample(
+            index,
+            tuple(TensorSpec(id=i) for i in range(len(arrays))),
+            arrays=arrays,
+            op_class=OpClass.MODEL,
+            columns={"licence": self.own.licence},
+        )
+        try:
+            first = self._eager(arrays, _SEEDS[0])
+        except Exception as error:
+            made.failure = Failure.of(error, "reference", raised=True)
+            self._hold(made)
+            return made
+        self._hold(made)
+        if not first:
+            raise ValueError(f"{self.own.source}: forward returned no tensor and no number")
+        seen = modules.watched(self.module, arrays)
+        self._renew()
+        made.products = any(map(products.is_product, seen.names))
+        arrays_of = [torch_tree.output(torch_tree.dense(y)) for y in first]
+        if _differ(arrays_of, again := self._outputs(arrays, _SEEDS[1])):
+            if _differ(arrays_of, self._outputs(arrays, _SEEDS[0])):
+                raise ValueError(
+                    f"{self.own.source}: it returns something else when it is called again with the same inputs, tensors and seeds: "
+                    "it keeps something from one call to the next that is no tensor"
+                )
+            names = ",".join(dict.fromkeys(seen.drawing)) or "numbers outside torch"
+            made.columns["flags"] = f"random={names}"
+            self._random(made, arrays, first, [x.shape for x in again])
+            return made
+        self._exact(made, arrays, first, draws)
+        return made
+
+    def _hold(self, made: Sample) -> None:
+        """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones."""
+        now, plain = held.state(self.module), held.plain_digest(self.module)
+        self.state = self.state | {name: x for name, x in now.items() if name not in self.state}
+        self._renew()
+        made.state, made.alike = self.state, held.plain_digest(self.module)
+        made.writes = held.digest(now) != held.digest(self.state) or plain != made.alike
+        made.columns["weights"] = held.digest(self.state)
+
+    def _renew(self) -> None:
+        """As it was made: what a call writes to it is not the next one's."""
+        held.load(self.module, self.state)
+
+    def _eager(self, arrays: Sequence[np.ndarray], seed: int) -> list[Any]:
+        with held.seeded(seed):
+            return modules.run(self.module, arrays)
+
+    def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+        found = [torch_tree.output(torch_tree.dense(y)) for y in self._eager(arrays, seed)]
+        self._renew()
+        return found
+
+    def _exact(self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], draws: int) -> None:
+        try:
+            references = modules.exactly(self.module, arrays)
+        except Exception as error:
+            raise NoOracle(f"{self.own.source}: it cannot be evaluated in float64: {essential(error)}") from None
+        if [y.shape for y in references] != [tuple(y.shape) for y in first]:
+            raise NoOracle(f"{self.own.source}: in float64 its outputs have other shapes")
+
+        def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+            for draw in drawn:
+                try:
+                    yield modules.exactly(self.module, arrays, draw)
+                except Exception:
+                    yield None  # a number moved across an edge: the result may be anything
+
+        elements = sum(x.size for x in [*arrays, *self.state.values()])
+        floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+        made.expected = [_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
+        rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
+        self._hidden = parameters.unobserved(self.module, arrays, references, rows, self._hidden)
+        self._renew()
+        made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)
+        if made.products:
+            made.coarse = {p: modules.exactly(self.module, arrays, precision=p) for p in SUSPECTS}
+
+    def _random(
+        self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
+        """A module that draws is judged by the moments of what it draws; of few elements, by shapes and dtypes alone."""
+        drawn = []
+        for seed in range(_RANDOM_DRAWS):
+            with held.seeded(seed):
+                drawn.append(modules.exactly(self.module, arrays))
+        made.op_class, made.oracle = OpClass.RANDOM, "metadata"
+        made.expected = [_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]
+        settled = all(x.shape == y.shape for run in drawn for x, y in zip(run, drawn[0]))
+        if settled and all(np.isfinite(np.stack(many)).all() for many in zip(*drawn)):
+            if (found := definitions.of_draws("moments", drawn))[0]:
+                made.derived = definitions.moments(found, "float32")
+                made.definition, made.oracle = "moments", "float64"
+                made.repeats = _REPEATS if _alike(drawn) == 0 else 1
+
+
+def _alike(drawn: Sequence[Sequence[np.ndarray]]) -> int:
+    """How many of some runs gave the bytes of one before."""
+    return len(drawn) - len({b"".join(y.tobytes() for y in run) for run in drawn})
+
+
+def _differ(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    return len(some) != len(others) or any(
+        a.shape != b.shape or a.dtype != b.dtype or a.tobytes() != b.tobytes() for a, b in zip(some, others)
+    )
+
+
+def _leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
+    """An output in the dtype that eager torch returns, with what it is in float64."""
+    dtype = torch_tree.name_of(own.dtype)
+    if is_inexact(dtype):
+        exact = exact.astype(np.complex128 if is_complex(dtype) else np.float64, copy=False)
+    elif exact.dtype.name != dtype:
+        exact = exact.astype(np_dtype(dtype))
+    return Leaf(dtype, exact.shape, exact, floor)

@@ -1,0 +1,380 @@
+"""A torch module evaluated in float64, operation by operation as it is called: nothing is traced. torch is imported inside functions.
+
+What cannot be traced is evaluated all the same: operators of one's own, control flow that hangs on data, writes in place. And
+what is evaluated is what eager torch does: a tracer and a compiler may be shown something else (`torch.compiler.is_compiling`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import held, noise, torch_tree
+from tasks.arrays.widened import MOVEMENT, PRODUCTS
+from tasks.graphs import products
+from tasks.graphs.coarse import rounded_to
+from tasks.judge import op_classes
+from tasks.model import EPS, OpClass
+
+#: Of a tensor in float64: the dtype that the module believes it has.
+_OWN = "_own_dtype"
+#: Makers of tensors of the memory of others in another dtype: what they give is made of the dtype's own bits.
+_BITS = ("view.dtype", "view_copy.dtype")
+
+
+@dataclass
+class Seen:
+    """What a run dispatched: names of ATen's operations, and of those that draw random numbers."""
+
+    names: list[str] = field(default_factory=list)
+    drawing: list[str] = field(default_factory=list)
+
+    def note(self, func: Any) -> None:
+        import torch
+
+        self.names.append(func.overloadpacket.__name__)
+        if torch.Tag.nondeterministic_seeded in func.tags and not func.is_view:
+            self.drawing.append(func.overloadpacket.__name__)
+
+
+def run(module: Any, inputs: Sequence[np.ndarray]) -> list[Any]:
+    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. What it raises is passed on."""
+    import torch
+
+    with torch.no_grad():
+        return list(module(*[torch_tree.from_numpy(np.array(x)) for x in inputs]))
+
+
+def watched(module: Any, inputs: Sequence[np.ndarray]) -> Seen:
+    """What `run` dispatches."""
+    seen = Seen()
+    with _uncompiled(), _modes().Watching(seen):
+        run(module, inputs)
+    return seen
+
+
+def exactly(
+    module: Any, inputs: Sequence[np.ndarray], draw: int | None = None, precision: str = ""
+) -> list[np.ndarray]:
+    """Outputs in float64 (complex128; integers in their own dtype). The module is left as it was, whatever it writes to.
+
+    The module goes on believing that its tensors have the dtypes that it was written for: what asks for one (`x.dtype`, torch.finfo)
+    is told so. A cast to a narrower dtype rounds, as the program asks. An operation that takes no float64 is computed in its own dtype.
+
+    draw: a draw of the noise (`tasks.arrays.noise`): floating inputs, weights and every result that its dtype had to round are moved by
+    that dtype's ε. precision: the weights of products are rounded to it. What torch raises is passed on.
+    """
+    import torch
+
+    modes = _modes()
+    before = torch.get_default_dtype()
+    dispatch = modes.Wide(draw, precision, before)
+    given = [dispatch.argument(torch_tree.from_numpy(np.array(x))) for x in inputs]
+    put_back = held.keep(module)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad(), _uncompiled(), dispatch, modes.Believing(dispatch):
+            made = module(*given)
+    finally:
+        torch.set_default_dtype(before)
+        put_back()
+    return [_array(dispatch.lifted(y)) for y in made]
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """In here nothing is compiled, whatever the module asks for: torch.cond does so as well."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()  # nobody has, and its import takes seconds
+    import torch
+
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _array(y: Any) -> np.ndarray:
+    return np.array(torch_tree.output(torch_tree.dense(y)), order="C")
+
+
+@functools.cache
+def _placement(name: str) -> op_classes.Placement:
+    """How an operation of ATen's is judged by itself."""
+    bare = name.strip("_")
+    for known in (bare, f"nn.functional.{bare}", f"special.{bare}", bare.replace("linalg_", "linalg.")):
+        found = op_classes.of(f"torch:{known}")
+        if found is not op_classes.UNPLACED:
+            return found
+    return op_classes.UNPLACED
+
+
+def _is_exact(func: Any) -> bool:
+    """Whether an operation rounds nothing."""
+    name = func.overloadpacket.__name__
+    return func.is_view or name.rstrip("_") in MOVEMENT or _placement(name).op_class is OpClass.EXACT
+
+
+def _of_bits(func: Any) -> bool:
+    """Whether an operation's result is made of its dtype's own bits: wider numbers have another."""
+    name = func.overloadpacket.__name__
+    return str(func).removeprefix("aten.") in _BITS or _placement(name).own_dtype
+
+
+def is_structural(x: np.ndarray) -> bool:
+    """Whether an array says what is done and not on what: a mask, counts, exponents. No rounding moves whole numbers."""
+    return bool((np.round(x) == x).all()) if x.dtype.kind == "f" else True
+
+
+@functools.cache
+def _modes() -> Any:
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    wide = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
+    wide |= {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+    wide |= {d: torch.float64 for name in torch_tree.AS_INTEGER if (d := getattr(torch, name, None)) is not None}
+    exact = (torch.float64, torch.complex128)
+    dtype_of = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+    casts = {
+        "double": torch.float64,
+        "float": torch.float32,
+        "half": torch.float16,
+        "bfloat16": torch.bfloat16,
+        "cdouble": torch.complex128,
+        "cfloat": torch.complex64,
+    }
+
+    def believed(x: Any) -> Any:
+        return getattr(x, _OWN, None) or x.dtype
+
+    def believe(x: Any, dtype: Any) -> Any:
+        setattr(x, _OWN, dtype)
+        return x
+
+    def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+        if type(value) in (list, tuple):
+            return type(value)(mapped(x, change) for x in value)
+        if isinstance(value, dict):
+            return {k: mapped(x, change) for k, x in value.items()}
+        return change(value)
+
+    def flat(value: Any) -> Iterator[Any]:
+        if isinstance(value, (list, tuple)):
+            for x in value:
+                yield from flat(x)
+        elif isinstance(value, dict):
+            yield from flat(list(value.values()))
+        else:
+            yield value
+
+    def inside(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator of functions (torch.cond) returns, what these dispatch being dispatched to the mode as well."""
+
+        def entered(x: Any) -> Any:
+            if isinstance(x, torch.Tensor) or not callable(x):
+                return x
+
+            def call(*given: Any, **named: Any) -> Any:
+                with mode:
+                    return x(*given, **named)
+
+            return call
+
+        return func(*mapped(args, entered), **mapped(kwargs or {}, entered))
+
+    class Watching(TorchDispatchMode):
+        supports_higher_order_operators = True
+
+        def __init__(self, seen: Seen) -> None:
+            super().__init__()
+            self.seen = seen
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return inside(self, func, args, kwargs)
+            self.seen.note(func)
+            return func(*args, **(kwargs or {}))
+
+    class Wide(TorchDispatchMode):
+        supports_higher_order_operators = True
+
+        def __init__(self, draw: int | None, precision: str, default: Any) -> None:
+            super().__init__()
+            self.draw, self.precision, self.default = draw, precision, default
+            self.place = 0
+            #: Wide twins of the tensors that the module holds, by id; what is written to one of them is written to its twin.
+            self.twins: dict[int, tuple[Any, Any]] = {}
+            self.weights: set[int] = set()
+            #: The dtype of `torch.autocast`, which casts no float64, where the module is within one.
+            self.autocast: Any = None
+
+        def argument(self, x: Any) -> Any:
+            return self.moved_own(x)
+
+        def moved_own(self, x: Any) -> Any:
+            """A tensor that is given, wide, and as the draw moves it."""
+            if x.dtype not in wide and x.dtype not in exact:
+                return x
+            made = x.detach().to(wide.get(x.dtype, x.dtype), copy=True)
+            if self.draw is not None and made.numel() and not is_structural(torch_tree.to_numpy(made)):
+                self.move(made, x.dtype, True)
+            return believe(made, x.dtype)
+
+        def lifted(self, x: Any) -> Any:
+            """The wide twin of a tensor that the module holds; any other as it is."""
+            if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+                return x
+            if x.dtype not in wide or getattr(x, _OWN, None) is not None:
+                return x
+            if id(x) not in self.twins:
+                one = x.numel() == 1  # a constant: a scale, an exponent, a temperature
+                made = believe(x.detach().to(wide[x.dtype], copy=True), x.dtype) if one else self.moved_own(x)
+                self.twins[id(x)] = x, made
+                self.weights.add(made.untyped_storage().data_ptr())
+            return self.twins[id(x)][1]
+
+        def move(self, x: Any, own: Any, all_of_it: bool) -> None:
+            """Move a tensor in place: what its own dtype does not hold exactly, or all of it."""
+            eps = EPS.get(torch_tree.name_of(own), 0.0)
+            eps = eps or EPS.get({torch.complex64: "float32", torch.complex128: "float64"}.get(own, ""), 0.0)
+            self.place += 1
+            if not eps or not x.numel():
+                return
+            value = torch_tree.to_numpy(x)
+            made = noise.moved(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(value.shape)
+            if own in wide and not all_of_it:
+                made = np.where(torch_tree.to_numpy(x.to(own).to(x.dtype)) == value, value, made)
+            x.copy_(torch.from_numpy(np.ascontiguousarray(made).reshape(value.shape)))
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            args, kwargs = mapped(args, self.lifted), mapped(kwargs, self.lifted)
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return inside(self, func, args, kwargs)
+            own = self.own(func, args, kwargs)
+            if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
+                own, args = self.autocast, mapped(args, self.cast_down)
+            out = self.computed(func, args, kwargs)
+            given = {id(x) for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
+            cast = func.overloadpacket.__name__ == "_to_copy" and self.narrows(args[0], own)
+
+            def told(y: Any) -> Any:
+                if not isinstance(y, torch.Tensor) or y.layout is not torch.strided:
+                    return y
+                if y.dtype in wide and id(y) not in given:
+                    y = y.to(wide[y.dtype])
+                if y.dtype not in exact:
+                    return y
+                if cast:
+                    y = y.to(own).to(y.dtype)
+                if id(y) not in given or getattr(y, _OWN, None) is None:
+                    believe(y, own if own.is_complex == y.is_complex() else self.like(y, own))
+                if self.draw is not None and not _is_exact(func):
+                    self.move(y, believed(y), False)
+                return y
+
+            return mapped(out, told)
+
+        def cast_down(self, x: Any) -> Any:
+            """A factor as autocast makes it."""
+            if isinstance(x, torch.Tensor) and x.dtype is torch.float64 and self.narrows(x, self.autocast):
+                return believe(x.to(self.autocast).to(x.dtype), self.autocast)
+            return x
+
+        @staticmethod
+        def like(y: Any, own: Any) -> Any:
+            pairs = {torch.float32: torch.complex64, torch.float64: torch.complex128, torch.float16: torch.complex32}
+            if y.is_complex():
+                return pairs.get(own, torch.complex64)
+            return {v: k for k, v in pairs.items()}.get(own, own)
+
+        @staticmethod
+        def narrows(x: Any, own: Any) -> bool:
+            if not isinstance(x, torch.Tensor) or own not in wide or not (x.is_floating_point() or x.is_complex()):
+                return False
+            names = [torch_tree.name_of(d) for d in (believed(x), own)]
+            return EPS.get(names[1], 0.0) > EPS.get(names[0], 1.0)
+
+        def own(self, func: Any, args: Any, kwargs: Any) -> Any:
+            """The dtype that the module believes the floating results of an operation to have."""
+            asked = [x for x in flat((args, kwargs)) if isinstance(x, torch.dtype)]
+            if asked:
+                return asked[0]
+            given = [x for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)]
+            floats = [x for x in given if x.is_floating_point() or x.is_complex()]
+            some = [x for x in floats if x.ndim] or floats
+            dtypes = [believed(x) for x in some]
+            return functools.reduce(torch.promote_types, dtypes) if dtypes else self.default
+
+        def computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+            def widest(x: Any) -> Any:
+                return wide.get(x, x) if isinstance(x, torch.dtype) else x
+
+            if _of_bits(func):
+                return self.narrow(func, args, kwargs)
+            given, named = mapped(args, widest), mapped(kwargs, widest)
+            if self.precision and products.is_product(func.overloadpacket.__name__):
+                given = products.with_factors(func, given, self.coarse)
+            try:
+                return func(*given, **named)
+            except Exception as error:
+                try:
+                    return self.narrow(func, args, kwargs)
+                except Exception:
+                    raise error from None
+
+        def coarse(self, x: Any) -> Any:
+            """A factor of a product in the coarse precision, where it is a weight."""
+            if x.dtype is not torch.float64 or x.untyped_storage().data_ptr() not in self.weights:
+                return x
+            return torch.from_numpy(np.ascontiguousarray(rounded_to(x.numpy(), self.precision)).reshape(x.shape))
+
+        @staticmethod
+        def narrow(func: Any, args: Any, kwargs: Any) -> Any:
+            """An operation on tensors of the dtypes that the module believes they have; what it writes to is written to their twins."""
+            pairs: list[tuple[Any, Any]] = []
+
+            def own(x: Any) -> Any:
+                if isinstance(x, torch.Tensor) and x.dtype in exact and believed(x) in wide:
+                    pairs.append((x, x.to(believed(x))))
+                    return pairs[-1][1]
+                return x
+
+            out = func(*mapped(args, own), **mapped(kwargs, own))
+            if func._schema.is_mutable:
+                back = {id(made): x.copy_(made.to(x.dtype)) for x, made in pairs}
+                out = mapped(out, lambda y: back.get(id(y), y))
+            return out
+
+    class Believing(TorchFunctionMode):
+        """Tells the module the dtypes that it believes in, and gives torch's functions tensors of one width."""
+
+        def __init__(self, dispatch: Any) -> None:
+            super().__init__()
+            self.dispatch = dispatch
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func == dtype_of:
+                return believed(args[0])
+            within = torch.is_autocast_enabled("cpu")
+            self.dispatch.autocast = torch.get_autocast_dtype("cpu") if within else None
+            args, kwargs = mapped(args, self.dispatch.lifted), mapped(kwargs or {}, self.dispatch.lifted)
+            out = func(*args, **kwargs)
+            name = getattr(func, "__name__", "")
+            if (name in casts or name in ("to", "type")) and args and out is args[0] and out.dtype in exact:
+                asked = casts.get(name) or next(
+                    (believed(x) if isinstance(x, torch.Tensor) else x)
+                    for x in [*args[1:], *kwargs.values(), out]
+                    if isinstance(x, (torch.dtype, torch.Tensor))
+                )
+                if asked in (*wide, *exact) and asked is not believed(out):
+                    return believe(out.clone(), asked)
+            return out
+
+    return SimpleNamespace(Watching=Watching, Wide=Wide, Believing=Believing)
