@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing found (or only what is known), 1 findings, 2 bad config or
     command line, 3 incomplete."""
     args = _arguments().parse_args(argv)
-    console = Console(stderr=False)
+    console = Console(stderr=False, emoji=False)
     try:
         request = _request(args)
         with ready(request) as plan:

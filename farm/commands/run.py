@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
     2 bad config or command line, 3 incomplete."""
     args = _arguments().parse_args(argv)
-    console = Console(stderr=False)
+    console = Console(stderr=False, emoji=False)
     try:
         request = _request(args)
         if (rows := finished(request)) is not None and request.record:
@@ -100,6 +100,14 @@ def _arguments() -> argparse.ArgumentParser:
         default=[],
         metavar="FILE",
         help="its inputs by name in an .npz file (repeat for more samples)",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=DTYPE[SIZES]",
+        help="or an input that is drawn (repeat for each): x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), "
+        "sr=int64[] (a scalar); --samples draws several times. With neither, get_inputs() of the model's file is called",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
     parser.add_argument(
@@ -151,8 +159,9 @@ def _request(args: argparse.Namespace) -> Request:
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _seconds(args.budget)}
     narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
-    if args.inputs and not args.model:
-        raise ConfigError("--inputs: they are a model's: name it with --model")
+    for option, given in (("--inputs", args.inputs), ("--input", args.input)):
+        if given and not args.model:
+            raise ConfigError(f"{option}: they are a model's: name it with --model")
     if args.resume:
         if given := [
             f"--{name}" for name in (*narrow, "samples", "model", "budget") if getattr(args, name) not in (None, [])
@@ -163,7 +172,13 @@ def _request(args: argparse.Namespace) -> Request:
             )
         request = requests.resumed(args.resume, lake, args.config, **where)
     elif args.config or args.model:
-        more: dict[str, Any] = {**narrow, **where, "model": args.model or "", "inputs": args.inputs}
+        more: dict[str, Any] = {
+            **narrow,
+            **where,
+            "model": args.model or "",
+            "inputs": args.inputs,
+            "drawn": args.input,
+        }
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
@@ -323,7 +338,7 @@ def _run(plan: Plan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     request, run = plan.request, Run(plan)
     if request.record is not None:

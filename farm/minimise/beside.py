@@ -65,7 +65,7 @@ def _nondeterministic(lines: list[str], form: Form, group: Group) -> Lines:
 
 
 def _accepted(lines: list[str], form: Form, group: Group) -> Lines:
-    return [], lines, ['print("it returned", got, "where eager torch raises")', 'raise SystemExit("wrong")']
+    return [], lines, ['print("it returned", got, "where the reference raises")', 'raise SystemExit("wrong")']
 
 
 def _structure(lines: list[str], form: Form, group: Group) -> Lines:

@@ -11,7 +11,7 @@ import numpy as np
 from tasks import importing
 from tasks.arrays.tree import encode
 from tasks.fuzz.choices import Choices
-from tasks.model import Group, Leaf, OpClass, Oracle, label_of
+from tasks.model import Group, Leaf, OpClass, Oracle, errors, label_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, stage: str, raised: bool = False) -> Failure:
         """The case is bad: making it raised."""
-        return cls("invalid", stage, type(error).__name__, str(error), raised=raised)
+        kind, text = errors.essence(error)
+        where = errors.place(error)
+        return cls("invalid", stage, kind, text + (f" ({where})" if where else ""), raised=raised)
 
     @classmethod
     def vacuous(cls, why: str, stage: str = "sample") -> Failure:

@@ -51,11 +51,11 @@ INTERNAL = ("InductorError", "CppCompileError", "InternalTorchDynamoError", "Ass
 
 
 class Refuses(Variant):
-    """A sample is a call that eager torch refuses. The backend must raise as well, in whatever class and words, when it is
+    """A sample is a call that eager torch refuses, or the reference of a kernel. The backend must raise as well, in whatever class and words, when it is
     compiled or run; that it does not is ``wrong``, of the kind "accepted"."""
 
     name = "refuses"
-    about = "calls that eager torch refuses (op_db's error inputs): the backend must raise too"
+    about = "calls that eager torch refuses (op_db's error inputs), or your kernel's reference (its `refuses`): the backend must raise too"
 
     def build(self, backend: Backend, form: Form) -> Program:
         """A program that says whether the call raises: building is part of it. Raises what a backend says of itself."""
@@ -66,15 +66,21 @@ class Refuses(Variant):
             try:
                 program = program or backend.build(form)
                 program.run()
-            except (Unsupported, Fallback, Vacuous):
+            except Fallback as error:
+                if error.raises:
+                    return [REFUSED]
                 raise
+            except (Unsupported, Vacuous):
+                raise
+            except Misbehaviour:
+                pass  # it returned, and broke a promise besides
             except Exception as error:
                 if backend.is_sticky(error) or backend.is_out_of_memory(error):
                     raise
                 if _internal(error):
                     raise
                 return [REFUSED]
-            raised = Misbehaviour(KIND_ACCEPTED, "it returned a result where eager torch raises")
+            raised = Misbehaviour(KIND_ACCEPTED, "it returned a result where the reference raises")
             raised.outputs = [~REFUSED]
             raise raised
 

@@ -6,7 +6,6 @@ what is evaluated is what eager torch does: a tracer and a compiler may be shown
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import held, noise, torch_tree
+from tasks.arrays import noise, torch_tree
 from tasks.arrays.widened import MOVEMENT
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
 from tasks.judge import op_classes
-from tasks.model import EPS, OpClass, np_dtype
+from tasks.model import EPS, OpClass
 
 #: Of a tensor in float64: the dtype that the module believes it has.
 _OWN = "_own_dtype"

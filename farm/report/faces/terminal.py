@@ -97,7 +97,7 @@ def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
 def screen() -> Console:
     """The terminal; a file or a pipe has the width that COLUMNS says, else one that breaks no name."""
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((180, 50)).columns
-    return Console(width=width, highlight=False)
+    return Console(width=width, highlight=False, emoji=False)
 
 
 def print_coverage(

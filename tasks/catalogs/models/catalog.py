@@ -94,7 +94,11 @@ class Models(Catalog):
             if group.check in training.CHECKS:
                 return training.step(group)
             model = self._model(group)
-            found = model.made(group.seed) if isinstance(model, own.Own) and model.is_module else model.module(default_cache())
+            found = (
+                model.made(group.seed)
+                if isinstance(model, own.Own) and model.is_module
+                else model.module(default_cache())
+            )
         except Unavailable as error:
             raise Unsupported(str(error)) from None
         if found is None:

@@ -22,6 +22,7 @@ from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
 from tasks.judge.coarser import SUSPECTS
 from tasks.model import Leaf, OpClass, is_complex, is_inexact, np_dtype, row_floor
+from tasks.model.errors import essential
 
 __all__ = ["OwnModule"]
 
@@ -103,7 +104,7 @@ class OwnModule:
         try:
             references = modules.exactly(self.module, arrays)
         except Exception as error:
-            raise NoOracle(f"{self.own.source}: it cannot be evaluated in float64: {_line(error)}") from None
+            raise NoOracle(f"{self.own.source}: it cannot be evaluated in float64: {essential(error)}") from None
         if [y.shape for y in references] != [tuple(y.shape) for y in first]:
             raise NoOracle(f"{self.own.source}: in float64 its outputs have other shapes")
 
@@ -161,9 +162,3 @@ def _leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
     elif exact.dtype.name != dtype:
         exact = exact.astype(np_dtype(dtype))
     return Leaf(dtype, exact.shape, exact, floor)
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-
-

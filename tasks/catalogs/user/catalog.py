@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
@@ -33,6 +31,7 @@ from tasks.model import (
     Group,
     Leaf,
     OpClass,
+    errors,
     is_complex,
     is_inexact,
     np_dtype,
@@ -102,6 +101,8 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
+        if group.check == refused.REFUSES:
+            return refused.made(one, group, _evaluated)
         if group.distribution == EXHAUSTIVE:
             return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
@@ -156,7 +157,16 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 
 
 def _checks(op: UserOp) -> tuple[str, ...]:
-    return ("forward", "backward", "double_backward") if op.gradient else ("forward",)
+    return ("forward", *["backward", "double_backward"] * bool(op.gradient), *[refused.REFUSES] * bool(op.refuses))
+
+
+def _evaluated(one: Declared, arrays: Arrays) -> None:
+    """The reference on some inputs. Raises what it raises."""
+    exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
+    if one.script:
+        scripts.run(one.script, [(exact, one.op.kwargs)], load.deadline_s())
+    else:
+        evaluator(one)(exact)
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
@@ -211,19 +221,13 @@ def of_inputs(
 
 def _told(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not Path(f.filename).is_relative_to(Path(__file__).parents[2])
-    ]
-    here = (
-        f" ({frames[-1].filename}:{frames[-1].lineno})"
-        if frames and not isinstance(error, scripts.ReferenceError)
-        else ""
-    )
+    if isinstance(error, scripts.ReferenceError):
+        return str(error)
+    where = errors.place(error)
+    here = f" ({where})" if where else ""
     if isinstance(error, SystemExit):
         return f"the reference called sys.exit({error.code!r}){here}"
-    return (str(error) or type(error).__name__) + here
+    return errors.text_of(error) + here
 
 
 def _expected(

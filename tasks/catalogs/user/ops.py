@@ -32,6 +32,7 @@ class UserOp:
     invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
     aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
+    refuses: calls that the kernel must refuse, as its reference does: for each, what is otherwise of some inputs and kwargs.
     """
 
     name: str
@@ -53,6 +54,7 @@ class UserOp:
     mutates: Sequence[str] = ()
     aliases: bool = False
     gradient: Sequence[str] = ()
+    refuses: Sequence[Mapping[str, Any]] = ()
 
 
 def op(

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ INVARIANTS = {
 }
 #: Settings that are mappings, and those that are lists.
 MAPPINGS = ("dims", "inputs", "kwargs", "tolerances")
-LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient")
+LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient", "refuses")
 #: Keys of an input that is given as a mapping.
 INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
 OUTPUT_KEYS = ("dtype", "shape")
@@ -76,6 +77,27 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
     yield from _outputs(op)
     if type(op.repeats) is not int or op.repeats < 1:
         yield ("repeats",), f"{op.repeats!r}: at least 1"
+    for i, entry in enumerate(op.refuses):
+        yield from _refused(op, entry, ("refuses", i))
+
+
+def _refused(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    """An entry of ``refuses``: what is otherwise of inputs and kwargs."""
+    if not isinstance(entry, Mapping) or not entry:
+        yield (
+            key,
+            f"{entry!r}: what is otherwise of an input or an argument, e.g. {{x: [N + 1, 64]}} or {{x: {{dtype: int64}}}}",
+        )
+        return
+    for name, given in entry.items():
+        if name in op.inputs:
+            changed = {name: given if isinstance(given, Mapping) else {"shape": given}}
+            changed[name] = {"shape": [], **changed[name]}
+            yield from (((*key, *inner[1:]), text) for inner, text in _inputs(replace(op, inputs=changed)))
+        elif name not in op.kwargs:
+            yield (*key, name), f"no input and no argument {name!r}{nearest(name, [*op.inputs, *op.kwargs])}"
+        elif not _plain(given):
+            yield (*key, name), f"a {type(given).__name__} is no number, text, list or mapping"
 
 
 def _values() -> tuple[str, ...]:

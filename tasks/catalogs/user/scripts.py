@@ -29,7 +29,11 @@ LAST_WORDS = 800
 
 
 class ReferenceError(Exception):
-    """A reference that gives no result; the text says why, with the end of its stderr."""
+    """A reference that gives no result; the text says why, with the end of its stderr. raised: it ended by itself, with an error."""
+
+    def __init__(self, text: str, raised: bool = False) -> None:
+        super().__init__(text)
+        self.raised = raised
 
 
 def run(
@@ -66,7 +70,7 @@ def run(
             if process.returncode < 0
             else f"ended with exit code {process.returncode}"
         )
-        raise ReferenceError(_story(script, how, err))
+        raise ReferenceError(_story(script, how, err), process.returncode > 0)
     try:
         return [decode_outputs(json.loads(answer)) for answer in answers]
     except (ValueError, TypeError, KeyError) as error:
