@@ -72,7 +72,7 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         SOUND,
     )
     # Inductor leaves out a rounding that the model asks for, unless emulate_precision_casts is set.
-    | {"Narrower": compiled("wrong", "numbers")},
+    | dict.fromkeys(("Narrower", "Residue"), compiled("wrong", "numbers")),
     "images": dict.fromkeys(("Small", "Residual", "Separable", "Decoder", "Shuffled", "ChannelsLast"), SOUND),
     "sequences": {
         **dict.fromkeys(("Attention", "Causal", "Unrolled", "OverTime"), SOUND),
@@ -110,7 +110,8 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "Dtype": compiled("wrong", "dtype"),
         "Shape": compiled("wrong", "shape"),
         "Lacking": compiled("wrong", "structure"),
-        "Accepts": compiled("wrong", "accepted"),
+        # Nothing can be asked of eager torch, as of any model that raises; but the compiler is to raise as well.
+        "Accepts": Expected(Truth("invalid", says="three dimensions"), Truth("wrong", "accepted")),
         "Exported": SOUND,
         "OfDynamo": compiled("wrong", "numbers"),
     },
@@ -134,8 +135,8 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "NoiseForgotten": compiled("wrong"),
     },
     "invalid": {
-        "MissingArgument": invalid(r"forward\(\) missing 1 required positional argument: 'mask'"),
-        "NeedsWidth": invalid(r"__init__\(\) missing 1 required positional argument: 'width'"),
+        "MissingArgument": invalid("missing .*argument: 'mask'"),
+        "NeedsWidth": invalid("missing .*argument: 'width'"),
         "WrongWidth": invalid(r"mat1 and mat2 shapes cannot be multiplied \(4x8 and 7x4\)" + PLACE),
         "RaisesWhenMade": invalid("a width of 0 makes no layer"),
         "RaisesWhenCalled": invalid("this part is not written yet"),
