@@ -414,5 +414,5 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]
-    for op, why in models[["op", "error"]].drop_duplicates().itertuples(index=False):
-        say(f"not judged: {op}: {why}")
+    for op, kind, why in models[["op", "error_type", "error"]].drop_duplicates().itertuples(index=False):
+        say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")

@@ -186,7 +186,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
         made_of, environment = spec.create(), envs.of(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
-    if catalogs.get(group.catalog).needs_export(made_of.forms, group):
+    if checks.installed(group.check).exported and catalogs.get(group.catalog).needs_export(made_of.forms, group):
         exported = str(_exported(made, cache, max(_export_count(config, record, group), place + 1)))
     asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)

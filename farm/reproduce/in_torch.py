@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from farm.reproduce.source import Data, Runtime, Source
 from tasks import catalogs
 from tasks.arrays import torch_tree
@@ -18,6 +20,7 @@ from tasks.arrays.tree import decode, spec_of
 from tasks.backends.shared.bare import bare_lines
 from tasks.backends.shared.few_lines import NoScript, Setting, sparse
 from tasks.backends.torch import TorchEager
+from tasks.catalogs.models import of_file, own
 from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import ORDERED, PROCESS
 from tasks.catalogs.torch.variants import IN_PLACE, METHOD, OUT
@@ -33,19 +36,29 @@ def in_torch(source: Source, data: Data) -> Runtime:
     """How torch, eager or compiled, is called. Raises NoScript."""
     form, target = source.form, getattr(source.backend, "target", "cpu")
     for array in form.arrays:
-        raw = torch_tree.AS_INTEGER.get(array.dtype.name)
-        if raw is None and array.dtype.name not in NATIVE:
-            raise NoScript(f"no script: a tensor of {array.dtype.name} cannot be embedded")
-        data.add(array.view(raw) if raw else array)
+        _embed(array, data)
+    module = own.declared().get(source.group.op_name) if source.group.catalog == "models" else None
+    of_own = module is not None and module.is_module
     values = {
         "target": repr(target),
-        "op": op_lines(form, source.group, target),
+        "op": _own_module(module, source, data) if of_own and module else op_lines(form, source.group, target),
+        "of_own": of_own,
         "setting": source.backend.setting() if isinstance(source.backend, TorchEager) else Setting(),
         "compiled": source.runtime == "inductor",
         "args": literal(form.args, form),
         "kwargs": literal(form.kwargs, form),
     }
     return Runtime("torch.py.j2", values, "torch")
+
+
+def _embed(array: np.ndarray, data: Data) -> str:
+    """The arguments of the template's ``tensor`` for an array, put into the script. Raises NoScript."""
+    name = array.dtype.name
+    raw = torch_tree.AS_INTEGER.get(name)
+    if raw is None and name not in NATIVE:
+        raise NoScript(f"no script: a tensor of {name} cannot be embedded")
+    place = data.add(array.view(raw) if raw else array)
+    return f"{place}, torch.{name}" if raw else f"{place}"
 
 
 def literal(node: Any, form: Form, tensor: Callable[[dict[str, Any], Form], str] | None = None) -> str:
@@ -204,6 +217,55 @@ def _own_kernel(form: Form, group: Group) -> str:
             made,
         ]
     )
+
+
+def _own_module(one: own.Own, source: Source, data: Data) -> str:
+    """The lines that make a module of the user's from its own file, OP, and give it the tensors that were judged. Raises NoScript."""
+    name, _, function = one.source.rpartition(":")
+    found = load.load(name, one.root, ())
+    if not found.__file__:
+        raise NoScript(f"no script: {source.group.op} is in no file")
+    made, given = getattr(found, function, None), ""
+    if isinstance(made, type) and hasattr(found, of_file.INIT):
+        given = f"*module.{of_file.INIT}()"
+    called = "" if not isinstance(made, type) and hasattr(made, "forward") else f"({given})"
+    held = [f"    {key.removeprefix('model.')!r}: tensor({_embed(x, data)})," for key, x in source.state.items()]
+    return "\n".join(
+        [
+            "# The module is made from its own file, which must still be there, and given the tensors that were judged.",
+            "import importlib.util, os, random, sys  # noqa: E401, E402",
+            "",
+            *load_lines(found.__file__, one.root),
+            "torch.manual_seed(0), np.random.seed(0), random.seed(0)",
+            f"OP = module.{function}{called}.eval().to(DEVICE)",
+            *_HOLD.splitlines(),
+            "    state = {",
+            *(f"    {x}" for x in held),
+            "    }",
+            "    with torch.no_grad():",
+            "        for name, value in state.items():",
+            "            x = part(OP, name)",
+            "            if hasattr(x, 'materialize'):  # a lazy one",
+            "                x.materialize(value.shape)",
+            "            x.copy_(value)",
+        ]
+    )
+
+
+#: Lines that find a part of a module by its name.
+_HOLD = """
+
+def part(x, name):
+    for word in name.split("."):
+        if isinstance(x, dict):
+            x = {str(k): v for k, v in x.items()}[word]
+        else:
+            x = x[int(word)] if isinstance(x, (list, tuple)) else getattr(x, word)
+    return x
+
+
+def hold():
+    \"\"\"What a call may have written to is as it was.\"\"\""""
 
 
 def load_lines(file: str, root: str) -> list[str]:

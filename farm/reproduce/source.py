@@ -7,6 +7,7 @@ import functools
 import json
 import textwrap
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ EVERY = -1
 @dataclass(frozen=True)
 class Source:
     """What a script is made of. title, found: words for its first lines; actual: outputs of a run, if there was one;
-    promised: the inputs, where what the row is about is what mathematics promises of the op on all of them."""
+    promised: the inputs, where what the row is about is what mathematics promises of the op on all of them; state: the tensors
+    that a module of the user's holds, by name."""
 
     title: str
     found: str
@@ -47,6 +49,7 @@ class Source:
     actual: list[np.ndarray] | None = None
     environment: Environment | None = None
     promised: tuple[np.ndarray, ...] = ()
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass

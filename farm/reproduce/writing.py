@@ -54,6 +54,7 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
         actual=outcome.actual,
         environment=case.environment,
         promised=tuple(case.sample.tensors()) if row["kind"] == KIND_PROPERTY else (),
+        state=case.sample.state(),
     )
 
 

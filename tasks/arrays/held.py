@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ def seeded(seed: int = 0) -> Iterator[None]:
 
     torch is seeded where it is imported already.
     """
-
     torch = sys.modules.get("torch")
     before, others = random.getstate(), np.random.get_state()
     random.seed(seed)
@@ -89,10 +88,23 @@ def plain_digest(module: Any) -> str:
     return hashlib.sha256(json.dumps(plain(module), sort_keys=True).encode()).hexdigest()[:16]
 
 
+#: Attributes of a module that are not its own: see `as_made` and `place`.
+_HOOKS = ("put_back", "renew")
+
+
+def as_made(module: Any) -> Any:
+    """The module, which `load` puts back to what it holds now."""
+    module.put_back = keep(module)
+    return module
+
+
 def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
-    """Write a state into a module, where its tensors lie: what shares their memory goes on sharing it. Raises NotAlike."""
+    """Make a module hold what it held when it was made (`as_made`), and write a state into its tensors, where they lie: what shares their
+    memory goes on sharing it. Raises NotAlike."""
     import torch
 
+    if put_back := getattr(module, "put_back", None):
+        put_back()
     _make_lazy(module, state)
     own = tensors(module)
     if own.keys() != state.keys():
@@ -107,6 +119,31 @@ def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
             x.copy_(value)
 
 
+def keep(module: Any) -> Callable[[], None]:
+    """What puts a module back to what it holds now, whatever a call has put in its attributes, lists and dicts; of the values of
+    tensors that are written to in place, nothing is kept (`state`)."""
+    attributes = [(one, type(one), dict(vars(one))) for one in module.modules()]
+    inside: dict[int, tuple[Any, Any]] = {}
+    waiting = [x for _, _, own in attributes for x in own.values()]
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, (list, dict)) and id(x) not in inside:
+            inside[id(x)] = x, x.copy()
+            waiting += x.values() if isinstance(x, dict) else x
+
+    def put_back() -> None:
+        for one, kind, own in attributes:
+            hooks = {name: vars(one)[name] for name in _HOOKS if name in vars(one)}
+            vars(one).clear()
+            vars(one).update(own | hooks)
+            one.__class__ = kind  # of a lazy layer, whose first call makes it another
+        for x, before in inside.values():
+            x.clear()
+            (x.update if isinstance(x, dict) else x.extend)(before)
+
+    return put_back
+
+
 def place(call: Any, device: str) -> None:
     """Before a run: put the tensors that a module holds on a device, and back to what they were if an earlier run wrote to them
     (`renew`). What is no module is left alone."""
@@ -114,13 +151,13 @@ def place(call: Any, device: str) -> None:
 
     if not isinstance(call, torch.nn.Module):
         return
+    if renew := getattr(call, "renew", None):
+        renew()
     if device != "cpu":
         call.to(device)
         for x in tensors(call).values():
             if x.device.type != torch.device(device).type:
                 x.data = x.data.to(device)  # an attribute, which `to` does not know
-    if renew := getattr(call, "renew", None):
-        renew()
 
 
 def _make_lazy(module: Any, state: Mapping[str, np.ndarray]) -> None:

@@ -20,7 +20,7 @@ MOVEMENT = frozenset(
 
 
 #: Parts of the names of what `torch.autocast` computes in a narrower dtype: products, and what is made of them.
-_PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
+PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def widened(eps: float = 0.0, draw: int = 0, elsewhere: float | None = None) -> 
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
             name = func.overloadpacket.__name__.rstrip("_")
             if eps and not (func.is_view or name in MOVEMENT):
-                coarse = elsewhere is None or any(part in name for part in _PRODUCTS)
+                coarse = elsewhere is None or any(part in name for part in PRODUCTS)
                 for x in out if isinstance(out, (tuple, list)) else (out,):
                     move(x, eps if coarse or elsewhere is None else elsewhere)
             return out

@@ -207,7 +207,9 @@ class Inductor(TorchEager):
         settings = self._settings(forms[0])
         options: Any = settings or None
         watched: list[bool] = []
-        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler, options=options)
+        how = {"dynamic": self.dynamic, "backend": self.compiler, "options": options}
+        compiled = torch.compile(joint, fullgraph=True, **how)
+        broken = ""
 
         def compute(bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
@@ -226,12 +228,17 @@ class Inductor(TorchEager):
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,
         ) as error:  # the latter: control flow by data
-            raises = isinstance(error.__cause__, torch._dynamo.exc.ObservedException)
-            raise Fallback(f"graph break: {errors.text_of(error)}", raises) from None
+            broken = f"graph break: {errors.text_of(error)}"
+            if not isinstance(calls[0], torch.nn.Module) or len(forms) > 1:
+                raise Fallback(broken, isinstance(error.__cause__, torch._dynamo.exc.ObservedException)) from None
+        if broken:  # as a user of torch.compile has it, in pieces: what it raises then, eager torch does not
+            torch._dynamo.reset()
+            compiled = torch.compile(joint, **how)
+            without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
-        fallback = self._fallback(kernels) if graphs else "no graph was compiled"
+        fallback = broken or (self._fallback(kernels) if graphs else "no graph was compiled")
         words = [self.flags, *inductor_settings.words(settings)]
         flags = " ".join([f"kernels={kernels}/{len(forms)}", *filter(None, words)])
         made = Program(lambda: [], self._where(kernels), fallback, flags)

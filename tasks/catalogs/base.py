@@ -11,7 +11,7 @@ import numpy as np
 from tasks import importing
 from tasks.arrays.tree import encode
 from tasks.fuzz.choices import Choices
-from tasks.model import Group, Leaf, OpClass, Oracle, errors, label_of
+from tasks.model import Group, Leaf, OpClass, Oracle, Refusal, errors, label_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, stage: str, raised: bool = False) -> Failure:
         """The case is bad: making it raised."""
+        if isinstance(error, Refusal):  # whose text says all
+            return cls("invalid", stage, "", str(error), raised=raised)
         kind, text = errors.essence(error)
         where = errors.place(error)
         return cls("invalid", stage, kind, text + (f" ({where})" if where else ""), raised=raised)
@@ -203,6 +205,11 @@ class Catalog:
 
     def any_size(self, group: Group) -> bytes | None:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        return None
+
+    def as_onnx(self, group: Group, made: Sample) -> bytes | None:
+        """The ONNX model of a group whose samples (``made``) have none, for checks that are about ONNX models; None where nothing
+        makes one. Raises what the exporter does."""
         return None
 
     def bare(self, group: Group) -> Sample | None:

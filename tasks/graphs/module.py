@@ -6,15 +6,18 @@ what is evaluated is what eager torch does: a tracer and a compiler may be shown
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from tasks.arrays import noise, torch_tree
-from tasks.arrays.widened import MOVEMENT
+from tasks.arrays import held, noise, torch_tree
+from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
 from tasks.judge import op_classes
@@ -52,7 +55,7 @@ def run(module: Any, inputs: Sequence[np.ndarray]) -> list[Any]:
 def watched(module: Any, inputs: Sequence[np.ndarray]) -> Seen:
     """What `run` dispatches."""
     seen = Seen()
-    with _modes().Watching(seen):
+    with _uncompiled(), _modes().Watching(seen):
         run(module, inputs)
     return seen
 
@@ -74,13 +77,25 @@ def exactly(
     before = torch.get_default_dtype()
     dispatch = modes.Wide(draw, precision, before)
     given = [dispatch.argument(torch_tree.from_numpy(np.array(x))) for x in inputs]
+    put_back = held.keep(module)
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad(), dispatch, modes.Believing(dispatch):
+        with torch.no_grad(), _uncompiled(), dispatch, modes.Believing(dispatch):
             made = module(*given)
     finally:
         torch.set_default_dtype(before)
+        put_back()
     return [_array(dispatch.lifted(y)) for y in made]
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """In here nothing is compiled, whatever the module asks for: torch.cond does so as well."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()  # nobody has, and its import takes seconds
+    import torch
+
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _array(y: Any) -> np.ndarray:
@@ -158,16 +173,37 @@ def _modes() -> Any:
         else:
             yield value
 
+    def inside(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator of functions (torch.cond) returns, what these dispatch being dispatched to the mode as well."""
+
+        def entered(x: Any) -> Any:
+            if isinstance(x, torch.Tensor) or not callable(x):
+                return x
+
+            def call(*given: Any, **named: Any) -> Any:
+                with mode:
+                    return x(*given, **named)
+
+            return call
+
+        return func(*mapped(args, entered), **mapped(kwargs or {}, entered))
+
     class Watching(TorchDispatchMode):
+        supports_higher_order_operators = True
+
         def __init__(self, seen: Seen) -> None:
             super().__init__()
             self.seen = seen
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return inside(self, func, args, kwargs)
             self.seen.note(func)
             return func(*args, **(kwargs or {}))
 
     class Wide(TorchDispatchMode):
+        supports_higher_order_operators = True
+
         def __init__(self, draw: int | None, precision: str, default: Any) -> None:
             super().__init__()
             self.draw, self.precision, self.default = draw, precision, default
@@ -175,6 +211,8 @@ def _modes() -> Any:
             #: Wide twins of the tensors that the module holds, by id; what is written to one of them is written to its twin.
             self.twins: dict[int, tuple[Any, Any]] = {}
             self.weights: set[int] = set()
+            #: The dtype of `torch.autocast`, which casts no float64, where the module is within one.
+            self.autocast: Any = None
 
         def argument(self, x: Any) -> Any:
             return self.moved_own(x)
@@ -217,7 +255,11 @@ def _modes() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             args, kwargs = mapped(args, self.lifted), mapped(kwargs, self.lifted)
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return inside(self, func, args, kwargs)
             own = self.own(func, args, kwargs)
+            if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
+                own, args = self.autocast, mapped(args, self.cast_down)
             out = self.computed(func, args, kwargs)
             given = {id(x) for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
             cast = func.overloadpacket.__name__ == "_to_copy" and self.narrows(args[0], own)
@@ -233,11 +275,17 @@ def _modes() -> Any:
                     y = y.to(own).to(y.dtype)
                 if id(y) not in given or getattr(y, _OWN, None) is None:
                     believe(y, own if own.is_complex == y.is_complex() else self.like(y, own))
-                if self.draw is not None and (cast or not _is_exact(func)):
-                    self.move(y, believed(y), cast)
+                if self.draw is not None and not _is_exact(func):
+                    self.move(y, believed(y), False)
                 return y
 
             return mapped(out, told)
+
+        def cast_down(self, x: Any) -> Any:
+            """A factor as autocast makes it."""
+            if isinstance(x, torch.Tensor) and x.dtype is torch.float64 and self.narrows(x, self.autocast):
+                return believe(x.to(self.autocast).to(x.dtype), self.autocast)
+            return x
 
         @staticmethod
         def like(y: Any, own: Any) -> Any:
@@ -314,6 +362,8 @@ def _modes() -> Any:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func == dtype_of:
                 return believed(args[0])
+            within = torch.is_autocast_enabled("cpu")
+            self.dispatch.autocast = torch.get_autocast_dtype("cpu") if within else None
             args, kwargs = mapped(args, self.dispatch.lifted), mapped(kwargs or {}, self.dispatch.lifted)
             out = func(*args, **kwargs)
             name = getattr(func, "__name__", "")
@@ -327,8 +377,4 @@ def _modes() -> Any:
                     return believe(out.clone(), asked)
             return out
 
-    class Modes:
-        pass
-
-    Modes.Watching, Modes.Wide, Modes.Believing = Watching, Wide, Believing  # type: ignore[attr-defined]
-    return Modes
+    return SimpleNamespace(Watching=Watching, Wide=Wide, Believing=Believing)

@@ -26,7 +26,7 @@ def search(subject: Searched, clock: Clock, offered: Settings = NOTHING, whole: 
     if not subject.fails(first.outputs):
         raise NotFailing("run again, the model does not fail")
     if subject.reaches({}):
-        return Found("exporter", why=("the graph itself, in float64, is not what the case expects",))
+        return Found(subject.maker, why=("the graph itself, in float64, is not what the case expects",))
     subject.failing = first.outputs
     found = Found(why=(whole,) if whole else ())
     if not whole:

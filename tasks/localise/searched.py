@@ -17,8 +17,11 @@ class Searched:
     """Base of both. feeds: inputs by name; fails: whether outputs, in the program's order and dtypes, are beyond the limit;
     dtype: of the case; precision: what the backend declares that it computes in ("" for the dtype); outputs: names.
 
-    A place is a node's number in the program's order. What `piece` and `probed` return is what a backend is asked to run.
+    A place is a node's number in the program's order. What `piece` and `probed` return is what a backend is asked to run. maker: what
+    made the program of the model that was to be run.
     """
+
+    maker = "exporter"
 
     def __init__(
         self,
@@ -156,3 +159,13 @@ def _off(x: np.ndarray, exact: np.ndarray) -> float:
 def typed(x: Any) -> str:
     """A tensor for people: "float32[2, 3]"."""
     return f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" if isinstance(x, np.ndarray) else type(x).__name__
+
+
+class Whole(Searched):
+    """A program that nobody can take apart: what the backend's settings do to it can be told all the same."""
+
+    def __init__(self, fails: Callable[[Sequence[np.ndarray]], bool], dtype: str, precision: str) -> None:
+        super().__init__({}, fails, dtype, precision, [])
+
+    def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
+        return False

@@ -26,7 +26,7 @@ from tasks.judge.policy import Policy
 from tasks.judging import judged
 from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
-from tasks.localise.searched import Searched
+from tasks.localise.searched import Searched, Whole
 from tasks.localise.subject import Subject
 from tasks.localise.traced import Traced
 from tasks.model import FILES, Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
@@ -59,7 +59,7 @@ class Locator:
                 self._subject = self._of_backend(backend, info)
             except Unsupported as error:  # the settings can be told all the same
                 whole = f"{backend.name} cannot be given parts of the model: {error}"
-                self._subject = self._of_onnx(info)
+                self._subject = self._of_whole(info)
         except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
             return Located(error=whole or str(error))
         self._search = search(self._subject, Clock(command.seconds), settings_of(backend), whole)
@@ -74,6 +74,14 @@ class Locator:
                 f"it takes functions of {' or '.join(x for x in backend.forms if x not in FILES)}, whose operations are not told apart"
             )
         return traced_of(self._sample, self._sample.form("torch"), self._command.policy, info)
+
+    def _of_whole(self, info: RuntimeInfo) -> Searched:
+        """What is known of a program that the backend cannot be given parts of."""
+        try:
+            return self._of_onnx(info)
+        except Unsupported:
+            form = self._sample.form("torch")
+            return Whole(*_judge(self._sample, form, self._command.policy, info))
 
     def _of_onnx(self, info: RuntimeInfo) -> Searched:
         form = self._form()

@@ -18,6 +18,8 @@ from tasks.localise.searched import Searched, typed
 class Traced(Operations, Searched):
     """program, feeds: see `Operations`."""
 
+    maker = "capture"
+
     def __init__(
         self,
         program: Any,

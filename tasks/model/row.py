@@ -108,7 +108,7 @@ class Row:
     culprit: str | None = column(
         "string",
         "outcome",
-        "what is to blame: exporter, optimiser PASS, precision NAME, node NAME (OP), window FIRST..LAST, fusion, a level of "
+        "what is to blame: exporter, capture (torch's tracer shows another program than eager torch runs), optimiser PASS, precision NAME, node NAME (OP), window FIRST..LAST, fusion, a level of "
         "optimisation, a converter, …; empty: nothing or unknown",
     )
     probe_effect: str | None = column(

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from farm import lake
+from farm.commands.reproduce import main as reproduce
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load
@@ -27,6 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(model, tmp_path / "mine.onnx")
     np.savez(tmp_path / "mine.npz", **residual_model.inputs(model))
     np.savez(tmp_path / "other.npz", **residual_model.inputs(model, 1))
+    (tmp_path / "net.py").write_text("small = None")
     return tmp_path
 
 
@@ -61,6 +63,17 @@ def test_a_function_s_torch_module_is_judged() -> None:
         (["--model", "mine.onnx", "--inputs", "none.npz"], "--inputs: no such file"),
         (["--inputs", "mine.npz"], "--inputs: they are a model's: name it with --model"),
         (["--model", "nowhere:small"], "--model: no module 'nowhere'"),
+        (["--input", "x=float32[4]"], "--input: they are a model's: name it with --model"),
+        (
+            ["--model", "mine.onnx", "--input", "x=float32[4", "--inputs", "mine.npz"],
+            "--input: the inputs are in the files",
+        ),
+        (["--model", "mine.onnx", "--input", "x=float32[4"], "--input: 'x=float32[4': the bracket is not closed"),
+        (["--model", "mine.onnx", "--input", "x", "--input", "x=[2]"], "--input: 'x' is given twice"),
+        (
+            ["--model", "net.py:small", "--input", "x=float32"],
+            "--input: 'x=float32' has no sizes: write NAME=DTYPE[SIZES]",
+        ),
     ],
 )
 def test_what_is_not_there_ends_the_command(
@@ -107,8 +120,8 @@ def test_bad_models_are_a_line_each_and_the_run_goes_on(here: Path, capsys: pyte
         "saved": "no SavedModel: there is no saved_model.pb in it",
         "names": "no array for the model's input 'x'; it has y",
         "shapes": "'x' has the shape 8x47, the model takes 8x48",
-        "number": "a function without arguments that returns a torch.nn.Module is needed, not 3",
-        "nothing": "no inputs are given: write them with numpy.savez('nothing.npz'",
+        "number": "a torch.nn.Module, or a class or function without arguments that makes one is needed, not 3",
+        "nothing": "no inputs are given: let them be drawn (--input 'x=float32[4,8]'",
     }
     out = capsys.readouterr().out
     for name, text in says.items():
@@ -148,3 +161,141 @@ def test_a_config_s_own_models_are_checked_with_their_place(here: Path) -> None:
         Path("c.yaml").write_text(f"catalogs:\n- name: models\n  own: [{own}]\nbackends: [ort-cpu]\n")
         with pytest.raises(ConfigError, match=says):
             load("c.yaml")
+
+
+def torch_run(*arguments: str) -> int:
+    return main([*arguments, "--backends", "torch-cpu", "--inline", "--results", "lake"])
+
+
+#: The models of a blog on torch.compile, as they stand there.
+DOCUMENT = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(in_channels=1, out_channels=3, kernel_size=1)
+        self.linear = torch.nn.Linear(3, 1)
+    def forward(self, x):
+        x = x.unsqueeze(1)
+        x = self.conv(x)
+        x = x.mean(dim=-1)
+        return self.linear(x)
+x = torch.randn(1, 3)
+m = Model()
+print(m(x))
+class MatrixModel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mm_layer = torch.nn.Linear(10, 10)
+    def forward(self, x1, inp):
+        v1 = torch.mm(x1, inp)
+        v2 = v1 + inp
+        return v2
+x1 = torch.randn(2, 10)
+inp = torch.randn(2, 10)
+"""
+
+
+def test_a_document_s_model_and_its_inputs_are_judged_as_they_stand() -> None:
+    Path("doc.py").write_text(DOCUMENT)
+    assert torch_run("--model", "doc.py:Model") == OK
+    assert [x[:2] for x in rows()] == [("forward/models:Model/float32/0", "pass")]
+    assert torch_run("--model", "doc.py:MatrixModel") == FOUND
+    ((_, status, error),) = rows()
+    place = f"({Path('doc.py').resolve()}:21)"
+    assert (status, error) == ("invalid", f"mat1 and mat2 shapes cannot be multiplied (2x10 and 2x10) {place}")
+
+
+def test_drawn_inputs_are_judged_and_drawn_again() -> None:
+    Path("net.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, ids, x):\n        return x[ids]\n"
+    )
+    given = ["--model", "net.py:Net", "--input", "x=float32[5,8]", "--input", "ids=int64[3]<5", "--samples", "2"]
+    digests = []
+    for _ in range(2):
+        assert torch_run(*given) == OK
+        opened = lake.open_lake("lake")
+        found = lake.read(opened, lake.run_ids(opened)[-1]).sort_values("sample")
+        assert list(found["shapes"]) == ["3 5x8"] * 2, "in the order of forward's arguments"
+        digests.append(list(found["digest"]))
+    assert digests[0] == digests[1] and len(set(digests[0])) == 2
+
+
+def test_a_config_draws_inputs_as_well(here: Path) -> None:
+    text = "dtypes: [float32]\ncatalogs:\n- name: models\n  samples: 2\n  own:\n  - name: a\n    model: mine.onnx\n    inputs:\n      x: {}\nbackends: [ort-cpu]\n"
+    Path("c.yaml").write_text(text.format("'[8,48]'"))
+    assert run("c.yaml") == OK and [x[1] for x in rows()] == ["pass"] * 2
+    Path("c.yaml").write_text(text.format("float33[8]"))
+    with pytest.raises(ConfigError, match=r"c.yaml:9:7: catalogs.0.own.0.inputs.x: .*unknown dtype 'float33'"):
+        load("c.yaml")
+    Path("c.yaml").write_text(text.format("3"))
+    with pytest.raises(ConfigError, match="3 is no DTYPE"):
+        load("c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "says"),
+    [
+        (
+            "class Model(torch.nn.Module):\n    def forward(self, x): return x\n",
+            "Modle",
+            "there is no 'Modle' in it; did you mean Model?",
+        ),
+        ("class M(torch.nn.Module:\n    pass\n", "M", "net.py:2: cannot be imported: SyntaxError: invalid syntax"),
+        (
+            "import no_such_module\n",
+            "M",
+            "net.py:2: cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        (
+            "torch.ones(2, 3) @ torch.ones(2, 3)\n",
+            "M",
+            "net.py:2: cannot be imported: RuntimeError: mat1 and mat2 shapes cannot be",
+        ),
+        (
+            "class M(torch.nn.Module):\n    def forward(self, x, y): return x\n",
+            "M",
+            "forward(x, y) is called with x: missing a required argument: 'y'",
+        ),
+        (
+            "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.load_state_dict({'w': torch.ones(3)})\n",
+            "M",
+            'RuntimeError: Error(s) in loading state_dict for M: Unexpected key(s) in state_dict: "w". (',
+        ),
+        (
+            "class M(torch.nn.Module):\n    def forward(self, x): return x.shpae\n",
+            "M",
+            "object has no attribute 'shpae' (",
+        ),
+    ],
+)
+def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("net.py").write_text("import torch\n" + source)
+    assert torch_run("--model", f"net.py:{name}", "--input", "x=float32[2,3]") == FOUND
+    ((_, status, error),) = rows()
+    assert status == "invalid" and says in error and "\n" not in error and "\x1b" not in error and len(error) < 300
+    assert f"not judged: models:{name}: " in capsys.readouterr().out
+
+
+def test_a_module_s_case_has_a_script_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("net.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.layers = torch.nn.Sequential(torch.nn.Linear(n, 4), torch.nn.ReLU())\n"
+        "        self.more = [torch.randn(4)]\n        self.register_buffer('calls', torch.zeros(4))\n"
+        "    def forward(self, x):\n        self.calls += 1\n        return {'y': self.layers(x) + self.more[0], 'n': self.calls * 1}\n"
+        "def get_inputs():\n    return [torch.randn(3, 6)]\ndef get_init_inputs():\n    return [6]\n"
+    )
+    assert torch_run("--model", "net.py:Net") == OK
+    opened = lake.open_lake("lake")
+    (key,) = (f"{x.run_id}:{x.case_id}:{x.backend}" for x in lake.read(opened, lake.run_ids(opened)[-1]).itertuples())
+    monkeypatch.setenv("FARM_CACHE", str(Path("empty").resolve()))  # the same inputs and weights are made again
+    assert reproduce([key, "--results", "lake", "--script", "case.py"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "shows the outcome (pass) with the same numbers" in said and "reproduced: same status and same metrics" in said
+    )
+    text = Path("case.py").read_text()
+    assert "OP = module.Net(*module.get_init_inputs()).eval()" in text and "'more.0': tensor(" in text

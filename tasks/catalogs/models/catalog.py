@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.arrays import held
 from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.models import judged, modules, own, training
@@ -40,8 +41,14 @@ class Models(Catalog):
         return f"{self.version()} {sorted(own.declared().items())}"
 
     def forms_of(self, group: Group) -> tuple[str, ...]:
-        mine = own.declared().get(group.op_name)
-        return ("torch",) if mine is not None and not group.variant and mine.is_module else self.forms
+        mine = None if group.variant else own.declared().get(group.op_name)
+        return ("torch",) if mine is not None and mine.is_module else self.forms
+
+    def as_onnx(self, group: Group, made: Sample) -> bytes | None:
+        model, cache = self._model(group), default_cache()
+        if made.alike:
+            held.load(model.module(cache), made.state)
+        return model.model(cache)
 
     def any_size(self, group: Group) -> bytes | None:
         return self._model(group).any_size(default_cache())
@@ -82,7 +89,7 @@ class Models(Catalog):
                 yield Sample(index, columns=about)
                 continue
             try:
-                network = network or _read(model, group.seed, cache)
+                network = network or _read(model, cache)
                 yield network.sample(index, model.inputs(index, group.seed, cache), draws)
             except Exception as error:
                 yield Sample(index, failure=_failure(error), columns=about)
@@ -93,12 +100,7 @@ class Models(Catalog):
         try:
             if group.check in training.CHECKS:
                 return training.step(group)
-            model = self._model(group)
-            found = (
-                model.made(group.seed)
-                if isinstance(model, own.Own) and model.is_module
-                else model.module(default_cache())
-            )
+            found = self._model(group).module(default_cache())
         except Unavailable as error:
             raise Unsupported(str(error)) from None
         if found is None:
@@ -114,9 +116,9 @@ class Models(Catalog):
             raise ValueError(f"the catalog models has no network {group.label!r}") from None
 
 
-def _read(model: Model, seed: int, cache: Path) -> judged.Network | modules.OwnModule:
+def _read(model: Model, cache: Path) -> judged.Network | modules.OwnModule:
     if isinstance(model, own.Own) and model.is_module:
-        return modules.OwnModule(model, seed)
+        return modules.OwnModule(model)
     return judged.Network(model, cache)
 
 

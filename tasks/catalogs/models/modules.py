@@ -35,10 +35,10 @@ _SEEDS = (1, 2)
 class OwnModule:
     """A module made once for all of its samples."""
 
-    def __init__(self, own: Own, seed: int) -> None:
+    def __init__(self, own: Own) -> None:
         """Raises GivenError where it cannot be made."""
         self.own = own
-        self.module = own.made(seed)
+        self.module = own.made()
         self._hidden: list[str] | None = None
         self.state: dict[str, np.ndarray] = held.state(self.module)
 
@@ -80,11 +80,11 @@ class OwnModule:
 
     def _hold(self, made: Sample) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones."""
-        now = held.state(self.module)
+        now, plain = held.state(self.module), held.plain_digest(self.module)
         self.state = self.state | {name: x for name, x in now.items() if name not in self.state}
-        made.writes = held.digest(now) != held.digest(self.state)
         self._renew()
         made.state, made.alike = self.state, held.plain_digest(self.module)
+        made.writes = held.digest(now) != held.digest(self.state) or plain != made.alike
         made.columns["weights"] = held.digest(self.state)
 
     def _renew(self) -> None:
@@ -121,7 +121,7 @@ class OwnModule:
         rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
         self._hidden = parameters.unobserved(self.module, arrays, references, rows, self._hidden)
         self._renew()
-        made.columns["unobserved"] = ", ".join(self._hidden)
+        made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)
         if made.products:
             made.coarse = {p: modules.exactly(self.module, arrays, precision=p) for p in SUSPECTS}
 

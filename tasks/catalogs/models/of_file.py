@@ -23,7 +23,7 @@ LIST = "inputs"
 Arrays = dict[str, np.ndarray]
 
 
-def made(source: str, root: str, seed: int) -> Any:
+def made(source: str, root: str) -> Any:
     """The torch module that a name stands for: the module itself, or what a class or a function makes with a seed, a class with
     the arguments of get_init_inputs(). Raises GivenError."""
     import torch
@@ -34,10 +34,10 @@ def made(source: str, root: str, seed: int) -> Any:
         raise GivenError(str(error)) from None
     if callable(found) and not isinstance(found, torch.nn.Module):
         is_class = isinstance(found, type) and issubclass(found, torch.nn.Module)
-        arguments = list(_called(INIT, source, root, seed) or ()) if is_class else []
+        arguments = list(_called(INIT, source, root, 0) or ()) if is_class else []
         _bound(found, arguments, f"{source}: {found.__name__}", f"; let {INIT}() in its file return them" * is_class)
         try:
-            with held.seeded(seed):
+            with held.seeded():
                 found = found(*arguments)
         except Exception as error:
             raise GivenError(f"{source}: {errors.located(error)}") from None
@@ -96,7 +96,7 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     values = [_array(x, str(place), where) for place, x in enumerate(found)]
     names = parameters(forward)
     fitting = names[: len(values)] if len(names) >= len(values) else [f"input_{k}" for k in range(len(values))]
-    return ordered(dict(zip(fitting, values)), forward, where)
+    return ordered(dict(zip(fitting, values)), forward, where, strict=False)
 
 
 def _at_top(there: Mapping[str, Any], forward: Callable[..., Any]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.arrays import torch_tree
+from tasks.arrays import held, torch_tree
 from tasks.catalogs import told
 from tasks.catalogs.models import drawn, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
@@ -118,9 +118,9 @@ class Own:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
         return self.made() if self.is_module else None
 
-    def made(self, seed: int = 0) -> Any:
-        """It as a torch module in evaluation mode, made anew in this process: what it draws, it draws by this seed. Raises GivenError."""
-        return _module(self.source, self.root, seed, self.digest())
+    def made(self) -> Any:
+        """It as a torch module in evaluation mode, made once in this process: what it draws, it draws by one seed. Raises GivenError."""
+        return _module(self.source, self.root, self.digest())
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
@@ -251,9 +251,9 @@ def _converted(folder: Path, target: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _module(source: str, root: str, seed: int, digest: str) -> Any:
-    """The torch module that a function returns, or that the name is; its outputs as a tuple. Raises GivenError."""
-    return _tupled(of_file.made(source, root, seed).eval())
+def _module(source: str, root: str, digest: str) -> Any:
+    """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files. Raises GivenError."""
+    return _tupled(of_file.made(source, root).eval())
 
 
 def _tupled(module: Any) -> Any:
@@ -273,4 +273,4 @@ def _tupled(module: Any) -> Any:
                 if isinstance(x, (torch.Tensor, bool, int, float, complex))
             )
 
-    return Outputs().eval()
+    return held.as_made(Outputs().eval())

@@ -157,7 +157,8 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 
 
 def _checks(op: UserOp) -> tuple[str, ...]:
-    return ("forward", *["backward", "double_backward"] * bool(op.gradient), *[refused.REFUSES] * bool(op.refuses))
+    gradients = ("backward", "double_backward") if op.gradient else ()
+    return ("forward", *gradients, *[refused.REFUSES] * bool(op.refuses))
 
 
 def _evaluated(one: Declared, arrays: Arrays) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from tasks import checks
 from tasks.catalogs.base import Catalog, Failure, Sample
 from tasks.checks.derived import Derived
-from tasks.model import Group, Vacuous
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.widening import NoOracle
+from tasks.judge.prepared import compare_oracles
+from tasks.model import Group, OpClass, Vacuous
 from tasks.prepare.derived import shapes
-from tasks.prepare.derived.parts import Spoilt
+from tasks.prepare.derived.parts import Spoilt, feeds_of
 
 
 def samples(
@@ -27,6 +33,7 @@ def samples(
     plain = replace(group, check=checks.FORWARD)
     asked = _vacuous(catalog, plain) if check.any_size else None
     base = first() if asked is None else Sample(0, failure=asked)
+    whole = _Exported(catalog, plain, base)
     for place, number in enumerate(check.numbers):
         if place in skip:
             yield Sample(number)
@@ -36,10 +43,10 @@ def samples(
                 yield replace(base, index=number)
             elif not check.of_model:
                 yield derive(base, number, plain, draws)
-            elif base.model is None:
+            elif (model := whole.model) is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
-                model = (check.any_size and catalog.any_size(plain)) or base.model
+                model = (check.any_size and catalog.any_size(plain)) or model
                 yield derive(replace(base, model=model), number, plain, draws)
         except Vacuous as error:
             yield Sample(number, failure=Failure.vacuous(str(error)))
@@ -47,6 +54,47 @@ def samples(
             yield Sample(number, failure=Failure("invalid", "sample", "", str(error), error.culprit))
         except Exception as error:
             yield Sample(number, failure=Failure.of(error, "sample"))
+
+
+class _Exported:
+    """The ONNX model of a sample: its own, or what its catalog exports of it, once it is asked for."""
+
+    def __init__(self, catalog: Catalog, plain: Group, base: Sample) -> None:
+        self._of = catalog, plain, base
+
+    @functools.cached_property
+    def model(self) -> bytes | None:
+        """Raises Spoilt where nothing can be exported, or what is exported computes something else."""
+        catalog, plain, base = self._of
+        if base.model is not None:
+            return base.model
+        try:
+            made = catalog.as_onnx(plain, base)
+        except Exception as error:
+            raise Spoilt("exporter", str(error)) from None
+        if made is not None and (different := _differs(made, base)):
+            raise Spoilt("exporter", f"in float64 the graph is another function than the module: {different}")
+        return made
+
+
+#: Error units up to which a graph is the module it was made of: both are float64, a part of a float32 unit is far off.
+SAME = 1.0
+
+
+def _differs(model: bytes, base: Sample) -> str:
+    """How an exported model differs in float64 from what is expected of a sample; "" where it does not, or nobody can say."""
+    import onnx
+
+    if base.definition or base.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
+        return ""
+    graph = Graph(onnx.load_model_from_string(model))
+    try:
+        found = graph.run(feeds_of(base, onnx.load_model_from_string(model)))
+    except NoOracle:
+        return ""
+    references = [np.asarray(found[name]) for name in graph.outputs]
+    apart = compare_oracles(references, base.expected, base.op_class)
+    return str(apart["detail"]) if apart["units"] > SAME else ""
 
 
 def remade(catalog: Catalog, group: Group, given: Sample, draws: int) -> Sample:

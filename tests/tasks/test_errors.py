@@ -1,0 +1,86 @@
+"""What an exception of a framework comes down to: one line, without advice, and the place in the user's file."""
+
+from __future__ import annotations
+
+import sysconfig
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.model.errors import essence, essential, located, place
+
+EXPORT = (
+    "Failed to export the model with torch.export. \x1b[96mThis is step 1/3\x1b[0m of exporting the model to ONNX. "
+    "Next steps:\n- Modify the model code for `torch.export.export` to succeed.\n\n## Exception summary\n\nshapes differ"
+)
+TRACED = (
+    "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed to run FX node with fake tensors: call_function mm: "
+    "got RuntimeError('a and b must have same reduction dim')\n  Hint: Your code may result in an error when running in eager.\n\n"
+    'from user code:\n   File "/home/me/doc.py", line 7, in forward\n    v1 = torch.mm(x1, inp)\n\nSet TORCHDYNAMO_VERBOSE=1\n'
+)
+
+
+def raised(call: Callable[[], Any]) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def in_package(source: str, **names: Any) -> Callable[[], Any]:
+    """A function ``f`` whose file is an installed package's."""
+    module = types.ModuleType("framework")
+    vars(module).update(names)
+    exec(compile(source, f"{sysconfig.get_path('purelib')}/framework/core.py", "exec"), vars(module))
+    return module.f  # type: ignore[no-any-return]
+
+
+def test_what_a_framework_wraps_is_told_by_itself() -> None:
+    f = in_package(f"def f():\n    raise RuntimeError({EXPORT!r}) from ValueError('shapes differ (2x3 and 2x3)')")
+    assert essential(raised(f)) == "ValueError: shapes differ (2x3 and 2x3)"
+
+
+def test_what_the_user_raises_from_another_stays() -> None:
+    def call() -> None:
+        raise ValueError("no such key: width") from KeyError("width")
+
+    assert essential(raised(call)) == "ValueError: no such key: width"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TRACED, "RuntimeError: a and b must have same reduction dim"),
+        (
+            "Data-dependent branching\n  Explanation: Detected it.\n  Hint: consider",
+            "RuntimeError: Data-dependent branching",
+        ),
+        ("Error(s) in loading:\n\tMissing key(s): w.", "RuntimeError: Error(s) in loading: Missing key(s): w."),
+        ("Wrong shapes:\n\n2 and 3\n\nmore of it", "RuntimeError: Wrong shapes: 2 and 3"),
+        ("\x1b[31mred\x1b[0m words", "RuntimeError: red words"),
+        ("device-side assert\nCUDA kernel errors might be asynchronously reported", "RuntimeError: device-side assert"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_advice_colours_and_stacks_are_left_out(text: str, says: str) -> None:
+    assert essential(RuntimeError(text)) == says
+
+
+def test_a_long_line_ends_with_its_beginning() -> None:
+    kind, text = essence(RuntimeError("shapes differ " + "x" * 1000))
+    assert kind == "RuntimeError" and text.startswith("shapes differ") and text.endswith("…") and len(text) == 501
+
+
+def test_the_place_is_the_user_s_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def g(f):\n    return f()\n")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    f = in_package("def f():\n    raise RuntimeError('no')")
+    assert located(raised(lambda: names["g"](f))) == f"RuntimeError: no ({file}:2)"
+    assert place(RuntimeError(TRACED)) == "/home/me/doc.py:7"
+    assert place(SyntaxError("invalid syntax", ("/home/me/doc.py", 3, 1, "class M("))) == "/home/me/doc.py:3"
