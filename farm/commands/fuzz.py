@@ -175,6 +175,8 @@ def _conclude(
             for why, some in table.groupby("why", sort=False):
                 ops = ", ".join(f"{op} ×{rows}" for op, rows in zip(some["op"], some["rows"]))
                 say(f"  {ops}: {why}")
+    for why, names in fuzzing.without_rows(rows).items():
+        say(f"no case on {', '.join(names)}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
