@@ -116,6 +116,9 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}/run={fuzzing.run_id}"
     )
 
+    for line in fuzzing.plan.matrix.left_out:
+        say(f"left out: {line}")
+
     def told(round_: Told) -> None:
         new = f"; new: {', '.join(f'{k[0]} {k[1]} {k[2]}' for k in round_.new[:4])}" if round_.new else ""
         more = f" and {len(round_.new) - 4} more" if len(round_.new) > 4 else ""

@@ -200,26 +200,36 @@ def backward(
         outputs = torch_tree.leaves(call(*args, **kwargs))
         if made is not None:
             made(outputs)
-        first = cotangents[: len(outputs)]
-        twice = check == "double_backward"
-        given = [c.detach().requires_grad_() if twice else c for c in first if c is not None]
-        pairs = list(zip([y for y, c in zip(outputs, first) if c is not None], given))
-        # Where none depends on an input, torch says so.
-        pairs = [(y, c) for y, c in pairs if y.requires_grad] or pairs
-        found = torch.autograd.grad(
-            [y for y, _ in pairs], inputs, [c for _, c in pairs], create_graph=twice, allow_unused=True
-        )
-        if twice:
-            _refuse_once([g for g in found if g is not None])
-            pairs = [
-                (g, v)
-                for g, v in zip(found, cotangents[len(outputs) :])
-                if v is not None and g is not None and g.requires_grad
-            ]
-            if not pairs:
-                raise RuntimeError(WITHOUT_GRAPH)
-            inputs += given
-            found = torch.autograd.grad([g for g, _ in pairs], inputs, [v for _, v in pairs], allow_unused=True)
+        return differentiated(check, outputs, inputs, cotangents)
+
+
+def differentiated(
+    check: str, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any], keep: bool = False
+) -> list[Any]:
+    """What `backward` computes, of outputs that are there with their graph. keep: whether the graph is differentiated again."""
+    import torch
+
+    twice, inputs = check == "double_backward", list(inputs)
+    given = [c.detach().requires_grad_() if twice else c for c in cotangents[: len(outputs)] if c is not None]
+    pairs = list(zip([y for y, c in zip(outputs, cotangents) if c is not None], given))
+    # Where none depends on an input, torch says so.
+    pairs = [(y, c) for y, c in pairs if y.requires_grad] or pairs
+    starts, weights = [y for y, _ in pairs], [c for _, c in pairs]
+    found = torch.autograd.grad(
+        starts, inputs, weights, retain_graph=keep or twice, create_graph=twice, allow_unused=True
+    )
+    if twice:
+        _refuse_once([g for g in found if g is not None])
+        pairs = [
+            (g, v)
+            for g, v in zip(found, cotangents[len(outputs) :])
+            if v is not None and g is not None and g.requires_grad
+        ]
+        if not pairs:
+            raise RuntimeError(WITHOUT_GRAPH)
+        inputs += given
+        starts, weights = [g for g, _ in pairs], [v for _, v in pairs]
+        found = torch.autograd.grad(starts, inputs, weights, retain_graph=keep, allow_unused=True)
     return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
 
 

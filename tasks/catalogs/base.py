@@ -137,6 +137,8 @@ class Catalog:
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    #: By check, what an op of it does not have that is not asked, where that is not what the check says itself (`Check.lacking`).
+    lacking: Mapping[str, str] = {}
 
     def needs_export(self, forms: Collection[str]) -> bool:
         """Whether a backend that takes ``forms`` is given an exported one: it takes none of the catalog's own."""

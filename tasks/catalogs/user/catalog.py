@@ -60,6 +60,10 @@ class User(Catalog):
     about = "your own kernels"
     forms = ("torch",)
     exports = ("onnx",)
+    lacking = dict.fromkeys(
+        ("backward", "double_backward"),
+        "no gradient is declared: name its inputs, gradient: [x] (backward=True of the client)",
+    )
 
     def __init__(self) -> None:
         self.imports = ("torch",) if importlib.util.find_spec("torch") else ()
@@ -88,7 +92,7 @@ class User(Catalog):
                 f"{self.name}:{name}",
                 "",
                 tuple(one.op.dtypes),
-                _checks(one.op),
+                checks_of(one.op),
                 DISTRIBUTIONS if every.offered(one.op) else _DISTRIBUTIONS,
             )
             for name, one in sorted(found.items())
@@ -155,7 +159,8 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
     return of_inputs(one, dims, lambda: arrays, group, 0, draws)
 
 
-def _checks(op: UserOp) -> tuple[str, ...]:
+def checks_of(op: UserOp) -> tuple[str, ...]:
+    """The checks that an op has samples for."""
     return ("forward", "backward", "double_backward") if op.gradient else ("forward",)
 
 
