@@ -158,7 +158,7 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
         sum(x.size for x in arrays.values()),
     )
     given = [x for x in arrays.values() if is_inexact(x.dtype.name)]
-    floor = noise.of_kernel(exact.values, floor, given, group.dtype, 0.0)
+    floor = noise.of_kernel(exact.values, floor, given, group.dtype, 0.0, derivative=True)
     made.expected = [
         Leaf(dtype, y.shape, y, e if delta is None else delta + e)
         for (_, dtype), y, delta, e in zip(ends + starts * twice, exact.values, floor, exact.errors)
@@ -200,9 +200,15 @@ def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs
 
 def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents) -> _Exact:
     found = reference.by_differences(inputs, cotangents, alone=True)
+    # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a quotient are
+    # as large as the output over the input.
+    eps = EPS.get(reference.dtype, 0.0)
+    terms = [
+        size / differences.scales(gradients.widened(inputs[name])) for name, size in zip(reference.names, found.sizes)
+    ]
     return _Exact(
         found.gradients,
-        found.errors,
+        [e + eps * t for e, t in zip(found.errors, terms)],
         found.how,
         None,
         lambda moved, given, draw: reference.by_differences(moved, given, quick=True).gradients,
