@@ -196,7 +196,7 @@ def of_inputs(
         stage = "reference"
         if checks.installed(group.check).gradient:
             outputs = _expected(one, arrays, dims, group, index, 0)
-            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, one.function("reference"))
+            gradients.fill(made, _differentiated(one, group), arrays, outputs, group, draws)
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
@@ -273,6 +273,12 @@ def _expected(
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
+
+
+def _differentiated(one: Declared, group: Group) -> gradients.Reference:
+    own = one.function("reference")
+    call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
+    return gradients.Reference(one.op, group.check, group.dtype, evaluator(one), own, call)
 
 
 def evaluator(one: Declared) -> Callable[[Arrays], list[np.ndarray]]:
