@@ -7,6 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,58 @@ def checks() -> str:
     from tasks.checks import BUILT_IN
 
     return table(["check", "what it asks"], ([f"`{check.name}`", check.about] for check in BUILT_IN.values()))
+
+
+def asked() -> str:
+    """Which checks are asked of the ops of which catalog."""
+    from farm.work import catalogue
+    from tasks import catalogs
+    from tasks.cache import default_cache
+    from tasks.catalogs.base import Entry
+    from tasks.catalogs.user.catalog import checks_of
+    from tasks.catalogs.user.ops import UserOp
+    from tasks.checks import BUILT_IN
+
+    plain = UserOp("x", "k:x", "k:y", {"x": [1]})
+    own = {
+        "nodes": [Entry("nodes:x", "", ("float32",))],  # whatever a folder has
+        "user": [
+            Entry("user:x", op.name, (), checks_of(op)) for op in (plain, replace(plain, name="y", gradient=["x"]))
+        ],
+    }
+    # Those of older releases are the node suite again.
+    columns = {name: catalogs.get(name) for name in catalogs.BUILT_IN if not name.startswith("onnx-")}
+    entries = {name: own.get(name) or catalogue.entries(name, default_cache(), inline=True) for name in columns}
+
+    def cell(check: Any, name: str) -> str:
+        having = {entry.label for entry in entries[name] if not check.unasked(entry, columns[name])}
+        return "all" if having == {entry.label for entry in entries[name]} else "some" if having else "–"
+
+    rows = ([f"`{check.name}`", *(cell(check, name) for name in columns)] for check in BUILT_IN.values())
+    return table(["check", *(f"`{name}`" for name in columns)], rows)
+
+
+def answered() -> str:
+    """What becomes of each check on each backend: planned, a row that says unsupported, or a line that says it is left out."""
+    from farm.plan.config import backend_names
+    from tasks import checks
+    from tasks.backends import BackendSpec
+
+    every = [BackendSpec.parse(name).create() for name in backend_names()]
+    rows = []
+    for check in checks.BUILT_IN.values():
+        # Who only compiles has the check build alone.
+        asked = [b for b in every if not (check.runs and checks.of_another_kind(check.name, b))]
+        why = {b.name: checks.unplanned(check.name, b) for b in asked}
+        there = [b for b in asked if not why[b.name]]
+        able = [b for b in there if check.needs in b.checks]
+        where = (
+            "all that run programs" if able == asked else code(dict.fromkeys(b.name.partition("-")[0] for b in able))
+        )
+        left = "; ".join(dict.fromkeys(filter(None, why.values())))
+        others = ["`unsupported`"] * (able != there) + [f"left out: {left}"] * bool(left)
+        rows.append([f"`{check.name}`", where, "; ".join(others) or "–"])
+    return table(["check", "backends (of each, those devices that can)", "elsewhere"], rows)
 
 
 def commands() -> str:
@@ -215,6 +268,8 @@ def _benches() -> dict[str, Any]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "answered": answered,
+    "asked": asked,
     "backends": backends,
     "checks": checks,
     "columns": columns,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.judging import at_least_one, checks_of
+from farm.client.judging import at_least_one
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, message_of, to_device, undisturbed
@@ -81,13 +81,14 @@ class Case:
         return self._inputs
 
     def check(self, output: Any) -> None:
-        """Judge what the kernel returned for `inputs`, and, where the marker says backward, the gradients through its graph.
+        """Judge what the kernel returned for `inputs`, and, where the marker says backward or double, the gradients through its
+        graph.
 
         Raises AssertionError with what is wrong."""
         __tracebackhide__ = True  # pytest shows the test's line
         self.checked = True
         bad = []
-        for check in checks_of(self.cases.kernel.op):
+        for check in self.cases.kernel.checks:
             row = self._judged(check, output)
             if self.keep is not None:
                 self.keep(self.cases.kernel, self.cases.settings, row)
@@ -143,6 +144,7 @@ class Cases:
         cases: int = 20,
         seed: int = 0,
         backward: bool | Sequence[str] = False,
+        double: bool = False,
         policy: str = "error_units",
         **settings: Any,
     ) -> Cases:
@@ -154,7 +156,7 @@ class Cases:
             raise ClientError(f"seed: a whole number from 0 to {2**63 - 1}, not {seed!r}")
         called = function if function is not None else reference
         assert called is not None
-        kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, **settings)
+        kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, double, **settings)
         try:
             return cls(kernel, cases, seed, verdict.load(policy), function is not None)
         except verdict.PolicyError as error:
@@ -163,8 +165,7 @@ class Cases:
     @property
     def settings(self) -> dict[str, Any]:
         """Those of the config that plans the rows."""
-        checks = checks_of(self.kernel.op)
-        return {"samples": self.cases, "distributions": [FUZZ], "seed": self.seed, "checks": checks}
+        return {"samples": self.cases, "distributions": [FUZZ], "seed": self.seed, "checks": self.kernel.checks}
 
     def __iter__(self) -> Iterator[Case]:
         for dtype in self.kernel.op.dtypes:

@@ -25,6 +25,7 @@ def fuzz(
     cases: int = 100,
     seed: int = 0,
     backward: bool | Sequence[str] = False,
+    double: bool = False,
     *,
     backend: str = "",
     policy: str = "error_units",
@@ -39,31 +40,27 @@ def fuzz(
     function: called by name with torch tensors (NumPy arrays with framework="numpy"); or the name of one that is declared
     ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
     reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
-    high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named. results:
-    the lake that the rows go to, None for none. isolate: in child processes, where a crash or a hang is a row. settings:
+    high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named; double: the
+    gradients of these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes, where a crash or a hang is a row. settings:
     fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …).
 
     Raises ClientError for what cannot be meant.
     """
     _not_imported()
     at_least_one("cases", cases)
-    kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, **settings)
+    kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, double, **settings)
     config = config_of(
         kernel,
         samples=cases,
         distributions=[FUZZ],
         seed=seed,
-        checks=checks_of(kernel.op),
+        checks=kernel.checks,
         backends=[backend or backend_here()],
         policy=policy,
         known_failures=[dict(k) if isinstance(k, Mapping) else k for k in known_failures],
         deadline_s=deadline_s,
     )
     return run(kernel, config, results, isolate)
-
-
-def checks_of(op: UserOp) -> list[str]:
-    return ["forward", *(["backward"] if op.gradient else [])]
 
 
 def at_least_one(name: str, value: Any) -> None:
@@ -79,6 +76,7 @@ def assert_correct(
     op_class: str | None = None,
     dtypes: Sequence[str] | None = None,
     backward: bool | Sequence[str] = False,
+    double: bool = False,
     *,
     backend: str = "",
     policy: str = "error_units",
@@ -93,11 +91,11 @@ def assert_correct(
     Returns the result where everything passed. Raises AssertionError with what failed, ClientError.
     """
     __tracebackhide__ = True  # pytest shows the test's line
-    kernel = given(function, inputs, reference, op_class, dtypes, backward, **settings)
+    kernel = given(function, inputs, reference, op_class, dtypes, backward, double, **settings)
     config = config_of(
         kernel,
         samples=1,
-        checks=checks_of(kernel.op),
+        checks=kernel.checks,
         backends=[backend or backend_here()],
         policy=policy,
         deadline_s=deadline_s,
@@ -142,6 +140,7 @@ def given(
     op_class: str | None,
     dtypes: Sequence[str] | None,
     backward: bool | Sequence[str],
+    double: bool = False,
     **settings: Any,
 ) -> Kernel:
     """The op whose inputs are given: its one sample has their values."""
@@ -163,6 +162,7 @@ def given(
         as_data(arrays, dtypes),
         dtypes=dtypes or [floating[0] if floating else next(iter(arrays.values())).dtype.name],
         backward=backward,
+        double=double,
         op_class=op_class,
         kwargs={**kwargs, **(settings.pop("kwargs", None) or {})},
         **settings,

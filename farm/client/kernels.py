@@ -34,10 +34,17 @@ class ClientError(Exception):
 
 @dataclass(frozen=True)
 class Kernel:
-    """An op with its functions, and as a config of another process would name them. root: where modules are looked up."""
+    """An op with its functions, and as a config of another process would name them. root: where modules are looked up; double:
+    whether gradients of its gradients are judged."""
 
     op: UserOp
     root: str
+    double: bool = False
+
+    @property
+    def checks(self) -> list[str]:
+        """What is judged of it, as a config names it."""
+        return ["forward", *["backward"] * bool(self.op.gradient), *["double_backward"] * self.double]
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
@@ -65,11 +72,13 @@ def kernel_of(
     dims: Mapping[str, Sequence[int]] | None = None,
     dtypes: Sequence[str] | None = None,
     backward: bool | Sequence[str] = False,
+    double: bool = False,
     **settings: Any,
 ) -> Kernel:
     """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
 
-    What is not given is as its `@tasks.op` or its config declares it. Raises ClientError, with every mistake's key.
+    What is not given is as its `@tasks.op` or its config declares it; double without backward is of the gradients that are
+    declared, or of all. Raises ClientError, with every mistake's key.
     """
     declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
@@ -97,6 +106,7 @@ def kernel_of(
         op = _undeclared(function, changes)
     if isinstance(backward, str):
         backward = [backward]
+    backward = backward or (double and not op.gradient)
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
@@ -106,7 +116,7 @@ def kernel_of(
             raise ClientError(
                 f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
             )
-    return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
+    return Kernel(op, declared.root if declared else name_of(op.kernel)[2], bool(double))
 
 
 def _sizes(name: str, given: Any) -> Any:

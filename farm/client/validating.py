@@ -12,7 +12,7 @@ from typing import Any
 
 from farm import lake as lakes
 from farm.client import process
-from farm.client.judging import checks_of, given, not_negative
+from farm.client.judging import given, not_negative
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
@@ -80,6 +80,7 @@ def validate(
     inputs: Mapping[str, Any] | Sequence[Any],
     reference: Callable[..., Any] | str | None = None,
     backward: bool = False,
+    double: bool = False,
     *,
     op_class: str | None = None,
     atol: float | None = None,
@@ -93,23 +94,25 @@ def validate(
 
     function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
     a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
-    those inputs that require one, through the output's graph. atol, rtol: what is within them passes. results: a lake for the
+    those inputs that require one, through the output's graph; double: their gradients as well. atol, rtol: what is within them passes. results: a lake for the
     rows. Raises ClientError, and what the block raises.
     """
     not_negative(atol=atol, rtol=rtol)
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
-    if backward and not wrt:
+    if (backward or double) and not wrt:
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
-    kernel = given(function, inputs, reference, op_class, None, wrt if backward else False, repeats=1, **settings)
+    kernel = given(
+        function, inputs, reference, op_class, None, wrt if backward or double else False, double, repeats=1, **settings
+    )
     if atol is not None or rtol is not None:
         own = {dtype: {"rtol": rtol or 0.0, "atol": atol or 0.0} for dtype in kernel.op.dtypes}
-        kernel = Kernel(replace(kernel.op, tolerances=own), kernel.root)
+        kernel = replace(kernel, op=replace(kernel.op, tolerances=own))
     found = Validation()
     yield found
     if found.output is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
-    checks = checks_of(kernel.op)
+    checks = kernel.checks
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
     settings = {"policy": policy, "deadline_s": deadline_s}
     config = config_of(kernel, samples=1, checks=checks, backends=[process.backend_of(plain)], **settings)
@@ -168,16 +171,20 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
             raise Misbehaviour("structure", f"v.output has a {type(x).__name__} instead of a tensor or array")
     if form.check == "forward":
         return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]
-    pairs = [(y, form.arrays[i]) for y, i in zip(leaves, form.cotangents) if i >= 0 and y.requires_grad]
-    if not pairs:
+    if not any(y.requires_grad for y, i in zip(leaves, form.cotangents) if i >= 0):
         raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")
-    wrt = [inputs[name] for name in kernel.op.gradient]
-    given = [torch_tree.from_numpy(c.copy()).to(y.device) for y, c in pairs]
+    wrt = [inputs[name] for name in kernel.op.inputs if name in kernel.op.gradient]
+    given = [
+        None if i < 0 else torch_tree.from_numpy(form.arrays[i].copy()).to(x.device)
+        for x, i in zip([*leaves, *wrt], form.cotangents)
+    ]
     may = kernel.op.mutates
     kept, writable = ([x for k, x in inputs.items() if is_array(x) and (k in may) is told] for told in (False, True))
     left = autograd.Untouched(kept, given, writable)
     left.made(leaves)
-    found = torch.autograd.grad([y for y, _ in pairs], wrt, given, retain_graph=True, allow_unused=True)
-    made = [torch.zeros_like(x) if g is None else g for x, g in zip(wrt, found)]
+    with getattr(
+        form.call, "told", contextlib.nullcontext
+    )():  # says what is not the fault of a backward pass of one's own
+        made = autograd.differentiated(form.check, leaves, wrt, given, keep=True)
     left.check(made)
-    return [torch_tree.output(torch_tree.dense(g.detach())) for g in made]
+    return [torch_tree.output(torch_tree.dense(g)) for g in made]

@@ -116,6 +116,9 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}/run={fuzzing.run_id}"
     )
 
+    for line in fuzzing.plan.matrix.left_out:
+        say(f"left out: {line}")
+
     def told(round_: Told) -> None:
         new = f"; new: {', '.join(f'{k[0]} {k[1]} {k[2]}' for k in round_.new[:4])}" if round_.new else ""
         more = f" and {len(round_.new) - 4} more" if len(round_.new) > 4 else ""
@@ -175,6 +178,8 @@ def _conclude(
             for why, some in table.groupby("why", sort=False):
                 ops = ", ".join(f"{op} ×{rows}" for op, rows in zip(some["op"], some["rows"]))
                 say(f"  {ops}: {why}")
+    for why, names in fuzzing.without_rows(rows).items():
+        say(f"no case on {', '.join(names)}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE

@@ -39,6 +39,7 @@ from farm.work.state import Plan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import EXHAUSTIVE, FORWARD, Group
+from tasks.nearest import nearest
 
 if TYPE_CHECKING:
     from farm.fleet.inventory import Offer
@@ -232,8 +233,13 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     for skip in config.skip:
         if not matrices.matcher(skip.ops)(list(called)) or not matrices.matcher(skip.backends)(backends):
             yield f"skip {', '.join(skip.ops)}: matches no planned cell"
+        if not any(matrices.matcher(skip.dtypes)([g.dtype]) for g in matrix.groups):
+            yield f"skip {', '.join(skip.dtypes)}: matches no planned dtype"
     yield from unmet(config, matrix)
     for catalog in config.catalogs:
+        for pattern in catalog.backends:
+            if not matrices.is_glob(pattern) and pattern not in backends:
+                yield f"catalogs.{catalog.name}.backends: no backend {pattern}{nearest(pattern, backends)}"
         for pattern in catalog.samples_for:
             if not matrices.matcher([pattern])(backends):
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
@@ -312,7 +318,7 @@ def _sizes(plan: Plan) -> str:
         f"{plan.matrix.cells} cells planned, {there} on available backends{more}, "
         f"{len(plan.matrix.skipped)} skipped; at most {int(_given(plan).sum())} cases (a cell is an op in a dtype on a backend, "
         f"under one check and distribution of inputs, with one case per input){_oracle_missing(plan)}"
-        + "".join(f"\nleft out: {why}" for why in plan.matrix.absent)
+        + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
 
 

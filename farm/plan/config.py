@@ -317,6 +317,8 @@ def _check_names(config: Config, place: Any) -> None:
             if name not in DISTRIBUTIONS:
                 where = place("catalogs", i, "distributions", k)
                 raise ConfigError(f"{where}: distributions: unknown {name!r}{nearest(name, list(DISTRIBUTIONS))}")
+        if catalog.dtypes == []:
+            refuse(("catalogs", i, "dtypes"), "it is empty: name at least one")
         kernels.check(catalog, ("catalogs", i), refuse)
         _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
@@ -330,10 +332,10 @@ def _check_names(config: Config, place: Any) -> None:
 def _check_builds(config: Config, refuse: kernels.Refuse) -> None:
     for i, backend in enumerate(config.backends):
         with contextlib.suppress(PluginError):  # a line of the preflight
-            runs = backend.spec().create().checks
-            if not any(checks.planned(name, runs) for name in config.all_checks):
+            made = backend.spec().create()
+            if all(checks.of_another_kind(name, made) for name in config.all_checks):
                 told = f"{backend.name} runs none of the config's checks ({', '.join(config.all_checks)})"
-                refuse(("backends", i), f"{told}: add {'one of ' * (len(runs) > 1)}{', '.join(runs)}")
+                refuse(("backends", i), f"{told}: add {'one of ' * (len(made.checks) > 1)}{', '.join(made.checks)}")
 
 
 def _check_dtypes(names: list[str], where: Callable[[int], str]) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from farm.plan.config import CatalogConfig, Config, ConfigError
+from farm.plan.left_out import CHECKS, DTYPES, KEYS, NO_GRADIENT, NOT_THERE, SOURCES, Asked, LeftOut, called, joined
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, Group, is_inexact
+from tasks.model import Group, is_inexact
 from tasks.nearest import nearest
 from tasks.plugins import PluginError
 from tasks.vendors import CALLED
@@ -27,7 +28,7 @@ class Matrix:
     """The plan of a run: rows are groups, columns backends.
 
     wanted[g, b]: samples of group g that backend b is asked to run (0: the cell is not planned);
-    skipped: (group, backend, reason) of cells the config leaves out; absent: why ops that it names have no cell; places: which
+    skipped: (group, backend, reason) of cells the config leaves out; left_out: what it names and has no cell of; places: which
     of the config's catalogs, by number, names a group first ([groups]; empty for one).
     """
 
@@ -35,13 +36,19 @@ class Matrix:
     backends: list[BackendSpec]
     wanted: np.ndarray
     skipped: list[tuple[int, int, str]] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
     @property
     def cells(self) -> int:
         """Number of planned cells (op, dtype, backend)."""
         return int(np.count_nonzero(self.wanted))
+
+    def without_cells(self, checks: Sequence[str]) -> str:
+        """The first of some checks of which there is no cell, not even one that is skipped; "" where each has one."""
+        there = {group.check for group, some in zip(self.groups, self.wanted) if some.any()}
+        there |= {self.groups[g].check for g, _, _ in self.skipped}
+        return next((check for check in checks if check not in there), "")
 
     def numbers(self) -> dict[tuple[str, ...], int]:
         """The number of each group, by its columns in the lake (`GROUP`)."""
@@ -77,35 +84,60 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     """
     specs = [b.spec() for b in config.backends]
     devices = [_device(spec) for spec in specs]
-    takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.all_checks}
+    unfit = {check: [_unfit(spec, check) for spec in specs] for check in config.all_checks}
+    takes = {check: np.array([not why for why in whys]) for check, whys in unfit.items()}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
     ] = {}  # a catalog may be listed twice: the larger number counts
     places: dict[tuple[str, str, str, str, str], int] = {}
+    left: list[LeftOut] = []
+    asked: list[Asked] = []
     for place, catalog in enumerate(config.catalogs):
-        dtypes = catalog.dtypes or config.dtypes
+        dtypes = config.dtypes if catalog.dtypes is None else catalog.dtypes
         listed = entries[catalog.name]
         _known_ops(catalog, listed)
         samples = [samples_of(catalog, spec.name) for spec in specs]
         if not any(samples):
             continue
-        chosen, left_out, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
+        chosen, excluded, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
+        its = [b for b, n in enumerate(samples) if n]
+        one = Asked(
+            catalogs.get(catalog.name),
+            values={CHECKS: catalog.checks or config.checks, DTYPES: dtypes, SOURCES: catalog.distributions},
+            named=[key for key in KEYS if key in catalog.model_fields_set | config.model_fields_set],
+            devices={devices[b] for b in its},
+            unfit={check for check, fits in takes.items() if not any(fits[its])},
+            parts={pattern: [] for pattern in _patterns(catalog, listed, ops)},
+        )
+        asked.append(one)
+        matches = {pattern: matcher([pattern]) for pattern in one.parts}
         for entry in listed:
-            called = names(entry)
-            if not chosen(called) or left_out(called) or (ops and not narrow(called)):
+            known = names(entry)
+            if not chosen(known) or excluded(known) or (ops and not narrow(known)):
                 continue
-            for dtype, asked in _asked(entry, dtypes, samples, devices):
-                for check in catalog.checks or config.checks:
-                    if not takes[check].any() or not checks.installed(check).asks(entry, catalogs.get(catalog.name)):
+            of = [pattern for pattern in one.parts if matches[pattern](known)]
+            for pattern in of:
+                one.parts[pattern].append(entry)
+            for dtype, given in _asked(entry, dtypes, samples, devices):
+                for check in one.values[CHECKS]:
+                    if not takes[check].any() or checks.installed(check).unasked(entry, one.catalog):
                         continue
                     if checks.installed(check).gradient and not is_inexact(dtype):
                         continue
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
                             cell = (entry.op, entry.variant, dtype, check, distribution)
-                            many = [checks.installed(check).wanted(n) if n else 0 for n in asked]
+                            many = [checks.installed(check).wanted(n) if n else 0 for n in given]
                             rows[cell] = list(map(max, many, rows.get(cell, many)))
                             places.setdefault(cell, place)
+                            if there := [b for b in its if many[b] and takes[check][b]]:
+                                one.on[dtype].update(there)
+                                for pattern in of:
+                                    one.had[pattern] |= {(CHECKS, check), (DTYPES, dtype), (SOURCES, distribution)}
+        left += _unmatched(one, listed)
+        left += _of_pairs(one, [(specs[b].name, b) for b in its], unfit)
+    for one in asked:
+        left += one.left_out(set().union(*(other.planned for other in asked if other.catalog is one.catalog)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
         for (op, variant, dtype, check, distribution), samples in rows.items()
@@ -113,10 +145,8 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
     for g, group in enumerate(groups):
         wanted[g, ~takes[group.check]] = 0
-    planned = {name for group in groups for name in names(Entry(group.op, group.variant, ()))}
-    named = {name: None for catalog in config.catalogs for name in catalog.ops if not _is_glob(name)}
-    absent = [without(config, entries, [name]) for name in named if groups and not ops and name not in planned]
-    matrix = Matrix(groups, specs, wanted, absent=list(filter(None, absent)), places=list(places.values()))
+    left += _of_nobody(config, groups, wanted, specs, unfit)
+    matrix = Matrix(groups, specs, wanted, left_out=joined(left), places=list(places.values()))
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
         columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]
@@ -129,29 +159,61 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     return matrix
 
 
-def without(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> str:
-    """Of ops of a config, those that the globs ``ops`` leave, without a cell: what they have instead of the distributions or dtypes that
-    it asks for; "" where that is not why."""
-    found, rare, narrow = [], False, matcher(ops)
+def _patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> list[str]:
+    """What a config, or the command line, names of a catalog's ops: each is planned or has a line. Kernels of one's own are named
+    by their declaration."""
+    if ops:
+        return [pattern for pattern in ops if any(matcher([pattern])(names(entry)) for entry in listed)]
+    if catalog.name == "user" and catalog.ops == ["*"]:
+        return [entry.op for entry in listed]
+    return list(dict.fromkeys(catalog.ops))
+
+
+def _unmatched(asked: Asked, listed: Sequence[Entry]) -> Iterator[LeftOut]:
+    """Patterns that no op is left of."""
+    for pattern in (pattern for pattern, some in asked.parts.items() if not some):
+        there = any(matcher([pattern])(names(entry)) for entry in listed)
+        why = "the config's ops and exclude leave it out" if there else "it matches no op"
+        yield LeftOut("ops", (called(asked.catalog.name, pattern),), why)
+
+
+def _of_pairs(
+    asked: Asked, backends: Sequence[tuple[str, int]], unfit: Mapping[str, Sequence[str]]
+) -> Iterator[LeftOut]:
+    """Checks that are not planned on some backend, or in some dtype, and dtypes that are not on some backend."""
+    for check in asked.values[CHECKS] if any(asked.parts.values()) else ():
+        for name, b in backends:
+            if unfit[check][b]:
+                yield LeftOut(CHECKS, (check,), unfit[check][b], "on", (name,))
+        if checks.installed(check).gradient and (CHECKS, check) in asked.planned and DTYPES in asked.named:
+            whole = [d for d in asked.values[DTYPES] if (DTYPES, d) in asked.planned and not is_inexact(d)]
+            yield from (LeftOut(CHECKS, (check,), NO_GRADIENT, "in", (dtype,)) for dtype in whole)
+    there = set().union(*asked.on.values())
+    for dtype in asked.values[DTYPES] if DTYPES in asked.named else ():
+        if asked.on[dtype]:
+            without = [name for name, b in backends if b in there - asked.on[dtype]]
+            yield from (LeftOut(DTYPES, (dtype,), NOT_THERE, "on", (name,)) for name in without)
+
+
+def _of_nobody(
+    config: Config,
+    groups: Sequence[Group],
+    wanted: np.ndarray,
+    specs: Sequence[BackendSpec],
+    unfit: Mapping[str, Sequence[str]],
+) -> Iterator[LeftOut]:
+    """Catalogs that no backend is given, and backends that nothing is planned for."""
+    given = {b: [c for c in config.catalogs if samples_of(c, spec.name)] for b, spec in enumerate(specs)}
+    there = {catalog.name for some in given.values() for catalog in some}
     for catalog in config.catalogs:
-        chosen, left_out = matcher(catalog.ops), matcher(catalog.exclude)
-        some = [e for e in entries[catalog.name] if chosen(called := names(e)) and not left_out(called)]
-        some = [e for e in some if not ops or narrow(names(e))]
-        who = some[0].op if len({e.op for e in some}) == 1 else f"{len(some)} ops of {catalog.name}"
-        dtypes = catalog.dtypes or config.dtypes
-        offered = {name for entry in some for name in entry.distributions}
-        if some and not offered & set(catalog.distributions):
-            asked, has = ", ".join(catalog.distributions), ", ".join(d for d in DISTRIBUTIONS if d in offered)
-            found.append(f"{who}: no samples of the distribution {asked}, but {has}")
-            rare |= EXHAUSTIVE in catalog.distributions
-        elif (
-            some
-            and not (there := {d for e in some for d in (*e.dtypes, *(d for _, d in e.on_devices))}) & set(dtypes)
-            and "*" not in dtypes
-        ):
-            found.append(f"{who}: not in {', '.join(dtypes)}, but in {', '.join(sorted(there))}")
-    many = "; exhaustive is for ops of one tensor that are functions, and for pairs of 8 bits of ops of two"
-    return "; ".join(found) + many * rare
+        if catalog.name not in there:
+            yield LeftOut("catalogs", (catalog.name,), "it is for none of these backends")
+    for b in np.flatnonzero(~(wanted > 0).any(axis=0)).tolist():
+        asked = dict.fromkeys(check for catalog in given[b] for check in catalog.checks or config.checks)
+        whys = dict.fromkeys(filter(None, (unfit[check][b] for check in asked)))
+        why = "; ".join(whys) if asked and all(unfit[check][b] for check in asked) else ""
+        none = "no op of its catalogs is planned" if given[b] else "no catalog of the config is for it"
+        yield LeftOut("backends", (specs[b].name,), why or none)
 
 
 def _asked(
@@ -177,13 +239,12 @@ def _device(spec: BackendSpec) -> str | None:
     return None if made.resource == "CPU" else CALLED.get(made.device_vendor, "")
 
 
-def _takes(spec: BackendSpec, check: str) -> bool:
-    """Whether cells of a check are planned for a backend."""
+def _unfit(spec: BackendSpec, check: str) -> str:
+    """Why cells of a check are not planned for a backend; "" where they are."""
     try:
-        backend = spec.create()
+        return checks.unplanned(check, spec.create())
     except PluginError:  # a line of the preflight
-        return checks.planned(check, (checks.FORWARD,))
-    return checks.planned(check, backend.checks) and checks.installed(check).fits(backend)
+        return "" if checks.installed(check).runs else "its package cannot be imported"
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:
@@ -213,7 +274,8 @@ def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
     return lambda called: any(match(n) for n in called)
 
 
-def _is_glob(pattern: str) -> bool:
+def is_glob(pattern: str) -> bool:
+    """Whether a pattern has a wildcard."""
     return any(c in pattern for c in "*?[")
 
 
@@ -221,7 +283,7 @@ def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
     """Raise ConfigError for an op named in the config that the catalog does not have."""
     valid: list[str] | None = None
     for pattern in [*catalog.ops, *catalog.exclude]:
-        if _is_glob(pattern):
+        if is_glob(pattern):
             continue
         if valid is None:
             valid = sorted({n for e in listed for n in names(e)})

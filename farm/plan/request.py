@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +15,13 @@ from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan import config as configs
 from farm.plan import kernels, own
-from farm.plan.config import BackendConfig, Config, ConfigError
+from farm.plan.config import BackendConfig, CatalogConfig, Config, ConfigError
+from farm.plan.left_out import LeftOut
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
+from tasks.model import FORWARD
 
 #: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
 How = Literal["auto", "ray", "no-ray", "inline"]
@@ -33,7 +35,7 @@ class Request:
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
     matches nothing is most likely misspelt; address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
     this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
-    the run may take, None for as long as it does; begun: when they began (monotonic).
+    the run may take, None for as long as it does; left_out: what its config names and this command does not run; begun: when they began (monotonic).
     """
 
     config: Config
@@ -51,6 +53,7 @@ class Request:
     fresh: bool = False
     dry: bool = False
     budget_s: float | None = None
+    left_out: tuple[LeftOut, ...] = ()
     begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -94,7 +97,7 @@ def new(
         config = _of_samples(config, samples)
     if backends:
         config = _of_backends(config, backends)
-    whole = not (ops or dtypes or backends)
+    whole = not (ops or dtypes or backends or model)
     policy = verdict.load(config.policy)
     return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, **more)
 
@@ -124,6 +127,7 @@ def fuzzing(
             + "; for your own kernels, farm run draws cases with distributions: [fuzz]"
             * any(c.kernels for c in config.catalogs)
         )
+    left_out = tuple(_not_generated(config, generated, path))
     more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
     chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
     config = config.model_copy(update={"catalogs": chosen, "checks": ["forward"]})
@@ -134,7 +138,23 @@ def fuzzing(
         )
     if backends:
         config = _of_backends(config, backends)
-    return Request(config, verdict.load(config.policy), lake, default_cache(), path, tuple(ops), False, **more)
+    policy = verdict.load(config.policy)
+    return Request(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
+
+
+def _not_generated(config: Config, generated: Sequence[CatalogConfig], path: str) -> Iterator[LeftOut]:
+    """What a config names and a fuzzing run does not do. Raises ConfigError where that is all that it checks."""
+    others = dict.fromkeys(c.name for c in config.catalogs if c.name != GENERATED)
+    if others:
+        yield LeftOut("catalogs", tuple(others), "farm fuzz generates cases, farm run runs these")
+    named = dict.fromkeys(name for c in generated for name in c.checks or config.checks)
+    if FORWARD not in named:
+        raise ConfigError(f"{path}: checks: {', '.join(named)}: generated cases have the check {FORWARD} alone")
+    if len(named) > 1:
+        names = tuple(name for name in named if name != FORWARD)
+        yield LeftOut("checks", names, f"generated cases have the check {FORWARD} alone", "of", (GENERATED,))
+    if sources := tuple(dict.fromkeys(x for c in generated for x in c.distributions if x != "own")):
+        yield LeftOut("distributions", sources, "generated cases have values of their own", "of", (GENERATED,))
 
 
 def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from farm import lake as lakes
 from farm.plan.matrix import Matrix
-from farm.work.accounts import Count
+from farm.work.accounts import JOINT_MS, Count
 from farm.work.dispatcher import Dispatcher
 from farm.work.launch import Run
 from farm.work.learned import LOOKED_AT
@@ -83,6 +83,7 @@ class Fuzzing:
             self._asked[group.op_name, group.dtype] = asked
         every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
         self.schedule = Schedule(dtypes, [], plan.config.seed, every, plan.config.deadline_s * 1e3)
+        self._missing = {name for name, offer in plan.offers.items() if not (offer.available or offer.awaited)}
         self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()
         self._before = 0.0  # seconds of earlier launches
         self._pace = 1.0  # CPU-seconds of cases, as the schedule counts them, in a second
@@ -142,6 +143,17 @@ class Fuzzing:
         lakes.write_run(lake, self.run_id, record)
         return rows, "" if len(rows) == self.planned else f"{len(rows)} rows of {self.planned} planned"
 
+    def without_rows(self, rows: pd.DataFrame) -> dict[str, list[str]]:
+        """The backends that no case was run on, by the reason; but for those of which it was known from the beginning."""
+        found: dict[str, list[str]] = {}
+        given, planned = set(rows["backend"]), set().union(*self._asked.values())
+        for name, offer in self.plan.offers.items():
+            if name not in given and name not in self._missing:
+                why = offer.reason if not offer.available else ""
+                why = why or ("the time was up before its first case" if name in planned else "it has none of the ops")
+                found.setdefault(why, []).append(name)
+        return found
+
     @property
     def cpu_s(self) -> float:
         """CPU-seconds of all children of this launch."""
@@ -153,6 +165,7 @@ class Fuzzing:
         """Take in which backends there are: those with an environment of their own may come while others run."""
         for offer in self.plan.late():
             self.plan.offers[offer.name] = offer
+        self.schedule.guess_ms = {name: JOINT_MS for name, offer in self.plan.offers.items() if offer.joint}
         self.schedule.backends = [s.name for b, s in enumerate(self.plan.backends) if self.plan.offer(b).available]
 
     def _keep(self, seconds: float) -> None:

@@ -26,6 +26,7 @@ from farm.plan import config as configs
 from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import ConfigError
+from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
 from farm.work import budget, catalogue, choice
@@ -138,9 +139,14 @@ def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     except matrices.UnknownOp as error:
         raise ConfigError(f"{_line_of(request.path, error.pattern)}{error}") from None
     _ops_exist(request.ops, entries)
+    matrix.left_out[:0] = request.left_out
+    said = "; ".join(map(str, matrix.left_out))
     if not matrix.cells:
-        why = matrices.without(config, entries, request.ops)
-        raise ConfigError(f"the config plans no cell: {why or 'its ops, dtypes, backends and skips leave nothing'}")
+        raise ConfigError(f"the config plans no cell: {said or 'its ops, dtypes, backends and skips leave nothing'}")
+    if request.record is None and request.whole and (check := matrix.without_cells(config.all_checks)):
+        whys = [f"{few(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]
+        why = "; ".join(whys) or said
+        raise ConfigError(f"{_line_of(request.path, check)}checks: no cell of {check} could be planned: {why}")
     return matrix
 
 
@@ -197,6 +203,7 @@ class Run:
             for g, b, reason in matrix.skipped
             for group in [matrix.groups[g]]
         ]
+        self.record.setdefault("not_planned", [one.record() for one in matrix.left_out])
         self._record_offers()
 
     def _left_out(self) -> None:

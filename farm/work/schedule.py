@@ -23,7 +23,7 @@ QUIET = 300
 SEEN, KEPT = 3, 10
 #: What all cases of a finding have in common is its trigger if at most one of so many cases that pass has it too.
 RARE = 20
-#: What is guessed of a case that nobody has run.
+#: What is guessed of a case that nobody has run, unless the backend compiles.
 GUESS_MS = 20.0
 _FAILED = frozenset(names(FAILED))
 #: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`): status, kind, the rest.
@@ -78,13 +78,15 @@ def _latest() -> deque[frozenset[str]]:
 @dataclass
 class Schedule:
     """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is left out;
-    deadline_ms: what a case that does not end takes. Everything else is learnt; earlier: of other runs, what cases took."""
+    deadline_ms: what a case that does not end takes; guess_ms: of backends, what a case takes as long as nobody has run one.
+    Everything else is learnt; earlier: of other runs, what cases took."""
 
     dtypes: Mapping[str, Sequence[str]]
     backends: Sequence[str]
     seed: int
     asked: Mapping[str, Collection[str]] = field(default_factory=dict)
     deadline_ms: float = 0.0
+    guess_ms: Mapping[str, float] = field(default_factory=dict)
     arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     earlier: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
@@ -101,7 +103,7 @@ class Schedule:
         cases, ms = _sums(arms[op, backend] for arms in both if (op, backend) in arms)
         if cases < CHUNK:
             cases, ms = _sums(arm for arms in both for (_, b), arm in arms.items() if b == backend)
-        return ms / cases if cases else GUESS_MS
+        return ms / cases if cases else self.guess_ms.get(backend, GUESS_MS)
 
     def measured(self) -> set[str]:
         """Backends of which it is known what a case takes."""
@@ -136,15 +138,15 @@ class Schedule:
             left -= sum(self.ms(b, op) * len(some) for b, some in wanted.items()) / 1e3
         all_of_it = tuple(range(CHUNK))
         spent: Counter[str] = Counter()
-        waiting = [b for b in new if b not in cheap]
-        while left > 0 and self.backends:
+        waiting = list(new)  # each has a batch in this round, whatever the others take: there may be no other round
+        while (left > 0 or waiting) and self.backends:
             first = waiting[:1]  # whose first op is one that it takes
             op = self._best(first or cheap, spent)
             waiting = waiting[1:]
             if not op and not first:
                 break
             some = [*cheap, *(b for b in dear if self.chunks[op] % FRESH == 0), *first, *waiting]
-            fresh = [b for b in some if op and self._takes(b, op)]
+            fresh = [b for b in dict.fromkeys(some) if op and self._takes(b, op)]
             if not fresh:
                 continue
             waiting = [b for b in waiting if b not in fresh]

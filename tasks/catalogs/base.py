@@ -146,6 +146,8 @@ class Catalog:
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    #: By check, what an op of it does not have that is not asked, where that is not what the check says itself (`Check.lacking`).
+    lacking: Mapping[str, str] = {}
 
     def forms_of(self, group: Group) -> tuple[str, ...]:
         """Those of ``forms`` that a group's samples have by themselves."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from tasks.checks.base import Check
 from tasks.checks.base import Stage as Stage
@@ -24,6 +24,9 @@ from tasks.checks.switch import Switch
 from tasks.checks.variants import InPlace, Method, Out, Refuses
 from tasks.model import FORWARD, Unsupported
 from tasks.plugins import Part, PluginError, parts
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
@@ -90,10 +93,19 @@ def installed(name: str) -> Check:
         return check
 
 
-def planned(name: str, backend: Collection[str]) -> bool:
-    """Whether cells of a check are planned for a backend with these `checks`: of one that runs programs for every
-    backend that runs any, of one that only builds for those that name it."""
-    return any(BUILT_IN[x].runs for x in backend) if installed(name).runs else name in backend
+def of_another_kind(name: str, backend: Backend) -> str:
+    """Why a check is not one of a backend's kind: one that runs programs is for every backend that runs any, one that only
+    builds for those that name it. "" where it is."""
+    if not installed(name).runs:
+        return "" if name in backend.checks else "it runs what it builds, so the other checks cover that"
+    if any(BUILT_IN[x].runs for x in backend.checks):
+        return ""
+    return f"it only compiles (check {', '.join(backend.checks)})"
+
+
+def unplanned(name: str, backend: Backend) -> str:
+    """Why no cells of a check are planned for a backend; "" where they are."""
+    return of_another_kind(name, backend) or installed(name).unfit(backend)
 
 
 def samples_of(name: str) -> str:

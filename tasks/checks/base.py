@@ -31,13 +31,15 @@ class Check:
     """Base of all checks. A subclass without arguments is named in `tasks.checks.BUILT_IN`, or found by its entry point
     in the group "farm.checks", whose name is the check's.
 
-    about: what it asks, in a line of a list. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
+    about: what it asks, in a line of a list. lacking: what an op does not have that it is not asked of ("no gradient"); "" where its
+    catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
     which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. of_graph: whether its samples are ONNX graphs, of which the catalog's other forms are none. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
     about: str = ""
+    lacking: str = ""
     prepared: bool = False
     runs: bool = True
     gradient: bool = False
@@ -73,13 +75,15 @@ class Check:
         it; None where there is none."""
         return form if self.samples == FORWARD or self.plain or form.batched else None
 
-    def asks(self, entry: Entry, catalog: Catalog) -> bool:
-        """Whether it is asked of an op of a catalog."""
-        return self.samples in entry.checks
+    def unasked(self, entry: Entry, catalog: Catalog) -> str:
+        """Why it is not asked of an op of a catalog; "" where it is."""
+        if self.samples in entry.checks:
+            return ""
+        return catalog.lacking.get(self.samples) or self.lacking or f"the catalog makes no samples for {self.samples}"
 
-    def fits(self, backend: Backend) -> bool:
-        """Whether there is anything that it could ask of a backend; where not, no cells are planned."""
-        return True
+    def unfit(self, backend: Backend) -> str:
+        """Why there is nothing that it could ask of a backend, so that no cells are planned; "" where there is."""
+        return ""
 
     def wanted(self, samples: int) -> int:
         """How many samples an op has where a config asks for ``samples`` (not 0)."""

@@ -25,9 +25,12 @@ class Derived(Check):
     def needs(self) -> str:
         return FORWARD
 
-    def asks(self, entry: Entry, catalog: Catalog) -> bool:
-        made_of = "onnx" in catalog.forms if self.of_model else catalog.remakes
-        return FORWARD in entry.checks and made_of
+    def unasked(self, entry: Entry, catalog: Catalog) -> str:
+        if self.of_model and "onnx" not in catalog.forms:
+            return "no ONNX model, which its samples are made of"
+        if not self.of_model and not catalog.remakes:
+            return "no reference for other inputs than the catalog's own"
+        return "" if FORWARD in entry.checks else "no forward samples"
 
     def wanted(self, samples: int) -> int:
         return len(self.numbers)

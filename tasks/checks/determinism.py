@@ -47,8 +47,10 @@ class Threads(Check):
     about = "the same bytes with one, two and four threads, for runtimes that take a thread count"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
-    def fits(self, backend: Backend) -> bool:
-        return backend.takes_threads and not backend.device_vendor
+    def unfit(self, backend: Backend) -> str:
+        if backend.device_vendor:
+            return "it does not compute on the CPU"
+        return "" if backend.takes_threads else "it takes no number of threads"
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """The outputs with one thread. Raises Misbehaviour with them: kind "threads"."""

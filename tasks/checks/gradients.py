@@ -12,6 +12,7 @@ from tasks.model import Form, Program
 
 class Backward(Check):
     name = "backward"
+    lacking = "no gradient is declared"
     about = (
         "the gradient of an op's inputs; for a model, a training step in float32: its loss, every "
         "parameter's gradient, one optimiser step"
@@ -26,6 +27,7 @@ class Backward(Check):
 
 class DoubleBackward(Check):
     name = "double_backward"
+    lacking = "no gradient of a gradient is declared"
     about = "the gradient of that gradient"
     prepared = True
     gradient = True
@@ -33,6 +35,7 @@ class DoubleBackward(Check):
 
 class Amp(Backward):
     name = "amp"
+    lacking = "no training step under autocast"
     about = "a model's training step under autocast to the dtype, judged in that dtype's precision"
 
     def precision(self, dtype: str) -> str:

@@ -28,8 +28,8 @@ class Graph(Check):
     about = "a captured run (CUDA graphs), replayed on changed inputs, matches the eager run on them"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
-    def fits(self, backend: Backend) -> bool:
-        return backend.captures
+    def unfit(self, backend: Backend) -> str:
+        return "" if backend.captures else "its programs cannot be captured in a graph"
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Raises Misbehaviour: kind "stale" where a replay heeds no new inputs, "other inputs" where it gives something else on them.

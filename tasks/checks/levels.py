@@ -39,8 +39,8 @@ class Levels(Check):
         "two runs is the culprit (ORT, OpenVINO, inductor, JAX, TensorRT)"
     )
 
-    def fits(self, backend: Backend) -> bool:
-        return len(backend.levels()) > 1
+    def unfit(self, backend: Backend) -> str:
+        return "" if len(backend.levels()) > 1 else "it has no levels of optimisation to choose from"
 
     def build(self, backend: Backend, form: Form) -> Program:
         """The program of the last level with those of the others; raises what building the last one raises.

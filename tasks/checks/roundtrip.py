@@ -44,8 +44,8 @@ class RoundTrip(Derived):
     def graph(self, form: Form, culprit: str) -> Form | None:
         return form
 
-    def asks(self, entry: Entry, catalog: Catalog) -> bool:
-        return super().asks(entry, catalog) and "torch" in catalog.forms
+    def unasked(self, entry: Entry, catalog: Catalog) -> str:
+        return super().unasked(entry, catalog) or ("" if "torch" in catalog.forms else "no torch module to export")
 
     def build(self, backend: Backend, form: Form) -> Program:
         made = backend.build(form)

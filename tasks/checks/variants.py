@@ -25,22 +25,25 @@ class Variant(Check):
     def needs(self) -> str:
         return FORWARD
 
-    def fits(self, backend: Backend) -> bool:
-        return "torch" in backend.forms
+    def unfit(self, backend: Backend) -> str:
+        return "" if "torch" in backend.forms else "it runs no torch calls"
 
 
 class Out(Variant):
     name = "out"
+    lacking = "no out= argument"
     about = "a torch op called with out=, a tensor with gaps (without gaps if compiled): the outputs written there"
 
 
 class InPlace(Variant):
     name = "inplace"
+    lacking = "no in-place variant"
     about = "the variant of a torch op that writes to its first argument: that argument afterwards"
 
 
 class Method(Variant):
     name = "method"
+    lacking = "no method of that name"
     about = "the op as a method of its first argument"
 
 
@@ -55,6 +58,7 @@ class Refuses(Variant):
     compiled or run; that it does not is ``wrong``, of the kind "accepted"."""
 
     name = "refuses"
+    lacking = "no calls that torch is known to refuse"
     about = "calls that eager torch refuses (op_db's error inputs), or your kernel's reference (its `refuses`): the backend must raise too"
 
     def build(self, backend: Backend, form: Form) -> Program:

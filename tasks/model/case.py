@@ -61,8 +61,10 @@ class Group:
 
     @property
     def unit(self) -> str:
-        """What a joint backend may build together: samples of one op and check."""
-        return self.label if self.check == "forward" else f"{self.check}/{self.label}"
+        """What a joint backend may build together: samples of one op, check and seed. Generated cases of another seed are another
+        program, and compiling them together would only make the first row late."""
+        seed = f"@{self.seed}" if self.seed else ""
+        return (self.label if self.check == "forward" else f"{self.check}/{self.label}") + seed
 
     def case_id(self, sample: int) -> str:
         """Stable name of one case: check/op[.variant]/dtype[/distribution]/sample[@seed]."""

@@ -18,6 +18,7 @@ from tests.bench import (
     faults,
     fuzzing,
     inputs,
+    kernels,
     kills,
     lakes,
     localise,
@@ -133,6 +134,12 @@ BENCHES = {
         fuzzing.fuzz,
         {"seeds": [0, 1, 2], "cases": 150_000, "seconds": 1200, "each": 8, "ort": 6000},
         {"seeds": [0], "cases": 200, "seconds": 30, "each": 1, "ort": 40},
+        long=True,
+    ),
+    "kernels": Bench(
+        kernels.kernels,
+        {"faults": [], "seeds": [0, 1, 2], "cases": 60, "twins": 330},
+        {"faults": ["axpy--no_scale", "cube_gradient--detached"], "seeds": [0], "cases": 8, "twins": 9},
         long=True,
     ),
     "starts": Bench(

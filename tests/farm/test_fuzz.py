@@ -14,6 +14,7 @@ from farm.commands import reproduce
 from farm.reproduce import find
 from farm.work import fuzzing
 from farm.work.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
+from tasks.model import Group
 
 PLUGIN = Path(__file__).resolve().parents[1] / "plugin"
 sys.path.insert(0, str(PLUGIN)) if str(PLUGIN) not in sys.path else None
@@ -93,6 +94,27 @@ def test_who_takes_few_ops_begins_with_one_of_them() -> None:
     given = {(batch.op, backend) for batch in plan.round(4.0) for backend in batch.wanted}
     assert {("Op7", "torch-cpu"), ("Op9", "jax-cpu")} <= given
     assert all(backend in asked[op] for op, backend in given)
+
+
+def test_a_backend_that_compiles_begins_with_one_batch() -> None:
+    """Guessed as an interpreter's, its first round would take minutes."""
+    plan = schedule("torch-cpu", "inductor-cpu")
+    plan.guess_ms = {"inductor-cpu": 800.0}
+    batches = plan.round(6.0)
+    assert [sorted(batch.wanted) for batch in batches] == [["inductor-cpu", "torch-cpu"]]
+
+
+def test_each_backend_has_a_batch_in_the_first_round_however_little_time_there_is() -> None:
+    asked = {"Add": {"inductor-cpu"}, "Conv": {"ort-cpu"}}
+    plan = Schedule(
+        {"Add": ["float32"], "Conv": ["float32"]}, ["inductor-cpu", "ort-cpu"], 7, asked, guess_ms={"inductor-cpu": 1e6}
+    )
+    assert {backend for batch in plan.round(0.1) for backend in batch.wanted} == {"inductor-cpu", "ort-cpu"}
+
+
+def test_generated_cases_of_different_seeds_are_not_compiled_together() -> None:
+    units = [Group("fuzz:graph", "g2", dtype, CHUNK, seed).unit for seed in (0, 1) for dtype in ("float32", "float16")]
+    assert units[0] == units[1] != units[2] == units[3]
 
 
 @pytest.mark.parametrize("own", ["", "threads=1 "])

@@ -190,6 +190,14 @@ class Narrower(nn.Module):
         return (x * self.weight).to(torch.bfloat16).float() * 2
 
 
+class Residue(nn.Module):
+    """What a rounding to bfloat16 leaves behind: nothing, where the rounding is left out."""
+
+    def forward(self, x):
+        coarse = x.to(torch.bfloat16).float()
+        return (x - coarse) * 256
+
+
 class DroppedOut(nn.Module):
     """Dropout that evaluation turns off."""
 

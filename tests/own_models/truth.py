@@ -50,6 +50,8 @@ def invalid(says: str) -> Expected:
     return Expected(Truth("invalid", says=says), Truth("invalid", says=says))
 
 
+#: What may follow torch's line: the model's own.
+PLACE = r"( \(\S+\.py:\d+\))?$"
 #: No kernel of its own: a compiler has nothing to do but call ATen's.
 ATEN = breaks("no kernel was generated")
 
@@ -59,7 +61,7 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
     "document_frexp": {"Frexp": SOUND, "FrexpBoth": SOUND},
     "document_distance": {"Distance": SOUND},
     "document_matrix": {
-        "MatrixModel": invalid(r"mat1 and mat2 shapes cannot be multiplied \(2x10 and 2x10\)$"),
+        "MatrixModel": invalid(r"mat1 and mat2 shapes cannot be multiplied \(2x10 and 2x10\)" + PLACE),
         "Mended": ATEN,
     },
     "rows": dict.fromkeys(
@@ -70,7 +72,7 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         SOUND,
     )
     # Inductor leaves out a rounding that the model asks for, unless emulate_precision_casts is set.
-    | {"Narrower": compiled("wrong", "numbers")},
+    | dict.fromkeys(("Narrower", "Residue"), compiled("wrong", "numbers")),
     "images": dict.fromkeys(("Small", "Residual", "Separable", "Decoder", "Shuffled", "ChannelsLast"), SOUND),
     "sequences": {
         **dict.fromkeys(("Attention", "Causal", "Unrolled", "OverTime"), SOUND),
@@ -108,7 +110,8 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "Dtype": compiled("wrong", "dtype"),
         "Shape": compiled("wrong", "shape"),
         "Lacking": compiled("wrong", "structure"),
-        "Accepts": Expected(Truth("invalid", says="three dimensions are needed$"), Truth("wrong", "accepted")),
+        # Nothing can be asked of eager torch, as of any model that raises; but the compiler is to raise as well.
+        "Accepts": Expected(Truth("invalid", says="three dimensions"), Truth("wrong", "accepted")),
         "Exported": SOUND,
         "OfDynamo": compiled("wrong", "numbers"),
     },
@@ -132,9 +135,9 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "NoiseForgotten": compiled("wrong"),
     },
     "invalid": {
-        "MissingArgument": invalid(r"forward\(\) missing 1 required positional argument: 'mask'"),
-        "NeedsWidth": invalid(r"__init__\(\) missing 1 required positional argument: 'width'"),
-        "WrongWidth": invalid(r"mat1 and mat2 shapes cannot be multiplied \(4x8 and 7x4\)$"),
+        "MissingArgument": invalid("missing .*argument: 'mask'"),
+        "NeedsWidth": invalid("missing .*argument: 'width'"),
+        "WrongWidth": invalid(r"mat1 and mat2 shapes cannot be multiplied \(4x8 and 7x4\)" + PLACE),
         "RaisesWhenMade": invalid("a width of 0 makes no layer"),
         "RaisesWhenCalled": invalid("this part is not written yet"),
         "NoModule": invalid("NoModule"),

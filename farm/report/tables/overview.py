@@ -108,6 +108,7 @@ def headline(report: Report) -> list[str]:
         lines.append(
             f"{many(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
+    lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     (total,) = records(coverage(once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "

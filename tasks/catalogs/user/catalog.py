@@ -59,6 +59,10 @@ class User(Catalog):
     about = "your own kernels"
     forms = ("torch",)
     exports = ("onnx",)
+    lacking = dict.fromkeys(
+        ("backward", "double_backward"),
+        "no gradient is declared: name its inputs, gradient: [x] (backward=True of the client)",
+    )
 
     def __init__(self) -> None:
         self.imports = ("torch",) if importlib.util.find_spec("torch") else ()
@@ -87,7 +91,7 @@ class User(Catalog):
                 f"{self.name}:{name}",
                 "",
                 tuple(one.op.dtypes),
-                _checks(one.op),
+                checks_of(one.op),
                 DISTRIBUTIONS if every.offered(one.op) else _DISTRIBUTIONS,
             )
             for name, one in sorted(found.items())
@@ -156,7 +160,8 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
     return of_inputs(one, dims, lambda: arrays, group, 0, draws)
 
 
-def _checks(op: UserOp) -> tuple[str, ...]:
+def checks_of(op: UserOp) -> tuple[str, ...]:
+    """The checks that an op has samples for."""
     gradients = ("backward", "double_backward") if op.gradient else ()
     return ("forward", *gradients, *[refused.REFUSES] * bool(op.refuses))
 
@@ -202,7 +207,7 @@ def of_inputs(
         stage = "reference"
         if checks.installed(group.check).gradient:
             outputs = _expected(one, arrays, dims, group, index, 0)
-            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, one.function("reference"))
+            gradients.fill(made, _differentiated(one, group), arrays, outputs, group, draws)
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
@@ -273,6 +278,12 @@ def _expected(
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
+
+
+def _differentiated(one: Declared, group: Group) -> gradients.Reference:
+    own = one.function("reference")
+    call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
+    return gradients.Reference(one.op, group.check, group.dtype, evaluator(one), own, call)
 
 
 def evaluator(one: Declared) -> Callable[[Arrays], list[np.ndarray]]:
