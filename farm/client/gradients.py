@@ -235,8 +235,8 @@ def _compared(
     oracle, why = autograd.second_oracle(problem, found, eps=eps)
     unfit = "" if eps is None else _unfit(problem, eps)
     if oracle is None:
-        said = _random(call, wide) or _coarse(call, wide) or unfit or f"differences say nothing: {why}"
-        return Check(check, True, None, said, judged=False)
+        reason = _random(call, wide) or _coarse(call, wide) or unfit or f"differences say nothing: {why}"
+        return Check(check, True, None, reason, judged=False)
     leaves = [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in zip(found, oracle.references)]
     compared = compare_oracles(found, leaves, OpClass.COMPOSITE)
     forgiven = bool(atol or rtol) and all(
