@@ -25,7 +25,6 @@ def seeded(seed: int = 0) -> Iterator[None]:
 
     torch is seeded where it is imported already.
     """
-
     torch = sys.modules.get("torch")
     before, others = random.getstate(), np.random.get_state()
     random.seed(seed)

@@ -33,7 +33,7 @@ class Check:
 
     about: what it asks, in a line of a list. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. without: classes of ops of which it asks nothing: their cases are vacuous.
+    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. of_graph: whether its samples are ONNX graphs, of which the catalog's other forms are none. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
@@ -43,6 +43,7 @@ class Check:
     gradient: bool = False
     without: tuple[OpClass, ...] = ()
     own_call: bool = False
+    of_graph: bool = False
     effect: bool = False
     timed: bool = False
 

@@ -6,9 +6,12 @@ what is evaluated is what eager torch does: a tracer and a compiler may be shown
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,7 +55,7 @@ def run(module: Any, inputs: Sequence[np.ndarray]) -> list[Any]:
 def watched(module: Any, inputs: Sequence[np.ndarray]) -> Seen:
     """What `run` dispatches."""
     seen = Seen()
-    with _modes().Watching(seen):
+    with _uncompiled(), _modes().Watching(seen):
         run(module, inputs)
     return seen
 
@@ -77,12 +80,22 @@ def exactly(
     put_back = held.keep(module)
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad(), dispatch, modes.Believing(dispatch):
+        with torch.no_grad(), _uncompiled(), dispatch, modes.Believing(dispatch):
             made = module(*given)
     finally:
         torch.set_default_dtype(before)
         put_back()
     return [_array(dispatch.lifted(y)) for y in made]
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """In here nothing is compiled, whatever the module asks for: torch.cond does so as well."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()  # nobody has, and its import takes seconds
+    import torch
+
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _array(y: Any) -> np.ndarray:
@@ -160,16 +173,37 @@ def _modes() -> Any:
         else:
             yield value
 
+    def inside(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator of functions (torch.cond) returns, what these dispatch being dispatched to the mode as well."""
+
+        def entered(x: Any) -> Any:
+            if isinstance(x, torch.Tensor) or not callable(x):
+                return x
+
+            def call(*given: Any, **named: Any) -> Any:
+                with mode:
+                    return x(*given, **named)
+
+            return call
+
+        return func(*mapped(args, entered), **mapped(kwargs or {}, entered))
+
     class Watching(TorchDispatchMode):
+        supports_higher_order_operators = True
+
         def __init__(self, seen: Seen) -> None:
             super().__init__()
             self.seen = seen
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return inside(self, func, args, kwargs)
             self.seen.note(func)
             return func(*args, **(kwargs or {}))
 
     class Wide(TorchDispatchMode):
+        supports_higher_order_operators = True
+
         def __init__(self, draw: int | None, precision: str, default: Any) -> None:
             super().__init__()
             self.draw, self.precision, self.default = draw, precision, default
@@ -221,6 +255,8 @@ def _modes() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             args, kwargs = mapped(args, self.lifted), mapped(kwargs, self.lifted)
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return inside(self, func, args, kwargs)
             own = self.own(func, args, kwargs)
             if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
                 own, args = self.autocast, mapped(args, self.cast_down)
@@ -341,8 +377,4 @@ def _modes() -> Any:
                     return believe(out.clone(), asked)
             return out
 
-    class Modes:
-        pass
-
-    Modes.Watching, Modes.Wide, Modes.Believing = Watching, Wide, Believing  # type: ignore[attr-defined]
-    return Modes
+    return SimpleNamespace(Watching=Watching, Wide=Wide, Believing=Believing)

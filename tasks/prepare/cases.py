@@ -19,7 +19,7 @@ from tasks.arrays import held
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
-from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.catalogs.base import CANDIDATES, Catalog, Failure, Sample
 from tasks.graphs import program as programs
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -535,7 +535,7 @@ class PreparedSample:
             form.model = self.graph()
         elif kind == "torch" and (stored := self.record.get("program")):
             form.call = programs.read(stored)
-        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
+        elif catalog is not None and kind in self._own_forms(catalog):
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
@@ -549,6 +549,8 @@ class PreparedSample:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
         elif exported is not None and (catalog is None or kind in catalog.exports):
             made = exported.header["samples"].get(str(self.index))
+            if made is not None and "bad" in made:
+                raise Invalid(made["bad"])
             if made is None or "error" in made:
                 raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
             if "vacuous" in made:
@@ -564,6 +566,11 @@ class PreparedSample:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
+
+    def _own_forms(self, catalog: Catalog) -> list[str]:
+        """Forms that the catalog's call is; of "onnx" the bytes are the form."""
+        check = checks.installed(self.owner.group.check)
+        return [] if check.of_graph else [kind for kind in catalog.forms if kind != "onnx"]
 
     def _given(self, call: Any, state: dict[str, np.ndarray]) -> None:
         """Make a module that was made in this process the one that the sample is of. Raises Invalid."""

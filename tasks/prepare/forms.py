@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import Pack, PackError, save
-from tasks.model import Vacuous
+from tasks.model import Invalid, Vacuous
 from tasks.prepare.cases import PreparedGroup, form_path
 
 
@@ -54,6 +54,9 @@ def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], 
             model, inputs, paired = onnx_export.export(sample)
         except Vacuous as error:
             made[str(sample.index)] = {"vacuous": str(error)}
+            continue
+        except Invalid as error:
+            made[str(sample.index)] = {"bad": str(error)}
             continue
         except Exception as error:
             made[str(sample.index)] = {"error": onnx_export.reason(error)}
