@@ -50,8 +50,9 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, stage: str, raised: bool = False) -> Failure:
         """The case is bad: making it raised."""
-        if isinstance(error, Refusal):  # whose text says all
-            return cls("invalid", stage, "", str(error), raised=raised)
+        if type(error).__module__.partition(".")[0] == "tasks":  # the farm's own word, which says all
+            kind = "" if isinstance(error, Refusal) else type(error).__name__
+            return cls("invalid", stage, kind, str(error), raised=raised)
         kind, text = errors.essence(error)
         where = errors.place(error)
         return cls("invalid", stage, kind, text + (f" ({where})" if where else ""), raised=raised)
