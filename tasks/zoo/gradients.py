@@ -44,7 +44,7 @@ def _add(
     wrong: dict[str, tuple[str, Callable[..., Any]]],
     inputs: dict[str, Any] | None = None,
     gradient: tuple[str, ...] = ("x",),
-    op_class: str = "composite",
+    **settings: Any,
 ) -> None:
     THEME.add(
         f"{name}_gradient",
@@ -52,9 +52,9 @@ def _add(
         inputs=inputs or X,
         dims=DIMS,
         gradient=list(gradient),
-        op_class=op_class,
         right=_with(forward, right),
         wrong={fault: (kind, _with(forward, backward)) for fault, (kind, backward) in wrong.items()},
+        **settings,
     )
 
 
@@ -191,19 +191,16 @@ def _phi(x: Any) -> Any:
     return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-def _gelu_reference(x: np.ndarray) -> np.ndarray:
-    return x * np.vectorize(lambda v: 0.5 * math.erfc(-v / math.sqrt(2)), otypes=[np.float64])(x)
-
-
 _add(
     "gelu",
-    _gelu_reference,
+    lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
     lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
     lambda g, y, x: g * (0.5 * torch.erfc(-x * math.sqrt(0.5)) + x * _phi(x)),
     {
         "no_density": (TERM, lambda g, y, x: g * 0.5 * torch.erfc(-x * math.sqrt(0.5))),
         "density_subtracted": ("sign", lambda g, y, x: g * (0.5 * torch.erfc(-x * math.sqrt(0.5)) - x * _phi(x))),
     },
+    reference_framework="torch",  # NumPy has no erf
 )
 
 _add(

@@ -138,7 +138,7 @@ BENCHES = {
     ),
     "kernels": Bench(
         kernels.kernels,
-        {"faults": [], "seeds": [0, 1, 2], "cases": 60, "twins": 330},
+        {"faults": [], "seeds": [0, 1, 2], "cases": 100, "twins": 330},
         {"faults": ["axpy--no_scale", "cube_gradient--detached"], "seeds": [0], "cases": 8, "twins": 9},
         long=True,
     ),

@@ -83,6 +83,8 @@ PLANTED = (
         X | {"y": {"shape": ["rows", "n"], "low": 0.5, "high": 2}},
     ),
     Planted("a factor of the Jacobian forgotten", "square_gradient--half", FEW, (((1, 1),),), X),
+    Planted("a softmax's gradient without its sum", "softmax_gradient--no_sum", FEW, (((1, 1),),), X),
+    Planted("a layer norm's gradient without the mean", "layer_norm_gradient--no_term_of_mean", FEW, (((1, 1),),), X),
     Planted("a saved tensor is changed", "square_gradient--saved_changed", FEW, (((1, 1),),), X),
     Planted("a gradient that is detached", "cube_gradient--detached", FEW, (((1, 1),),), X),
 )  # fmt: skip
