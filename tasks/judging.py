@@ -14,8 +14,8 @@ from tasks import checks, diagnose
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, flushing, profile, properties, steps, zeros
 from tasks.judge.meaning import interpret
-from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser
-from tasks.judge.policy import Policy, judge, only_stored
+from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
+from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
 from tasks.judge.worst import element, furthest
 from tasks.model import (
     EPS,
@@ -31,7 +31,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name, shown
-from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY
+from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
 from tasks.prepare.cases import PreparedSample
 
 
@@ -223,6 +223,9 @@ def _judged(
             and _within(bar, arrays[0], info.accumulators)
         ):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
+        rtol, atol = tolerance_of(expected[0], op_class, precision)
+        more["error"] = f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))

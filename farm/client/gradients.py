@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.judging import assert_correct, not_negative
-from farm.client.kernels import ClientError
+from farm.client.judging import assert_correct
+from farm.client.kernels import ClientError, not_negative
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import functions, interpreted
 from tasks.judge.plain import USUAL_UNITS

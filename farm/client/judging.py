@@ -41,7 +41,8 @@ def fuzz(
     reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
     high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named. results:
     the lake that the rows go to, None for none. isolate: in child processes, where a crash or a hang is a row. settings:
-    fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …).
+    fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …), and atol and rtol, the tolerances of
+    every dtype.
 
     Raises ClientError for what cannot be meant.
     """
@@ -117,13 +118,6 @@ def _dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
         return sizes.dims_of(op, arrays)
     except ValueError as error:
         raise ClientError(f"inputs: {error}; declared: {dict(op.inputs)}") from None
-
-
-def not_negative(**given: Any) -> None:
-    """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
-    for name, value in given.items():
-        if value is not None and (type(value) not in (int, float) or not value >= 0):
-            raise ClientError(f"{name}: a number of at least 0, not {value!r}")
 
 
 def _not_imported() -> None:

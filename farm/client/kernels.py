@@ -21,6 +21,7 @@ from tasks.catalogs.user import functions, load
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.judge.plain import classic_tolerance
 from tasks.model import DTYPES, is_inexact
 from tasks.nearest import nearest
 
@@ -65,12 +66,16 @@ def kernel_of(
     dims: Mapping[str, Sequence[int]] | None = None,
     dtypes: Sequence[str] | None = None,
     backward: bool | Sequence[str] = False,
+    atol: float | None = None,
+    rtol: float | None = None,
     **settings: Any,
 ) -> Kernel:
     """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
 
-    What is not given is as its `@tasks.op` or its config declares it. Raises ClientError, with every mistake's key.
+    What is not given is as its `@tasks.op` or its config declares it. atol, rtol: its tolerances in every dtype; of the two, one that is
+    not given is as declared, else the dtype's classic one. Raises ClientError, with every mistake's key.
     """
+    not_negative(atol=atol, rtol=rtol)
     declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     if isinstance(dims, Mapping) or dims is None:
@@ -97,6 +102,8 @@ def kernel_of(
         op = _undeclared(function, changes)
     if isinstance(backward, str):
         backward = [backward]
+    if atol is not None or rtol is not None:
+        op = replace(op, tolerances={dtype: _tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
@@ -107,6 +114,21 @@ def kernel_of(
                 f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
             )
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
+
+
+def _tolerance(op: UserOp, dtype: str, atol: float | None, rtol: float | None) -> dict[str, float]:
+    """That of an op in a dtype, with what is given of it."""
+    usual = dict(zip(("rtol", "atol"), classic_tolerance(dtype)))
+    declared = op.tolerances.get(dtype, {}) if isinstance(op.tolerances, Mapping) else {}
+    given = {k: v for k, v in (("rtol", rtol), ("atol", atol)) if v is not None}
+    return usual | {**declared} | given
+
+
+def not_negative(**given: Any) -> None:
+    """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
+    for name, value in given.items():
+        if value is not None and (type(value) not in (int, float) or not value >= 0):
+            raise ClientError(f"{name}: a number of at least 0, not {value!r}")
 
 
 def _sizes(name: str, given: Any) -> Any:

@@ -6,13 +6,13 @@ import atexit
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
 from farm.client import process
-from farm.client.judging import checks_of, given, not_negative
+from farm.client.judging import checks_of, given
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
@@ -82,8 +82,6 @@ def validate(
     backward: bool = False,
     *,
     op_class: str | None = None,
-    atol: float | None = None,
-    rtol: float | None = None,
     policy: str = "error_units",
     results: str | Path | None = None,
     deadline_s: float = 60.0,
@@ -93,18 +91,14 @@ def validate(
 
     function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
     a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
-    those inputs that require one, through the output's graph. atol, rtol: what is within them passes. results: a lake for the
-    rows. Raises ClientError, and what the block raises.
+    those inputs that require one, through the output's graph. results: a lake for the rows. settings: as in `farm.fuzz`; atol and
+    rtol alone decide of the output, not of gradients. Raises ClientError, and what the block raises.
     """
-    not_negative(atol=atol, rtol=rtol)
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
     if backward and not wrt:
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     kernel = given(function, inputs, reference, op_class, None, wrt if backward else False, repeats=1, **settings)
-    if atol is not None or rtol is not None:
-        own = {dtype: {"rtol": rtol or 0.0, "atol": atol or 0.0} for dtype in kernel.op.dtypes}
-        kernel = Kernel(replace(kernel.op, tolerances=own), kernel.root)
     found = Validation()
     yield found
     if found.output is None:

@@ -1,4 +1,4 @@
-"""Why a case is `invalid` or merely `imprecise`: kinds that more than one place names. What is `wrong` has others, named where they are seen."""
+"""Kinds of a case that is `invalid`, merely `imprecise` or `wrong` which more than one place names; others are named where they are seen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ KIND_ORACLE = "oracle"
 KIND_SUSPECT = "suspect"
 #: What a generated case asks, the specification leaves open.
 KIND_SPEC = "spec"
+
+#: `wrong`: the results are within the limit of the policy, and outside the tolerance that the case brings itself.
+KIND_TOLERANCE = "tolerance"
 
 #: `imprecise`: the results are within the limit, and break what mathematics promises of the op.
 KIND_PROPERTY = "property"
