@@ -214,7 +214,8 @@ def _judged(
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
-    if status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite") and not record["definition"]:
+    off = status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite", KIND_TOLERANCE)
+    if off and not record["definition"]:
         more["cause"] = _cause(bar, arrays[0], called)
         if (
             status is Status.WRONG
@@ -222,6 +223,10 @@ def _judged(
             and info.accumulators
             and _within(bar, arrays[0], info.accumulators)
         ):
+            status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    if (off or status is Status.PASS) and not more.get("cause") and (words := _narrow_sums(bar, arrays[0], info)):
+        more["cause"] = words
+        if status is Status.PASS and not oracle.endswith(OWN_TOLERANCE):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
     if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(expected[0], op_class, precision)
@@ -363,6 +368,19 @@ def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
         return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
+
+
+def _narrow_sums(bar: _Bar, actual: list[np.ndarray], info: RuntimeInfo) -> str:
+    """How sums of 16-bit numbers lost digits that float32 would have kept, in words; "" where they did not, or the runtime says that it may
+    add in 16 bits."""
+    group = bar.sample.owner.group
+    if group.check != checks.FORWARD or bar.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
+        return ""
+    if bar.precision or group.dtype in info.accumulators or bar.sample.record["definition"]:
+        return ""
+    with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+        return diagnose.narrow_sums(bar.sample.tensors(), actual, bar.expected)
+    return ""
 
 
 def _within(bar: _Bar, actual: list[np.ndarray], accumulators: Sequence[str]) -> bool:

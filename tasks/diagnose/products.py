@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.arrays.accumulators import Accumulator
 from tasks.diagnose import rounding
-from tasks.diagnose.formula import Formula
+from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.diagnose.sums import left_out
 
@@ -48,6 +48,25 @@ class _Product:
         if min(a.ndim, b.ndim) < 1:
             raise ValueError("a number is no matrix")
         return a, np.swapaxes(b, -1, -2) if self.turned and b.ndim > 1 else b
+
+    def summed(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> Summed:
+        """The elements of a result of a shape at some places, flat. Raises ValueError where the product is of another shape."""
+        a, b = self._factors(given)
+        if self.rows:
+            terms = (a * b).reshape(-1, a.shape[-1])
+            left, right = terms, np.ones(1)
+        else:
+            a, b = np.atleast_2d(a), b[:, None] if b.ndim == 1 else b
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            left = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+            right = np.broadcast_to(np.swapaxes(b, -1, -2), (*batch, b.shape[-1], b.shape[-2]))
+        whole = left.shape[:1] if self.rows else (*left.shape[:-1], right.shape[-2])
+        if np.prod(whole) != np.prod(shape):
+            raise ValueError("a product that is repeated")
+        places = np.unravel_index(at, whole)
+        terms = left[places] if self.rows else left[places[:-1]] * right[(*places[:-2], places[-1])]
+        added = 0.0 if self.added is None else self.beta * np.broadcast_to(given[self.added], shape).reshape(-1)[at]
+        return Summed(terms.T, self.alpha, added)
 
     def bare(self, given: Sequence[np.ndarray]) -> np.ndarray:
         """a·b."""
@@ -132,6 +151,14 @@ def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -
             if result.is_exact(found.exact(floats)):
                 return found.floor_in(adder, floats)
     return None
+
+
+def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+    """A result at some places, flat, as the sums of a product of matrices, where it is one."""
+    for found in _fitted(floats, result.exact):
+        with contextlib.suppress(ValueError):
+            if result.is_exact(found.exact(floats)):
+                yield found.summed(floats, result.exact.shape, at)
 
 
 def _fitted(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:

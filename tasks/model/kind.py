@@ -19,7 +19,8 @@ KIND_BIASED = "biased"
 #: `imprecise`: the results are within the limit, and zeros have the wrong sign; where a policy asks for that.
 KIND_ZERO = "zero sign"
 
-#: `imprecise`: beyond the limit, and no further off than the adders of the device's matrix units leave it: they keep fewer bits.
+#: `imprecise`: sums lost digits. Beyond the limit, and no further off than the adders of the device's matrix units leave them, which
+#: keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
 KIND_ACCUMULATOR = "accumulator"
 
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
