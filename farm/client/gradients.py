@@ -11,6 +11,7 @@ import numpy as np
 
 from farm.client.judging import assert_correct
 from farm.client.kernels import ClientError, not_negative
+from farm.client.process import undisturbed
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import functions, interpreted
 from tasks.judge.plain import USUAL_UNITS
@@ -75,6 +76,7 @@ class Gradients:
         return "\n".join(map(str, self.checks))
 
 
+@undisturbed()
 def check_autograd(
     function: Callable[..., Any],
     inputs: Sequence[Any] | Any,
@@ -282,6 +284,7 @@ def _coarse(call: Callable[..., Any], args: Sequence[Any]) -> str:
     return ""
 
 
+@undisturbed()
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
 ) -> Gradients:

@@ -14,6 +14,7 @@ from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
+from tasks.nearest import nearest
 
 
 def fuzz(
@@ -86,12 +87,14 @@ def assert_correct(
     results: str | Path | None = None,
     deadline_s: float = 60.0,
     isolate: bool = False,
+    imprecise: bool = True,
     **settings: Any,
 ) -> Result:
     """Judge ``function`` on given inputs: a tuple in its order or a mapping, of tensors or arrays and other arguments.
 
     dtypes: floating inputs are rounded to each of them in turn; else they are taken in their own. The rest is as in `fuzz`.
-    Returns the result where everything passed. Raises AssertionError with what failed, ClientError.
+    imprecise: whether results may have lost digits, if no more than that. Returns the result where everything passed. Raises
+    AssertionError with what failed, ClientError.
     """
     __tracebackhide__ = True  # pytest shows the test's line
     kernel = given(function, inputs, reference, op_class, dtypes, backward, **settings)
@@ -104,7 +107,7 @@ def assert_correct(
         deadline_s=deadline_s,
     )
     found = run(kernel, config, results, isolate)
-    found.check()
+    found.check(imprecise)
     return found
 
 
@@ -113,7 +116,9 @@ def _dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
     them, and the kernel would be blamed."""
     missing = [name for name in op.inputs if name not in arrays]
     if missing:
-        raise ClientError(f"inputs: {op.name} has no {missing[0]!r}: it is declared with {', '.join(op.inputs)}")
+        unknown = [f"{name!r} is unknown{nearest(name, missing)}" for name in arrays if name not in op.inputs]
+        said = "; ".join([f"{missing[0]!r} is missing", *unknown[:1]])
+        raise ClientError(f"inputs: {said}; {op.name} is declared with {', '.join(op.inputs)}")
     try:
         return sizes.dims_of(op, arrays)
     except ValueError as error:

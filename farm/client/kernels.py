@@ -143,7 +143,7 @@ def _sizes(name: str, given: Any) -> Any:
 def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
     if not callable(function):
         raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
-    called = changes.pop("name", "") or _identifier(getattr(function, "__name__", type(function).__name__))
+    called = changes.pop("name", "") or _identifier(_called(function))
     if "reference" not in changes:
         raise ClientError(
             f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
@@ -154,6 +154,13 @@ def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp
             f'{called} has no inputs: give inputs={{"x": ["b", "n"]}} and dims={{"b": (1, 8), "n": (1, 2048)}}'
         )
     return UserOp(called, function, **changes)
+
+
+def _called(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    if name != "<lambda>":
+        return str(name)
+    return _variable_of(function, sys.modules.get(getattr(function, "__module__", None) or ""))[0]
 
 
 def _identifier(name: str) -> str:
@@ -248,27 +255,39 @@ def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[s
     if isinstance(function, str):
         return function, "", str(Path.cwd())
     module = getattr(function, "__module__", None) or ""
-    called = getattr(function, "__qualname__", type(function).__qualname__)
     place = sys.modules.get(module)
+    called, own = _variable_of(function, place)
     given = getattr(place, "__file__", None)
     file = Path(given).resolve() if given else None
     named = f"{file}:{called}" if file else f"{module or '?'}:{called}"
     cwd = str(Path.cwd())
-    if "<locals>" in called or "<lambda>" in called:
+    if not own and "<locals>" in called:
         return named, f"{called} is defined inside another function: move it to module level", cwd
+    if not own and "<lambda>" in called:
+        return named, "a lambda that no name of its module refers to: give it one, f = lambda …, or write a def", cwd
     if file is None or not file.is_file():
         return named, f"{called} is in no file: put it into one", cwd
     if module == "__main__" and not script:
         return named, f"{called} is in the running script: put it into a module that the script imports", cwd
-    found: Any = place
-    for word in called.split("."):
-        found = getattr(found, word, None)
-    if found is not function and not hasattr(found, "__wrapped__"):
+    if not own:
         return named, f"{module}.{called} is another object", cwd
     if file.name != "__init__.py" and module.rpartition(".")[2] != file.stem:  # loaded as a file, under another name
         return named, "", str(file.parent)
     root = file.parents[module.count(".") + (file.name == "__init__.py")]
     return f"{module}:{called}", "", str(root)
+
+
+def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
+    """(what a module calls a function, whether it has it by that name): its own name, or that of a variable which holds it, as one that
+    is made by a call or a lambda has."""
+    called = getattr(function, "__qualname__", type(function).__qualname__)
+    found: Any = module
+    for word in called.split("."):
+        found = getattr(found, word, None)
+    if found is function or hasattr(found, "__wrapped__"):
+        return called, True
+    held = next((name for name, x in vars(module).items() if x is function), "") if module is not None else ""
+    return (held, True) if held else (called, False)
 
 
 def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> dict[str, Any]:

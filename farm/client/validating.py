@@ -16,7 +16,7 @@ from farm.client.judging import checks_of, given
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
-from farm.client.trying import Computed, Tried, judged
+from farm.client.trying import Computed, Tried, judged, passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
@@ -27,7 +27,7 @@ from tasks import wire
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import Form, Group, Misbehaviour, Status
+from tasks.model import Form, Group, Misbehaviour
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare
 
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return self.status in (Status.PASS, Status.IMPRECISE)
+        return passes(self.row)
 
 
 class Validation:
@@ -67,10 +67,10 @@ class Validation:
             raise ClientError("there is no outcome until the with block ends")
         return next((o for o in self.outcomes if not o.passed), self.outcomes[0])
 
-    def check(self) -> None:
-        """Raise AssertionError unless all passed."""
+    def check(self, imprecise: bool = True) -> None:
+        """Raise AssertionError unless all passed. imprecise: whether they may be."""
         __tracebackhide__ = True  # pytest shows the test's line
-        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not o.passed]:
+        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not passes(o.row, imprecise)]:
             raise AssertionError("\n".join(bad))
 
 

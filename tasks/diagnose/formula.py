@@ -22,9 +22,11 @@ class Formula:
 
 @dataclass(frozen=True)
 class Summed:
-    """Some elements of an output as sums: scale·Σ terms + added. terms: (terms of a sum, elements), float64."""
+    """Some elements of an output as sums: scale·Σ terms + added. terms: (terms of a sum, elements), float64, of some inputs; of: those of
+    others."""
 
     terms: np.ndarray
+    of: Callable[[Sequence[np.ndarray]], np.ndarray]
     scale: float = 1.0
     added: np.ndarray | float = 0.0
 

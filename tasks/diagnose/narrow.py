@@ -26,6 +26,8 @@ TERMS = 32
 #: Beyond what float32 leaves, an error whose root mean square is so many times that of every factor of the sum rounded once more has
 #: been added up: one more rounding of both factors gives 0.4.
 TIMES = 1.0
+#: Coarser factors are why a result is off, if what they leave is less than this share of its error.
+COARSE = 0.5
 
 
 def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
@@ -45,25 +47,36 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
         floats = [x.astype(np.float64) for x in given]
         at = np.arange(0, y.size, -(-y.size // ELEMENTS))
         for found in itertools.chain(sums.summed(floats, result, at), products.summed(floats, result, at)):
-            return _told(found, result.actual.reshape(-1)[at], dtype) if len(found.terms) >= TERMS else ""
+            return _told(found, floats, result.actual.reshape(-1)[at], dtype) if len(found.terms) >= TERMS else ""
     return ""
 
 
-def _told(found: Summed, actual: np.ndarray, dtype: str) -> str:
+def _told(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
     terms = found.terms
     known = np.isfinite(actual) & np.isfinite(terms).all(0)
     off = np.where(known, np.abs(actual - found.finished(terms.sum(0))), 0.0)
     excess = np.maximum(off - _of_float32(found, dtype), 0.0)
     beyond = excess > 0
-    if beyond.any():
-        for total in _totals(terms, dtype, beyond.sum() < FEW):
-            same = actual == rounded(found.finished(total), dtype)
-            if same[beyond].mean() >= SHARE and same[known].mean() >= SHARE:
-                return f"accumulated in {dtype}"
+    if not beyond.any():
+        return ""
+
+    def explains(total: np.ndarray) -> bool:
+        same = actual == rounded(found.finished(total), dtype)
+        return bool(same[beyond].mean() >= SHARE and same[known].mean() >= SHARE)
+
+    if any(explains(total) for total in _totals(terms, dtype, beyond.sum() < FEW)):
+        return f"accumulated in {dtype}"
     once_more = abs(found.scale) * EPS[dtype] * np.sqrt(np.square(terms).sum(0))
     unit = once_more + EPS[dtype] * SMALLEST_NORMAL[dtype] * np.sqrt(len(terms))
-    many = known.any() and np.sqrt(np.mean(np.square(excess[known] / unit[known]))) >= TIMES
-    return f"sums are rounded to {dtype} on the way" if many else ""
+    if not np.sqrt(np.mean(np.square(excess[known] / unit[known]))) >= TIMES:
+        return ""
+    size = np.sqrt(np.mean(np.square(off[known])))
+    for name, change in itertools.product(rounding.coarser(dtype), (rounding.to, rounding.cut)):
+        result = found.finished(found.of([change(x, name) for x in floats]).sum(0))
+        for coarse in (result, change(result, name)):
+            if np.sqrt(np.mean(np.square((actual - coarse)[known]))) < COARSE * size:
+                return ""  # what is added is coarse, and perhaps the result, not the adding
+    return f"sums are rounded to {dtype} on the way"
 
 
 def _of_float32(found: Summed, dtype: str) -> np.ndarray:

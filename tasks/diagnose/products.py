@@ -49,24 +49,23 @@ class _Product:
             raise ValueError("a number is no matrix")
         return a, np.swapaxes(b, -1, -2) if self.turned and b.ndim > 1 else b
 
-    def summed(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> Summed:
-        """The elements of a result of a shape at some places, flat. Raises ValueError where the product is of another shape."""
+    def terms_at(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> np.ndarray:
+        """The terms, along a first axis, of the elements of a result of a shape at some places, flat. Raises ValueError where the product
+        is of another shape."""
         a, b = self._factors(given)
         if self.rows:
             terms = (a * b).reshape(-1, a.shape[-1])
-            left, right = terms, np.ones(1)
-        else:
-            a, b = np.atleast_2d(a), b[:, None] if b.ndim == 1 else b
-            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            left = np.broadcast_to(a, (*batch, *a.shape[-2:]))
-            right = np.broadcast_to(np.swapaxes(b, -1, -2), (*batch, b.shape[-1], b.shape[-2]))
-        whole = left.shape[:1] if self.rows else (*left.shape[:-1], right.shape[-2])
+            if len(terms) != np.prod(shape):
+                raise ValueError("a product that is repeated")
+            return np.asarray(terms[at].T)
+        a, b = np.atleast_2d(a), np.swapaxes(b[:, None] if b.ndim == 1 else b, -1, -2)
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        whole = (*batch, a.shape[-2], b.shape[-2])
         if np.prod(whole) != np.prod(shape):
             raise ValueError("a product that is repeated")
-        places = np.unravel_index(at, whole)
-        terms = left[places] if self.rows else left[places[:-1]] * right[(*places[:-2], places[-1])]
-        added = 0.0 if self.added is None else self.beta * np.broadcast_to(given[self.added], shape).reshape(-1)[at]
-        return Summed(terms.T, self.alpha, added)
+        *places, row, column = np.unravel_index(at, whole)
+        left, right = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+        return np.asarray((left[(*places, row)] * right[(*places, column)]).T)
 
     def bare(self, given: Sequence[np.ndarray]) -> np.ndarray:
         """a·b."""
@@ -158,7 +157,9 @@ def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iter
     for found in _fitted(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):
-                yield found.summed(floats, result.exact.shape, at)
+                terms = functools.partial(found.terms_at, shape=result.exact.shape, at=at)
+                added = 0.0 if found.added is None else found.beta * floats[found.added]
+                yield Summed(terms(floats), terms, found.alpha, np.broadcast_to(added, result.exact.shape).reshape(-1)[at])
 
 
 def _fitted(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:

@@ -33,10 +33,15 @@ def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iter
     if len(floats) != 1 or not floats[0].ndim:
         return
     for axis, _ in _axes(floats[0], result.exact.shape):
-        terms = _rows(floats[0], axis)
-        for scale in (1.0, 1 / max(len(terms), 1)):
-            if result.is_exact((scale * terms.sum(0)).reshape(result.exact.shape)):
-                yield Summed(terms.reshape(len(terms), -1)[:, at], scale)
+
+        def terms(given: Sequence[np.ndarray], axis: Axis = axis) -> np.ndarray:
+            rows = _rows(given[0], axis)
+            return rows.reshape(len(rows), -1)[:, at]
+
+        rows = _rows(floats[0], axis)
+        for scale in (1.0, 1 / max(len(rows), 1)):
+            if result.is_exact((scale * rows.sum(0)).reshape(result.exact.shape)):
+                yield Summed(terms(floats), terms, scale)
 
 
 def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axis, bool]]:
