@@ -230,7 +230,9 @@ def _judged(
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
     if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(expected[0], op_class, precision)
-        more["error"] = f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
+        more["error"] = (
+            f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
+        )
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))

@@ -80,7 +80,10 @@ class Result:
 
     def __str__(self) -> str:
         told_ = ", ".join(f"{n} {name}" for name, n in self.counts.items())
-        lines = [f"run {self.run_id}: {len(self.rows)} cases: {told_}", *(f"  {f}" for f in self.findings + self.imprecise)]
+        lines = [
+            f"run {self.run_id}: {len(self.rows)} cases: {told_}",
+            *(f"  {f}" for f in self.findings + self.imprecise),
+        ]
         return "\n".join([*lines, *(f"  not judged: {text}" for text in self._not_judged())])
 
     def check(self, imprecise: bool = True) -> None:
@@ -106,7 +109,9 @@ def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config:
     good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
     lost = not_known(rows[rows["status"] == Status.IMPRECISE.value], config)
     found, imprecise = (tuple(_findings(x, results, only_here)) for x in (new, lost))
-    return Result(str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found, imprecise)
+    return Result(
+        str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found, imprecise
+    )
 
 
 def _findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:

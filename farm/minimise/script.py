@@ -22,7 +22,7 @@ from farm.reproduce.in_torch import literal, op_lines
 from tasks.backends.shared.few_lines import FewLines, NoScript, is_network, is_program, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
-from tasks.judge.plain import allowed, tolerance_of, tolerated
+from tasks.judge.plain import allowed, tolerated
 from tasks.judge.policy import OWN_TOLERANCE, only_stored
 from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, is_complex, is_inexact
 from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_dtype
@@ -443,10 +443,9 @@ def _by_rule(leaf: Leaf, op_class: OpClass, row: Mapping[str, Any]) -> np.ndarra
         raise NoScript("no short script: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "absolute" and not is_inexact(leaf.dtype) and row["bound"] <= 1:
         return np.zeros(y.shape)  # integers are equal, or one apart
-    rtol, atol = tolerance_of(leaf, op_class, declared_precision(row))
-    with np.errstate(all="ignore"):
-        most = np.nextafter(row["bound"], 0.0) if rule == "absolute" else atol + rtol * np.abs(y)
-        return np.where(np.isfinite(y), most, 0.0)
+    if rule == "classic":
+        return tolerated(leaf, op_class, declared_precision(row))
+    return np.where(np.isfinite(y), np.nextafter(row["bound"], 0.0), 0.0)
 
 
 def _limit(row: Mapping[str, Any]) -> float:

@@ -159,7 +159,9 @@ def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iter
             if result.is_exact(found.exact(floats)):
                 terms = functools.partial(found.terms_at, shape=result.exact.shape, at=at)
                 added = 0.0 if found.added is None else found.beta * floats[found.added]
-                yield Summed(terms(floats), terms, found.alpha, np.broadcast_to(added, result.exact.shape).reshape(-1)[at])
+                yield Summed(
+                    terms(floats), terms, found.alpha, np.broadcast_to(added, result.exact.shape).reshape(-1)[at]
+                )
 
 
 def _fitted(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:

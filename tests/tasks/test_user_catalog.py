@@ -384,14 +384,25 @@ def test_an_own_tolerance_alone_decides(declare: Any, cache: Path) -> None:
     assert outcome(cache) == {("pass", "")}
     declare(coarse, tolerances={"float32": {"rtol": 1e-4, "atol": 0}})
     assert outcome(cache) == {("wrong", "numbers")} == outcome(cache, policy="classic")
-    # Three spacings are nothing to the policy, and too much for an author who says so.
-    near = RIGHT + "def kernel(x): return x * 2 * (1 + 3 * 2.0**-23)"
+    # Sixteen spacings are nothing to the policy, and too much for an author who says so.
+    near = RIGHT + "def kernel(x): return x * 2 * (1 + 16 * 2.0**-23)"
     declare(near)
     assert outcome(cache) == {("pass", "")}
     declare(near, tolerances={"float32": {"rtol": 1e-7, "atol": 0}})
     assert outcome(cache) == {("wrong", "tolerance")} and outcome(cache, policy="classic") == {("wrong", "numbers")}
     said = rows(cache)[0]
-    assert re.fullmatch(r"outside its tolerance \(rtol 1e-07, atol 0\): \d+ of \d+ elements", said["error"]), said["error"]
+    assert re.fullmatch(r"outside its tolerance \(rtol 1e-07, atol 0\): \d+ of \d+ elements", said["error"]), said[
+        "error"
+    ]
+
+
+def test_a_tolerance_asks_for_no_more_than_float32_can_do(declare: Any, cache: Path) -> None:
+    source = "def reference(x): return x.sum(-1)\ndef right(x): return x.sum(-1)\ndef kernel(x): return x.sum(-1) * 1.001"
+    fields = {"tolerances": {"float32": {"rtol": 1e-9, "atol": 0}}, "inputs": {"x": ["n", 2000]}}
+    declare(source, kernel="k.py:right", **fields)
+    assert outcome(cache) == {("pass", "")}
+    declare(source, **fields)
+    assert {status for status, _ in outcome(cache)} == {"wrong"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
