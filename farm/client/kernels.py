@@ -27,6 +27,8 @@ from tasks.nearest import nearest
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
 INLINE = 4096
+#: What other tools call an argument, and what it is called here.
+ELSEWHERE = {"iterations": "cases", "check_backward": "backward", "op_name": "name"}
 
 
 class ClientError(Exception):
@@ -87,7 +89,8 @@ def kernel_of(
     valid = [f.name for f in fields(UserOp)]
     for key in changes:
         if key not in valid:
-            raise ClientError(f"unknown argument {key!r}{nearest(key, valid)}")
+            meant = f"; here it is {ELSEWHERE[key]}" if key in ELSEWHERE else nearest(key, valid)
+            raise ClientError(f"unknown argument {key!r}{meant}")
     if reference is not None:
         changes["reference"] = reference
     if inputs is not None:

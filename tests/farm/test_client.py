@@ -465,6 +465,7 @@ def test_differences_need_float64() -> None:
         ({"op_class": "normalization"}, "unknown class 'normalization'; did you mean normalisation"),
         ({"dtypes": ["flot32"]}, "unknown dtype 'flot32'; did you mean float32"),
         ({"clas": "exact"}, "unknown argument 'clas'; did you mean op_class"),
+        ({"iterations": 100}, "unknown argument 'iterations'; here it is cases"),
         ({"cases": 0}, "cases: at least 1, not 0"),
         ({"backend": "torch-cuda"}, "torch-cuda is unavailable here"),
         ({"policy": "strict"}, "policy 'strict': no such file"),

@@ -397,7 +397,9 @@ def test_an_own_tolerance_alone_decides(declare: Any, cache: Path) -> None:
 
 
 def test_a_tolerance_asks_for_no_more_than_float32_can_do(declare: Any, cache: Path) -> None:
-    source = "def reference(x): return x.sum(-1)\ndef right(x): return x.sum(-1)\ndef kernel(x): return x.sum(-1) * 1.001"
+    source = (
+        "def reference(x): return x.sum(-1)\ndef right(x): return x.sum(-1)\ndef kernel(x): return x.sum(-1) * 1.001"
+    )
     fields = {"tolerances": {"float32": {"rtol": 1e-9, "atol": 0}}, "inputs": {"x": ["n", 2000]}}
     declare(source, kernel="k.py:right", **fields)
     assert outcome(cache) == {("pass", "")}
