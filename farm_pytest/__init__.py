@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    words = "farm(op=None, reference=, inputs=, dims=, dtypes=, cases=20, seed=0, backward=False, double=False, …): the cases of farm_case"
+    words = "farm(op=None, reference=, inputs=, dims=, dtypes=, cases=20, seed=0, backward=False, double=False, imprecise=True, …): the cases of farm_case"
     config.addinivalue_line("markers", words)
     place = config.getoption("--farm-results")
     if place is not None:

@@ -14,8 +14,8 @@ from tasks import checks, diagnose
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, flushing, profile, properties, steps, zeros
 from tasks.judge.meaning import interpret
-from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser
-from tasks.judge.policy import Policy, judge, only_stored
+from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
+from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
 from tasks.judge.worst import element, furthest
 from tasks.model import (
     EPS,
@@ -31,7 +31,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name, shown
-from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY
+from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
 from tasks.prepare.cases import PreparedSample
 
 
@@ -214,7 +214,8 @@ def _judged(
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
-    if status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite") and not record["definition"]:
+    off = status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite", KIND_TOLERANCE)
+    if off and not record["definition"]:
         more["cause"] = _cause(bar, arrays[0], called)
         if (
             status is Status.WRONG
@@ -223,6 +224,15 @@ def _judged(
             and _within(bar, arrays[0], info.accumulators)
         ):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    if (off or status is Status.PASS) and not more.get("cause") and (words := _narrow_sums(bar, arrays[0], info)):
+        more["cause"] = words
+        if status is Status.PASS and not oracle.endswith(OWN_TOLERANCE):
+            status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
+        rtol, atol = tolerance_of(expected[0], op_class, precision)
+        more["error"] = (
+            f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
+        )
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))
@@ -360,6 +370,19 @@ def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
         return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
+
+
+def _narrow_sums(bar: _Bar, actual: list[np.ndarray], info: RuntimeInfo) -> str:
+    """How sums of 16-bit numbers lost digits that float32 would have kept, in words; "" where they did not, or the runtime says that it may
+    add in 16 bits."""
+    group = bar.sample.owner.group
+    if group.check != checks.FORWARD or bar.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
+        return ""
+    if bar.precision or group.dtype in info.accumulators or bar.sample.record["definition"]:
+        return ""
+    with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+        return diagnose.narrow_sums(bar.sample.tensors(), actual, bar.expected)
+    return ""
 
 
 def _within(bar: _Bar, actual: list[np.ndarray], accumulators: Sequence[str]) -> bool:

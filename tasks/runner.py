@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import os
+import signal
 import sys
 import time
 import weakref
@@ -186,7 +187,7 @@ class Runner:
             backend = self.backend.at(case.item.asked.setting)
             case.program = checks.get(case.sample.owner.check).build(backend, form)
         except BaseException as error:
-            case.error = error
+            case.error = _of_case(error)
         case.build_ms = (time.perf_counter() - begin) * 1e3
         return self._finish(case, 1)
 
@@ -202,7 +203,7 @@ class Runner:
                 case.form = self._form(case)
                 ready.append(case)
             except BaseException as error:
-                case.error = error
+                case.error = _of_case(error)
         if ready:
             self.progress(ready[0].number, BUILD, len(ready))
             begin = time.perf_counter()
@@ -279,7 +280,7 @@ class Runner:
                 if isinstance(error, Misbehaviour) and error.outputs is not None and self._measured(case):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
-                    case.error = error
+                    case.error = _of_case(error)
         if case.raises:
             case.error = self._held_to_refusal(case)
         status, kind = Status.ERROR, ""
@@ -433,6 +434,13 @@ class Runner:
             return catalog.undeclared(group, sample.record["args"], sample.record["kwargs"], device) if catalog else ""
         except Exception:
             return ""  # what cannot be asked acquits nobody
+
+
+def _of_case(error: BaseException) -> BaseException:
+    """What a case raised. Ctrl-C is no case's, where it raises KeyboardInterrupt: in a process of the user's, as children do not heed it."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        raise error
+    return error
 
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:

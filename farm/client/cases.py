@@ -14,7 +14,7 @@ from farm.client.judging import at_least_one
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, message_of, to_device, undisturbed
-from farm.client.trying import Computed, judged
+from farm.client.trying import Computed, judged, passes
 from farm.client.validating import computed
 from farm.fleet import scratch
 from tasks.arrays import torch_tree
@@ -84,7 +84,7 @@ class Case:
         """Judge what the kernel returned for `inputs`, and, where the marker says backward or double, the gradients through its
         graph.
 
-        Raises AssertionError with what is wrong."""
+        Raises AssertionError with what is wrong, or merely imprecise where the marker says imprecise=False."""
         __tracebackhide__ = True  # pytest shows the test's line
         self.checked = True
         bad = []
@@ -92,7 +92,7 @@ class Case:
             row = self._judged(check, output)
             if self.keep is not None:
                 self.keep(self.cases.kernel, self.cases.settings, row)
-            if row.status not in (Status.PASS, Status.IMPRECISE, Status.VACUOUS):
+            if not passes(row, self.cases.imprecise) and row.status != Status.VACUOUS:
                 bad.append(
                     f"{row.case_id} [{row.shapes}] {message_of(row.values())}" + f"; seed {self.seed}" * self.seeded
                 )
@@ -125,13 +125,14 @@ def _argument(x: np.ndarray, framework: str) -> Any:
 @dataclass(frozen=True)
 class Cases:
     """The cases of one kernel: ``cases`` in each of its dtypes, drawn from ``seed``. named: whether the kernel is known; where
-    it is not, rows say nothing that could be run again, and are not kept."""
+    it is not, rows say nothing that could be run again, and are not kept; imprecise: whether results may be."""
 
     kernel: Kernel
     cases: int = 20
     seed: int = 0
     policy: verdict.Policy = field(default_factory=lambda: verdict.load("error_units"), repr=False)
     named: bool = True
+    imprecise: bool = True
 
     @classmethod
     def of(
@@ -146,6 +147,7 @@ class Cases:
         backward: bool | Sequence[str] = False,
         double: bool = False,
         policy: str = "error_units",
+        imprecise: bool = True,
         **settings: Any,
     ) -> Cases:
         """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right.
@@ -158,7 +160,7 @@ class Cases:
         assert called is not None
         kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, double, **settings)
         try:
-            return cls(kernel, cases, seed, verdict.load(policy), function is not None)
+            return cls(kernel, cases, seed, verdict.load(policy), function is not None, imprecise)
         except verdict.PolicyError as error:
             raise ClientError(str(error)) from None
 

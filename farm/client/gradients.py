@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.judging import assert_correct, not_negative
-from farm.client.kernels import ClientError
+from farm.client.judging import assert_correct
+from farm.client.kernels import ClientError, not_negative
+from farm.client.process import undisturbed
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import functions, interpreted
 from tasks.judge.plain import USUAL_UNITS
@@ -77,6 +78,7 @@ class Gradients:
         return "\n".join(map(str, self.checks))
 
 
+@undisturbed()
 def check_autograd(
     function: Callable[..., Any],
     inputs: Sequence[Any] | Any,
@@ -313,6 +315,7 @@ def _as_float32(y: Any) -> bool | None:
     return torch.equal(fractions, fractions.float().double()) if fractions.numel() else None
 
 
+@undisturbed()
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
 ) -> Gradients:

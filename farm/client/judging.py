@@ -14,6 +14,7 @@ from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
+from tasks.nearest import nearest
 
 
 def fuzz(
@@ -41,8 +42,9 @@ def fuzz(
     ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
     reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
     high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named; double: the
-    gradients of these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes, where a crash or a hang is a row. settings:
-    fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …).
+    gradients of these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes,
+    where a crash or a hang is a row. settings: fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances,
+    invariants …), and atol and rtol, the tolerances of every dtype.
 
     Raises ClientError for what cannot be meant.
     """
@@ -83,12 +85,14 @@ def assert_correct(
     results: str | Path | None = None,
     deadline_s: float = 60.0,
     isolate: bool = False,
+    imprecise: bool = True,
     **settings: Any,
 ) -> Result:
     """Judge ``function`` on given inputs: a tuple in its order or a mapping, of tensors or arrays and other arguments.
 
     dtypes: floating inputs are rounded to each of them in turn; else they are taken in their own. The rest is as in `fuzz`.
-    Returns the result where everything passed. Raises AssertionError with what failed, ClientError.
+    imprecise: whether results may have lost digits, if no more than that. Returns the result where everything passed. Raises
+    AssertionError with what failed, ClientError.
     """
     __tracebackhide__ = True  # pytest shows the test's line
     kernel = given(function, inputs, reference, op_class, dtypes, backward, double, **settings)
@@ -101,7 +105,7 @@ def assert_correct(
         deadline_s=deadline_s,
     )
     found = run(kernel, config, results, isolate)
-    found.check()
+    found.check(imprecise)
     return found
 
 
@@ -110,18 +114,13 @@ def _dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
     them, and the kernel would be blamed."""
     missing = [name for name in op.inputs if name not in arrays]
     if missing:
-        raise ClientError(f"inputs: {op.name} has no {missing[0]!r}: it is declared with {', '.join(op.inputs)}")
+        unknown = [f"{name!r} is unknown{nearest(name, missing)}" for name in arrays if name not in op.inputs]
+        said = "; ".join([f"{missing[0]!r} is missing", *unknown[:1]])
+        raise ClientError(f"inputs: {said}; {op.name} is declared with {', '.join(op.inputs)}")
     try:
         return sizes.dims_of(op, arrays)
     except ValueError as error:
         raise ClientError(f"inputs: {error}; declared: {dict(op.inputs)}") from None
-
-
-def not_negative(**given: Any) -> None:
-    """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
-    for name, value in given.items():
-        if value is not None and (type(value) not in (int, float) or not value >= 0):
-            raise ClientError(f"{name}: a number of at least 0, not {value!r}")
 
 
 def _not_imported() -> None:

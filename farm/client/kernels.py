@@ -21,11 +21,14 @@ from tasks.catalogs.user import functions, load
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.judge.plain import classic_tolerance
 from tasks.model import DTYPES, is_inexact
 from tasks.nearest import nearest
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
 INLINE = 4096
+#: What other tools call an argument, and what it is called here.
+ELSEWHERE = {"iterations": "cases", "check_backward": "backward", "op_name": "name"}
 
 
 class ClientError(Exception):
@@ -73,13 +76,17 @@ def kernel_of(
     dtypes: Sequence[str] | None = None,
     backward: bool | Sequence[str] = False,
     double: bool = False,
+    atol: float | None = None,
+    rtol: float | None = None,
     **settings: Any,
 ) -> Kernel:
     """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
 
     What is not given is as its `@tasks.op` or its config declares it; double without backward is of the gradients that are
-    declared, or of all. Raises ClientError, with every mistake's key.
+    declared, or of all. atol, rtol: its tolerances in every dtype; of the two, one that is not given is as declared, else the
+    dtype's classic one. Raises ClientError, with every mistake's key.
     """
+    not_negative(atol=atol, rtol=rtol)
     declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     if isinstance(dims, Mapping) or dims is None:
@@ -91,7 +98,8 @@ def kernel_of(
     valid = [f.name for f in fields(UserOp)]
     for key in changes:
         if key not in valid:
-            raise ClientError(f"unknown argument {key!r}{nearest(key, valid)}")
+            meant = f"; here it is {ELSEWHERE[key]}" if key in ELSEWHERE else nearest(key, valid)
+            raise ClientError(f"unknown argument {key!r}{meant}")
     if reference is not None:
         changes["reference"] = reference
     if inputs is not None:
@@ -107,6 +115,8 @@ def kernel_of(
     if isinstance(backward, str):
         backward = [backward]
     backward = backward or (double and not op.gradient)
+    if atol is not None or rtol is not None:
+        op = replace(op, tolerances={dtype: _tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
@@ -117,6 +127,21 @@ def kernel_of(
                 f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
             )
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2], bool(double))
+
+
+def _tolerance(op: UserOp, dtype: str, atol: float | None, rtol: float | None) -> dict[str, float]:
+    """That of an op in a dtype, with what is given of it."""
+    usual = dict(zip(("rtol", "atol"), classic_tolerance(dtype)))
+    declared = op.tolerances.get(dtype, {}) if isinstance(op.tolerances, Mapping) else {}
+    given = {k: v for k, v in (("rtol", rtol), ("atol", atol)) if v is not None}
+    return usual | {**declared} | given
+
+
+def not_negative(**given: Any) -> None:
+    """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
+    for name, value in given.items():
+        if value is not None and (type(value) not in (int, float) or not value >= 0):
+            raise ClientError(f"{name}: a number of at least 0, not {value!r}")
 
 
 def _sizes(name: str, given: Any) -> Any:
@@ -131,7 +156,7 @@ def _sizes(name: str, given: Any) -> Any:
 def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
     if not callable(function):
         raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
-    called = changes.pop("name", "") or _identifier(getattr(function, "__name__", type(function).__name__))
+    called = changes.pop("name", "") or _identifier(_called(function))
     if "reference" not in changes:
         raise ClientError(
             f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
@@ -142,6 +167,13 @@ def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp
             f'{called} has no inputs: give inputs={{"x": ["b", "n"]}} and dims={{"b": (1, 8), "n": (1, 2048)}}'
         )
     return UserOp(called, function, **changes)
+
+
+def _called(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    if name != "<lambda>":
+        return str(name)
+    return _variable_of(function, sys.modules.get(getattr(function, "__module__", None) or ""))[0]
 
 
 def _identifier(name: str) -> str:
@@ -236,27 +268,39 @@ def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[s
     if isinstance(function, str):
         return function, "", str(Path.cwd())
     module = getattr(function, "__module__", None) or ""
-    called = getattr(function, "__qualname__", type(function).__qualname__)
     place = sys.modules.get(module)
+    called, own = _variable_of(function, place)
     given = getattr(place, "__file__", None)
     file = Path(given).resolve() if given else None
     named = f"{file}:{called}" if file else f"{module or '?'}:{called}"
     cwd = str(Path.cwd())
-    if "<locals>" in called or "<lambda>" in called:
+    if not own and "<locals>" in called:
         return named, f"{called} is defined inside another function: move it to module level", cwd
+    if not own and "<lambda>" in called:
+        return named, "a lambda that no name of its module refers to: give it one, f = lambda …, or write a def", cwd
     if file is None or not file.is_file():
         return named, f"{called} is in no file: put it into one", cwd
     if module == "__main__" and not script:
         return named, f"{called} is in the running script: put it into a module that the script imports", cwd
-    found: Any = place
-    for word in called.split("."):
-        found = getattr(found, word, None)
-    if found is not function and not hasattr(found, "__wrapped__"):
+    if not own:
         return named, f"{module}.{called} is another object", cwd
     if file.name != "__init__.py" and module.rpartition(".")[2] != file.stem:  # loaded as a file, under another name
         return named, "", str(file.parent)
     root = file.parents[module.count(".") + (file.name == "__init__.py")]
     return f"{module}:{called}", "", str(root)
+
+
+def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
+    """(what a module calls a function, whether it has it by that name): its own name, or that of a variable which holds it, as one that
+    is made by a call or a lambda has."""
+    called = getattr(function, "__qualname__", type(function).__qualname__)
+    found: Any = module
+    for word in called.split("."):
+        found = getattr(found, word, None)
+    if found is function or hasattr(found, "__wrapped__"):
+        return called, True
+    held = next((name for name, x in vars(module).items() if x is function), "") if module is not None else ""
+    return (held, True) if held else (called, False)
 
 
 def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from farm.fleet import scratch
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
+from tasks.variables import threads
 
 #: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
 LIVE: dict[str, Kernel] = {}
@@ -53,17 +56,40 @@ def passing_cache() -> Path:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """What a run sets in this process is put back: threads, precision, the definitions that children are told."""
+    """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all. What a run sets in
+    this process is put back: threads, precision, the definitions that children are told."""
     before = told.announced()
     torch = sys.modules.get("torch")
     settings = _settings(torch) if torch else []
+    numbers = [(put, number()) for put, number in _blas()]
+    for put in [*([torch.set_num_threads] if torch else []), *(put for put, _ in numbers)]:
+        put(threads())
     try:
         yield
     finally:
         told.announce(before)
+        for put, value in numbers:
+            put(value)
         with torch_switches.settable() if settings else contextlib.nullcontext():
             for put, value in settings:
                 put(value)
+
+
+@functools.cache
+def _blas() -> tuple[tuple[Callable[[int], None], Callable[[], int]], ...]:
+    """(what sets a number of threads, what tells it) of each OpenBLAS of this process: NumPy's was told one by a variable, unless it was
+    imported before the farm."""
+    found = []
+    with contextlib.suppress(OSError):
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        for path in sorted({line.split(maxsplit=5)[-1] for line in maps if "openblas" in line}):
+            library = ctypes.CDLL(path)
+            for start, end in itertools.product(("scipy_openblas", "openblas"), ("64_", "")):
+                put, told = (getattr(library, f"{start}_{verb}_num_threads{end}", None) for verb in ("set", "get"))
+                if put is not None and told is not None:
+                    found.append((put, told))
+                    break
+    return tuple(found)
 
 
 def _settings(torch: Any) -> list[tuple[Any, Any]]:
@@ -86,5 +112,5 @@ def message_of(row: Mapping[str, Any]) -> str:
     if units is not None:
         said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
         said += f", max diff {diff:.3g}" if diff is not None else ""
-    words = " ".join(str(row.get("error") or "").split())
-    return said + (f": {words[:300]}" if words else "")
+    words = "; ".join(" ".join(str(row.get(name) or "").split())[:300] for name in ("error", "cause") if row.get(name))
+    return said + (f": {words}" if words else "")

@@ -65,7 +65,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found. rows: those of the lake; known: how many failures its known failures cover."""
+    """What a run found. rows: those of the lake; known: how many failures its known failures cover; imprecise: as findings, the results
+    that have lost digits, which count as passed."""
 
     run_id: str
     results: str
@@ -75,18 +76,23 @@ class Result:
     known: int
     counts: Mapping[str, int]
     findings: tuple[Finding, ...]
+    imprecise: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:
         told_ = ", ".join(f"{n} {name}" for name, n in self.counts.items())
-        lines = [f"run {self.run_id}: {len(self.rows)} cases: {told_}", *(f"  {f}" for f in self.findings)]
+        lines = [
+            f"run {self.run_id}: {len(self.rows)} cases: {told_}",
+            *(f"  {f}" for f in self.findings + self.imprecise),
+        ]
         return "\n".join([*lines, *(f"  not judged: {text}" for text in self._not_judged())])
 
-    def check(self) -> None:
-        """Raise AssertionError with every finding, if there is one or nothing was judged."""
+    def check(self, imprecise: bool = True) -> None:
+        """Raise AssertionError with every finding, if there is one or nothing was judged. imprecise: whether results may be."""
         __tracebackhide__ = True  # pytest shows the test's line
-        if self.findings:
-            told_ = [f"{f}\n    {f.command}" if f.command else str(f) for f in self.findings]
-            several = [f"{self.failed} of {len(self.rows)} cases failed"] * (len(self.rows) > 1)
+        bad = self.findings + (() if imprecise else self.imprecise)
+        if bad:
+            told_ = [f"{f}\n    {f.command}" if f.command else str(f) for f in bad]
+            several = [f"{sum(f.count for f in bad)} of {len(self.rows)} cases failed"] * (len(self.rows) > 1)
             raise AssertionError("\n".join([*several, *told_]))
         if not self.passed:
             raise AssertionError(f"nothing was judged: {'; '.join(self._not_judged()) or 'no case'}")
@@ -101,8 +107,11 @@ def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config:
     new = not_known(failing, config)
     counts = {str(k): int(v) for k, v in rows["status"].value_counts().items()}
     good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
-    found = tuple(_findings(new, results, only_here))
-    return Result(str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found)
+    lost = not_known(rows[rows["status"] == Status.IMPRECISE.value], config)
+    found, imprecise = (tuple(_findings(x, results, only_here)) for x in (new, lost))
+    return Result(
+        str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found, imprecise
+    )
 
 
 def _findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,11 @@ def config_of(kernel: Kernel, **settings: Any) -> Config:
     return config
 
 
+def _interrupted(run_id: str, results: str | Path | None) -> None:
+    kept = f": the rows so far are run {run_id} of {results}" if results is not None else ""
+    print(f"interrupted{kept}", file=sys.stderr)
+
+
 def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: bool) -> Result:
     """Judge a kernel as `farm run` would. results: the lake (None: one that is thrown away); isolate: in child processes,
     where a crash or a hang is a row. Raises ClientError."""
@@ -67,7 +73,7 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
         if not isolate:
             end.enter_context(load.lent(kernel.op, kernel.root))
         try:
-            rows, record, missing = judged(request)
+            rows, record, missing = judged(request, lambda run_id: _interrupted(run_id, results))
         except configs.ConfigError as error:
             raise ClientError(str(error)) from None
     if missing:

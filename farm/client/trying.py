@@ -16,7 +16,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Sample
 from tasks.judge.policy import Policy
-from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Status, Unavailable
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_alone
 from tasks.runner import Runner, whole
@@ -33,6 +33,11 @@ class Tried:
     row: Row
     expected: list[Leaf]
     actual: list[np.ndarray] | None
+
+
+def passes(row: Row, imprecise: bool = True) -> bool:
+    """Whether a row has passed. imprecise: whether its results may have lost digits."""
+    return row.status == Status.PASS or (imprecise and row.status == Status.IMPRECISE)
 
 
 def started(name: str) -> tuple[Backend, RuntimeInfo]:

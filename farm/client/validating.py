@@ -6,17 +6,17 @@ import atexit
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
 from farm.client import process
-from farm.client.judging import given, not_negative
+from farm.client.judging import given
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
-from farm.client.trying import Computed, Tried, judged
+from farm.client.trying import Computed, Tried, judged, passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
@@ -27,7 +27,7 @@ from tasks import wire
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import Form, Group, Misbehaviour, Status
+from tasks.model import Form, Group, Misbehaviour
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare
 
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return self.status in (Status.PASS, Status.IMPRECISE)
+        return passes(self.row)
 
 
 class Validation:
@@ -67,10 +67,10 @@ class Validation:
             raise ClientError("there is no outcome until the with block ends")
         return next((o for o in self.outcomes if not o.passed), self.outcomes[0])
 
-    def check(self) -> None:
-        """Raise AssertionError unless all passed."""
+    def check(self, imprecise: bool = True) -> None:
+        """Raise AssertionError unless all passed. imprecise: whether they may be."""
         __tracebackhide__ = True  # pytest shows the test's line
-        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not o.passed]:
+        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not passes(o.row, imprecise)]:
             raise AssertionError("\n".join(bad))
 
 
@@ -83,8 +83,6 @@ def validate(
     double: bool = False,
     *,
     op_class: str | None = None,
-    atol: float | None = None,
-    rtol: float | None = None,
     policy: str = "error_units",
     results: str | Path | None = None,
     deadline_s: float = 60.0,
@@ -94,10 +92,10 @@ def validate(
 
     function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
     a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
-    those inputs that require one, through the output's graph; double: their gradients as well. atol, rtol: what is within them passes. results: a lake for the
-    rows. Raises ClientError, and what the block raises.
+    those inputs that require one, through the output's graph; double: their gradients as well. results: a lake for the rows.
+    settings: as in `farm.fuzz`; atol and rtol alone decide of the output, not of gradients. Raises ClientError, and what the
+    block raises.
     """
-    not_negative(atol=atol, rtol=rtol)
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
     if (backward or double) and not wrt:
@@ -105,9 +103,6 @@ def validate(
     kernel = given(
         function, inputs, reference, op_class, None, wrt if backward or double else False, double, repeats=1, **settings
     )
-    if atol is not None or rtol is not None:
-        own = {dtype: {"rtol": rtol or 0.0, "atol": atol or 0.0} for dtype in kernel.op.dtypes}
-        kernel = replace(kernel, op=replace(kernel.op, tolerances=own))
     found = Validation()
     yield found
     if found.output is None:

@@ -22,7 +22,7 @@ from farm.reproduce.in_torch import literal, op_lines
 from tasks.backends.shared.few_lines import FewLines, NoScript, is_network, is_program, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
-from tasks.judge.plain import allowed, tolerance_of
+from tasks.judge.plain import allowed, tolerated
 from tasks.judge.policy import OWN_TOLERANCE, only_stored
 from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, is_complex, is_inexact
 from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_dtype
@@ -411,8 +411,8 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
 
 
 def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
-    """The largest difference that the judge leaves to each element: by the limit of a row, or the classic tolerance where a stored
-    result is all there is; by either where a case has a tolerance of its own. Raises NoScript."""
+    """The largest difference that the judge leaves to each element: by the limit of a row, by the classic tolerance where a stored
+    result is all there is, or by the case's own tolerance. Raises NoScript."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
     ruled = row["limit"] is None
@@ -423,10 +423,8 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
         if ruled:
             pass  # of a tolerance of its own a rule says what it says of any
-        elif (stored := only_stored(oracle, op_class)) or oracle.endswith(OWN_TOLERANCE):
-            rtol, atol = tolerance_of(leaf, op_class, precision)
-            most = np.where(stored & (most < np.inf), 0.0, most)
-            most = np.maximum(most, np.where(np.isfinite(leaf.reference), atol + rtol * size, 0.0))
+        elif only_stored(oracle, op_class) or oracle.endswith(OWN_TOLERANCE):
+            most = tolerated(leaf, op_class, precision)
         if re.search(
             rf"\bflushes=\S*\b{leaf.dtype}\b", str(row.get("flags") or "")
         ):  # 0 is right for what is subnormal
@@ -445,10 +443,9 @@ def _by_rule(leaf: Leaf, op_class: OpClass, row: Mapping[str, Any]) -> np.ndarra
         raise NoScript("no short script: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "absolute" and not is_inexact(leaf.dtype) and row["bound"] <= 1:
         return np.zeros(y.shape)  # integers are equal, or one apart
-    rtol, atol = tolerance_of(leaf, op_class, declared_precision(row))
-    with np.errstate(all="ignore"):
-        most = np.nextafter(row["bound"], 0.0) if rule == "absolute" else atol + rtol * np.abs(y)
-        return np.where(np.isfinite(y), most, 0.0)
+    if rule == "classic":
+        return tolerated(leaf, op_class, declared_precision(row))
+    return np.where(np.isfinite(y), np.nextafter(row["bound"], 0.0), 0.0)
 
 
 def _limit(row: Mapping[str, Any]) -> float:

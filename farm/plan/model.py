@@ -323,11 +323,12 @@ class Flaky(_Model):
 class Gate(_Model):
     """When a run may ship: `farm.report.tables.gate`.
 
-    new, less_precise: cells at most with a failure that no known failure covers, and with fourfold error units since the last run of
-    the config; coverage, speedup: floors; known: whether known failures that are stale, expired or fail otherwise close it; flaky: what is quarantined.
+    new, imprecise, less_precise: cells at most with a failure that no known failure covers, with an imprecise result that none covers,
+    and with fourfold error units since the last run of the config; coverage, speedup: floors; known: whether known failures that are stale, expired or fail otherwise close it; flaky: what is quarantined.
     """
 
     new: int = Field(default=0, ge=0)
+    imprecise: int | None = Field(default=None, ge=0)
     less_precise: int | None = Field(default=None, ge=0)
     coverage: list[Share] = []
     speedup: list[Floor] = []

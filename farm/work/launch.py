@@ -257,17 +257,24 @@ class Run:
         return rows, _gone(rows)
 
 
-def judged(request: Request) -> tuple[pd.DataFrame, dict[str, Any], str]:
+def judged(
+    request: Request, interrupted: Callable[[str], None] = lambda run_id: None
+) -> tuple[pd.DataFrame, dict[str, Any], str]:
     """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing is).
-    Raises ConfigError, also for a backend that cannot be had; ClusterError, LakeError, OSError."""
+    interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written. Raises KeyboardInterrupt then,
+    ConfigError, also for a backend that cannot be had; ClusterError, LakeError, OSError."""
     with ready(request) as plan:
         for name, offer in plan.offers.items():
             if not offer.available:
                 raise ConfigError(f"{name} is unavailable here: {offer.reason}")
         run = Run(plan)
         run.begin()
-        with interruptible():
-            run.dispatch(lambda dispatcher: None)
+        try:
+            with interruptible():
+                run.dispatch(lambda dispatcher: None)
+        except KeyboardInterrupt:
+            interrupted(run.run_id)
+            raise
         rows, missing = run.finish()
         return rows, run.record, missing
 

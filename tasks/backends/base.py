@@ -185,7 +185,7 @@ class Backend:
                 runtime_version=info.runtime_version + brought,
                 device=f"{said}, {architecture}",
                 driver_version=driver,
-                accumulators=accumulators.of_nvidia(architecture),
+                accumulators=(*info.accumulators, *accumulators.of_nvidia(architecture)),
             )
             self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
             info = replace(info, memory=cuda_driver.memory(library, self.ordinals[0]))

@@ -134,6 +134,7 @@ class TorchEager(Backend):
             compute_precision=precision,
             of_products=bool(precision),
             flushes=self.flushes,
+            accumulators=("float16", "bfloat16") if self.reduced and self.target == "cuda" else (),
             memory=0 if self.target == "cpu" else memory(self.target),
         )
 

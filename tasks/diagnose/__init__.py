@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from tasks.arrays import accumulators
-from tasks.diagnose import formulas, ignored, products, results
+from tasks.diagnose import formulas, ignored, narrow, products, results
 from tasks.diagnose.model import BETTER, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
@@ -26,7 +26,7 @@ LARGE = 1 << 18
 MOST = 3
 #: How the words of a model begin or end that is the op's own formula, computed with fewer digits or in a way that loses them.
 _ARITHMETIC = re.compile(
-    r", in (b?float\d+)$|^(accumulate[sd]|computed|squares) in |^(inputs|input \d+|factors) (is|are) (rounded|truncated) to "
+    r", in (b?float\d+)$|^(accumulate[sd]|computed|squares) in |^sums are rounded to |^(inputs|input \d+|factors) (is|are) (rounded|truncated) to "
 )
 
 
@@ -68,6 +68,14 @@ def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_cl
         return None
     floats = [x.astype(np.float64) for x in inputs]
     return products.floor_in(adders[0], floats, Result.of(leaf.reference, leaf, op_class))
+
+
+def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> str:
+    """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`), be they within
+    the noise floor or not; "" where they did not, or nothing is known of them."""
+    if sum(x.size for x in (*inputs, *actual)) > LARGE:
+        return ""
+    return next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
 
 
 def is_arithmetic(cause: str) -> bool:

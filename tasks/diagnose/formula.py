@@ -18,3 +18,18 @@ class Formula:
     exact: Callable[[Sequence[np.ndarray]], np.ndarray]
     wrong: Callable[[Sequence[np.ndarray]], Iterator[Model]]
     single: bool = False
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Some elements of an output as sums: scale·Σ terms + added. terms: (terms of a sum, elements), float64, of some inputs; of: those of
+    others."""
+
+    terms: np.ndarray
+    of: Callable[[Sequence[np.ndarray]], np.ndarray]
+    scale: float = 1.0
+    added: np.ndarray | float = 0.0
+
+    def finished(self, totals: np.ndarray) -> np.ndarray:
+        """The elements for sums of their terms."""
+        return np.asarray(self.scale * totals + self.added)

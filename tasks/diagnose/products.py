@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.arrays.accumulators import Accumulator
 from tasks.diagnose import rounding
-from tasks.diagnose.formula import Formula
+from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.diagnose.sums import left_out
 
@@ -48,6 +48,24 @@ class _Product:
         if min(a.ndim, b.ndim) < 1:
             raise ValueError("a number is no matrix")
         return a, np.swapaxes(b, -1, -2) if self.turned and b.ndim > 1 else b
+
+    def terms_at(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> np.ndarray:
+        """The terms, along a first axis, of the elements of a result of a shape at some places, flat. Raises ValueError where the product
+        is of another shape."""
+        a, b = self._factors(given)
+        if self.rows:
+            terms = (a * b).reshape(-1, a.shape[-1])
+            if len(terms) != np.prod(shape):
+                raise ValueError("a product that is repeated")
+            return np.asarray(terms[at].T)
+        a, b = np.atleast_2d(a), np.swapaxes(b[:, None] if b.ndim == 1 else b, -1, -2)
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        whole = (*batch, a.shape[-2], b.shape[-2])
+        if np.prod(whole) != np.prod(shape):
+            raise ValueError("a product that is repeated")
+        *places, row, column = np.unravel_index(at, whole)
+        left, right = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+        return np.asarray((left[(*places, row)] * right[(*places, column)]).T)
 
     def bare(self, given: Sequence[np.ndarray]) -> np.ndarray:
         """a·b."""
@@ -132,6 +150,18 @@ def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -
             if result.is_exact(found.exact(floats)):
                 return found.floor_in(adder, floats)
     return None
+
+
+def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+    """A result at some places, flat, as the sums of a product of matrices, where it is one."""
+    for found in _fitted(floats, result.exact):
+        with contextlib.suppress(ValueError):
+            if result.is_exact(found.exact(floats)):
+                terms = functools.partial(found.terms_at, shape=result.exact.shape, at=at)
+                added = 0.0 if found.added is None else found.beta * floats[found.added]
+                yield Summed(
+                    terms(floats), terms, found.alpha, np.broadcast_to(added, result.exact.shape).reshape(-1)[at]
+                )
 
 
 def _fitted(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:

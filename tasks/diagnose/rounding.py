@@ -70,7 +70,8 @@ def flushed(x: np.ndarray, name: str) -> np.ndarray:
 Order = Callable[[np.ndarray, Callable[[np.ndarray], np.ndarray]], np.ndarray]
 
 
-def _one_by_one(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def one_by_one(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The sum along a first axis, what is kept rounded after every term."""
     total = np.zeros(terms.shape[1:])
     for term in terms:
         total = narrow(total + term)
@@ -82,7 +83,7 @@ def _by_blocks(size: int) -> Order:
 
     def order(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         sums = np.add.reduceat(terms, np.arange(0, len(terms), size), axis=0)
-        return _one_by_one(sums, narrow)
+        return one_by_one(sums, narrow)
 
     return order
 
@@ -93,7 +94,7 @@ def _by_lanes(count: int) -> Order:
     def order(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         spare = -len(terms) % count
         filled = np.concatenate([terms, np.zeros((spare, *terms.shape[1:]))]) if spare else terms
-        return np.asarray(_one_by_one(filled.reshape(-1, count, *terms.shape[1:]), narrow).sum(0))
+        return np.asarray(one_by_one(filled.reshape(-1, count, *terms.shape[1:]), narrow).sum(0))
 
     return order
 
@@ -106,13 +107,45 @@ def _in_pairs(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> 
 
 
 ORDERS: tuple[Order, ...] = (
-    _one_by_one,
+    one_by_one,
     _in_pairs,
     *(_by_blocks(size) for size in (4, 8, 16, 32, 64, 128, 256)),
     *(_by_lanes(count) for count in (4, 8, 16, 32, 64, 128, 256)),
 )
 #: Terms of all sums together, from which on no accumulator is tried.
 TERMS = 1 << 21
+
+
+#: Terms that a loop over chunks takes at a time.
+CHUNKS = (4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+
+
+def _by_rounded_blocks(size: int) -> Order:
+    """A block's own sum is rounded, and added to what is kept."""
+
+    def order(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return one_by_one(narrow(np.add.reduceat(terms, np.arange(0, len(terms), size), axis=0)), narrow)
+
+    return order
+
+
+def _inside_blocks(size: int, between: bool) -> Order:
+    """A block's terms are added one by one; the blocks likewise (``between``), or exactly."""
+
+    def order(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        filled = np.concatenate([terms, np.zeros((-len(terms) % size, *terms.shape[1:]))])
+        sums = one_by_one(np.moveaxis(filled.reshape(-1, size, *terms.shape[1:]), 1, 0), narrow)
+        return one_by_one(sums, narrow) if between else np.asarray(sums.sum(0))
+
+    return order
+
+
+def orders(count: int) -> Iterator[Order]:
+    """Those in which a number of terms is added in several steps, the plainest first."""
+    yield from (one_by_one, _in_pairs)
+    for size in (x for x in CHUNKS if x < count):
+        yield from (_by_blocks(size), _by_lanes(size), _by_rounded_blocks(size))
+        yield from (_inside_blocks(size, between) for between in (False, True))
 
 
 def accumulated(terms: np.ndarray, name: str) -> Iterator[np.ndarray]:

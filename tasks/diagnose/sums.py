@@ -10,8 +10,8 @@ import numpy as np
 
 from tasks.diagnose import rounding
 from tasks.diagnose.elementwise import exp, log, types
-from tasks.diagnose.formula import Formula
-from tasks.diagnose.model import Model
+from tasks.diagnose.formula import Formula, Summed
+from tasks.diagnose.model import Model, Result
 from tasks.model import EPS
 
 #: Blocks of which the last, partial one may be forgotten.
@@ -26,6 +26,22 @@ def formulas(floats: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -
     """Reductions of one input that give a result of a shape."""
     if len(floats) == 1:
         yield from _reductions(floats[0], dtype, shape)
+
+
+def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+    """A result at some places, flat, as the sums or means of one input, where it is that."""
+    if len(floats) != 1 or not floats[0].ndim:
+        return
+    for axis, _ in _axes(floats[0], result.exact.shape):
+
+        def terms(given: Sequence[np.ndarray], axis: Axis = axis) -> np.ndarray:
+            rows = _rows(given[0], axis)
+            return rows.reshape(len(rows), -1)[:, at]
+
+        rows = _rows(floats[0], axis)
+        for scale in (1.0, 1 / max(len(rows), 1)):
+            if result.is_exact((scale * rows.sum(0)).reshape(result.exact.shape)):
+                yield Summed(terms(floats), terms, scale)
 
 
 def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axis, bool]]:

@@ -236,6 +236,33 @@ def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[fl
     return rtol, atol
 
 
+def tolerated(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
+    """The largest difference that a leaf's tolerance leaves to each element, where it alone decides; any where the noise floor is
+    infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at least (`_unavoidable`)."""
+    assert leaf.reference is not None
+    rtol, atol = tolerance_of(leaf, op_class, precision)
+    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    with np.errstate(all="ignore"):
+        size = np.abs(np.where(np.isfinite(leaf.reference), leaf.reference, 0))
+        most = atol + rtol * size
+        if leaf.rtol is not None and is_inexact(leaf.dtype):
+            spacing, share = ulp_of(size, eps, smallest, op_class), _share_of_float32(leaf.dtype, precision)
+            most = np.maximum(most, _unavoidable(spacing, noise, share))
+        most = np.where(np.isfinite(leaf.reference), most, 0.0)
+    return most if noise is None else np.where(noise == np.inf, np.inf, most)
+
+
+def _unavoidable(spacing: np.ndarray, noise: np.ndarray | None, share: float) -> np.ndarray:
+    """How far off a result may be that is computed in float32 from exactly given inputs and rounded once: no tolerance can ask for more.
+    share: of the noise floor, that float32's is (`_share_of_float32`)."""
+    return np.asarray(0.5 * spacing if noise is None else 0.5 * spacing + _MISSED * share * noise)
+
+
+def _share_of_float32(dtype: str, precision: str = "") -> float:
+    """How much less float32 rounds than a dtype of fewer bits; 1 of one that is declared to be computed coarsely."""
+    return 1.0 if is_coarser(precision, dtype) else min(1.0, EPS["float32"] / EPS.get(dtype, EPS["float32"]))
+
+
 def is_coarser(precision: str, dtype: str) -> bool:
     """Whether a declared compute precision ("" for none) rounds more than a floating dtype does."""
     return bool(precision) and EPS[precision] > EPS.get(dtype, np.inf)
@@ -329,7 +356,7 @@ def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") ->
 class _How(NamedTuple):
     """How one output is measured: its ε, smallest normal number and classic tolerance. op_class: DISCONTINUOUS is equal or a jump as
     high as the noise floor, of EXACT what is not equal is a whole spacing off, at least; rounded: the device rounds the inputs of an
-    op whose inputs else count as given exactly."""
+    op whose inputs else count as given exactly; share: of `_unavoidable`, where the tolerance is the case's own, else None."""
 
     dtype: str
     eps: float
@@ -338,6 +365,7 @@ class _How(NamedTuple):
     atol: float
     op_class: OpClass
     rounded: bool
+    share: float | None = None
 
 
 def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: Sums) -> None:
@@ -357,7 +385,8 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
         noise = None if noise is None else np.concatenate([noise, noise])
     a = within_range(a, y, noise, dtype, precision)
     rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
-    how = _How(dtype, eps, smallest, rtol, atol, op_class, rounds)
+    share = None if leaf.rtol is None else _share_of_float32(dtype, precision)
+    how = _How(dtype, eps, smallest, rtol, atol, op_class, rounds, share)
     block = _block if is_inexact(dtype) else _integers
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
@@ -369,7 +398,7 @@ _most = np.maximum.reduce
 
 
 def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
-    dtype, eps, smallest, rtol, atol, op_class, rounds = how
+    dtype, eps, smallest, rtol, atol, op_class, rounds, share = how
     stepwise = op_class is OpClass.DISCONTINUOUS
     wide_a = a.astype(wide(dtype), copy=False)
     diff, size = np.abs(wide_a - y), np.abs(y)
@@ -408,7 +437,10 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
     if top > atol:
         size *= rtol
         size += atol
-        sums.bad += int(np.count_nonzero(diff > size))
+        outside = diff > size
+        if share is not None:
+            outside &= diff > _unavoidable(spacing, noise, share)
+        sums.bad += int(np.count_nonzero(outside))
     # Not np.dot: its order of summation, and so its last bits, depend on the number of threads.
     sums.square += float(np.square(diff, out=diff).sum())
 

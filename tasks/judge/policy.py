@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tasks.judge.plain import Metrics, is_coarser
 from tasks.model.dtypes import EPS
-from tasks.model.kind import KIND_ORACLE, KIND_ZERO
+from tasks.model.kind import KIND_ORACLE, KIND_TOLERANCE, KIND_ZERO
 from tasks.model.op_class import OpClass
 from tasks.model.status import Status
 
@@ -23,7 +23,7 @@ BAND, DIGIT = 8.0, 1 / 16
 OF_FACTORS = ("tfloat32",)
 #: What a limit may say of results beyond it, see `Limit`.
 IMPRECISE = ("band", "digits", "classic", "never")
-#: End of the name of an oracle whose case brings a tolerance of its own, within which a result is right.
+#: End of the name of an oracle whose case brings a tolerance of its own, which alone tells right from wrong.
 OWN_TOLERANCE = ", own tolerance"
 
 
@@ -143,10 +143,14 @@ def judge(
 
     Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
     decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own (an oracle
-    ending in OWN_TOLERANCE), a result within it passes, and one outside is judged as any other. A noise floor of a model that
-    is not finite makes the case invalid, and what is merely imprecise is wrong (kind "flip") where it decides otherwise.
+    ending in OWN_TOLERANCE), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind "tolerance"
+    where the limit would have passed it. A noise floor of a model that is not finite makes the case invalid, and what is merely
+    imprecise is wrong (kind "flip") where it decides otherwise.
     """
     found = _judge(metrics, policy, label, op_class, dtype, oracle, precision)
+    missed = policy.rule == "error_units" and oracle.endswith(OWN_TOLERANCE) and not metrics.classic
+    if missed and found[0] in (Status.PASS, Status.IMPRECISE):
+        return Status.WRONG, KIND_TOLERANCE if found[0] is Status.PASS else found[1]
     if found[0] is Status.PASS and policy.signed_zeros and metrics.zero_signs:
         return Status.IMPRECISE, KIND_ZERO
     return found

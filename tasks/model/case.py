@@ -187,7 +187,7 @@ class RuntimeInfo:
     of products alone (matrix units: TF32), else for all that is computed. permission: it may compute in it, as a switch that
     allows TF32 does; False: it must, and to be as precise as the dtype is to disobey. unasked: the runtime chose it, and nobody
     asked for less than the dtype's own. flushes: `Flushes.results`, where it is measured at the start. accumulators: names of
-    `tasks.arrays.accumulators` that the device's matrix units have. memory: of the device in bytes, where its driver or runtime tells.
+    `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in. memory: of the device in bytes, where its driver or runtime tells.
     """
 
     runtime_version: str

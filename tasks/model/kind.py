@@ -1,4 +1,4 @@
-"""Why a case is `invalid` or merely `imprecise`: kinds that more than one place names. What is `wrong` has others, named where they are seen."""
+"""Kinds of a case that is `invalid`, merely `imprecise` or `wrong` which more than one place names; others are named where they are seen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ KIND_SUSPECT = "suspect"
 #: What a generated case asks, the specification leaves open.
 KIND_SPEC = "spec"
 
+#: `wrong`: the results are within the limit of the policy, and outside the tolerance that the case brings itself.
+KIND_TOLERANCE = "tolerance"
+
 #: `imprecise`: the results are within the limit, and break what mathematics promises of the op.
 KIND_PROPERTY = "property"
 #: `imprecise`: the results are within the limit, and nearly all off to the same side.
@@ -16,7 +19,8 @@ KIND_BIASED = "biased"
 #: `imprecise`: the results are within the limit, and zeros have the wrong sign; where a policy asks for that.
 KIND_ZERO = "zero sign"
 
-#: `imprecise`: beyond the limit, and no further off than the adders of the device's matrix units leave it: they keep fewer bits.
+#: `imprecise`: sums lost digits. Beyond the limit, and no further off than the adders of the device's matrix units leave them, which
+#: keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
 KIND_ACCUMULATOR = "accumulator"
 
 #: `wrong`: the backend returned a result where the reference raises.

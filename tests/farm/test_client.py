@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import re
 import signal
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from farm.commands.reproduce import main as command
 from farm.lake.key import Key
 from farm.minimise import drive
 from tasks.backends.shared import torch_devices
+from tasks.backends.torch import TorchEager
 from tasks.catalogs import told
 from tasks.catalogs.user import drawn, load
 
@@ -459,6 +465,7 @@ def test_differences_need_float64() -> None:
         ({"op_class": "normalization"}, "unknown class 'normalization'; did you mean normalisation"),
         ({"dtypes": ["flot32"]}, "unknown dtype 'flot32'; did you mean float32"),
         ({"clas": "exact"}, "unknown argument 'clas'; did you mean op_class"),
+        ({"iterations": 100}, "unknown argument 'iterations'; here it is cases"),
         ({"cases": 0}, "cases: at least 1, not 0"),
         ({"backend": "torch-cuda"}, "torch-cuda is unavailable here"),
         ({"policy": "strict"}, "policy 'strict': no such file"),
@@ -500,6 +507,11 @@ def _validated(output: Any, **more: Any) -> Any:
         (lambda: farm.assert_correct(Swish, (torch.ones(0, 3),), exact), "inputs.x: has no elements, shape [0, 3]"),
         (lambda: _validated(torch.ones(2, 3), atol="1"), "atol: a number of at least 0, not '1'"),
         (lambda: _validated(torch.ones(2, 3), rtol=-1), "rtol: a number of at least 0, not -1"),
+        (
+            lambda: farm.assert_correct(rms_norm, {"x": torch.ones(2, 3), "weights": torch.ones(3)}),
+            "inputs: 'weight' is missing; 'weights' is unknown; did you mean weight?; rms_norm is declared with x, weight",
+        ),
+        (lambda: farm.assert_correct(rms_norm, {"x": torch.ones(2, 3)}), "inputs: 'weight' is missing; rms_norm is"),
         (lambda: farm.check_autograd(Swish.apply, (torch.ones(3),), eps=0), "eps: 0 is no step"),
         (lambda: farm.check_autograd(None, (torch.ones(3),)), "None is not a function"),
         (lambda: farm.validate_autograd_function(None, (torch.ones(3),)), "None is not a function"),
@@ -541,6 +553,7 @@ def test_names_that_name_nothing_are_lines() -> None:
         (lambda: farm.fuzz(f"{__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
         (lambda: farm.fuzz("rms_norm"), "no farm.yaml in"),
         (lambda: fuzz(lambda x, weight: x, isolate=True), "is defined inside another function"),
+        (lambda: fuzz(eval("lambda x, weight: x", globals()), isolate=True), "a lambda that no name of its module"),
         (lambda: farm.reproduce(seed=3, results="none"), "no runs in 'none': there is no such place"),
         (lambda: farm.reproduce(), "name a case"),
     ):
@@ -641,3 +654,148 @@ def test_a_kernel_is_judged_on_the_device_that_is_here_whosever_it_is(monkeypatc
     with pytest.raises(farm.ClientError, match="torch-xpu is unavailable here"):
         monkeypatch.setattr(torch_devices, "here", lambda: "xpu")
         farm.assert_correct(lambda x: x, (cpu,), lambda x: x, op_class="elementary")
+
+
+twice = lambda x: 2 * x  # noqa: E731
+made_by_a_call = (lambda factor: lambda x: factor * x)(2)
+
+
+@pytest.mark.parametrize("name", ["twice", "made_by_a_call"])
+def test_a_function_is_called_what_its_module_calls_it(name: str, capsys: Any) -> None:
+    function = globals()[name]
+    good = farm.fuzz(function, twice, {"x": ["n"]}, {"n": (1, 9)}, cases=2, isolate=True)
+    assert good.counts == {"pass": 2} and set(good.rows.op) == {f"user:{name}"}
+
+
+def in_float16(a: Any, b: Any) -> Any:
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=a.dtype)
+    for k in range(a.shape[1]):
+        total = total + a[:, k : k + 1] * b[k : k + 1]
+    return total
+
+
+def in_float32(a: Any, b: Any) -> Any:
+    return (a.float() @ b.float()).to(a.dtype)
+
+
+def product(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def _factors(k: int) -> tuple[Any, Any]:
+    g = torch.Generator().manual_seed(3)
+    return torch.randn(8, k, generator=g).half(), torch.randn(k, 8, generator=g).half()
+
+
+def test_what_adds_in_float16_is_imprecise_and_that_can_be_asked_for() -> None:
+    a, b = _factors(512)
+    found = farm.assert_correct(in_float16, (a, b), product)
+    (lost,) = found.imprecise
+    assert (found.passed, found.findings, lost.kind) == (1, (), "accumulator")
+    assert lost.message.endswith("accumulated in float16") and lost.message in str(found)
+    with pytest.raises(AssertionError, match="imprecise accumulator.*accumulated in float16"):
+        found.check(imprecise=False)
+    with pytest.raises(AssertionError, match="accumulated in float16"):
+        farm.assert_correct(in_float16, (a, b), product, imprecise=False)
+    with farm.validate(in_float16, {"a": a, "b": b}, product) as v:
+        v.output = in_float16(a, b)
+    v.check()
+    with pytest.raises(AssertionError, match="accumulated in float16"):
+        v.check(imprecise=False)
+    for k in (512, 2048):
+        assert farm.assert_correct(in_float32, _factors(k), product, imprecise=False).imprecise == ()
+
+
+def test_a_runtime_that_says_it_adds_in_16_bits_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = TorchEager.probe
+    monkeypatch.setattr(TorchEager, "probe", lambda self: replace(probe(self), accumulators=("float16", "bfloat16")))
+    farm.assert_correct(in_float16, _factors(512), product, imprecise=False)
+
+
+def test_tolerances_are_taken_everywhere_and_decide_both_ways() -> None:
+    a, b = _factors(512)
+    tight, wide = {"rtol": 1e-2, "atol": 1e-2}, {"rtol": 1e-2, "atol": 10.0}
+    for more, ok in ((tight, False), ({"tolerances": {"float16": tight}}, False), (wide, True), ({"rtol": 1e9}, True)):
+        try:
+            farm.assert_correct(in_float16, (a, b), product, imprecise=False, **more)
+            assert ok
+        except AssertionError as error:
+            assert not ok and "outside its tolerance (rtol 0.01, atol 0.01)" in str(error)
+        with farm.validate(in_float16, {"a": a, "b": b}, product, **more) as v:
+            v.output = in_float16(a, b)
+        assert v.outcome.passed is ok and (ok or v.outcome.kind == "tolerance")
+    farm.assert_correct(in_float32, (a, b), product, **tight)
+    given = {"inputs": {"a": ["m", 300], "b": [300, "n"]}, "dims": {"m": (1, 9), "n": (1, 9)}, "dtypes": ["float16"]}
+    assert farm.fuzz(in_float32, product, **given, cases=20, results=None, **tight).failed == 0
+    assert farm.fuzz(in_float16, product, **given, cases=20, results=None, **tight).failed > 5
+
+
+def test_one_thread_computes_and_the_script_has_its_own_back() -> None:
+    seen = set()
+
+    def kernel(x: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return 2 * x
+
+    def reference(x: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return 2 * x
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        farm.fuzz(kernel, reference, {"x": ["n"]}, {"n": (1, 9)}, cases=2, results=None, reference_framework="torch")
+        farm.check_autograd(kernel, (torch.ones(3),))
+        assert seen == {1} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+BLAS = """
+import numpy  # before the farm, which tells libraries that are loaded later
+from farm.client import process
+numbers = lambda: [number() for _, number in process._blas()]
+for put, _ in process._blas(): put(3)
+with process.undisturbed():
+    print(numbers())
+print(numbers())
+"""
+
+
+def test_a_library_that_was_loaded_first_has_one_thread_as_well() -> None:
+    done = subprocess.run([sys.executable, "-c", BLAS], capture_output=True, text=True, check=True)
+    one, again = map(ast.literal_eval, done.stdout.splitlines())
+    assert set(one) <= {1} and set(again) <= {3} and len(one) == len(again)
+
+
+INTERRUPTED = """
+import os, signal, farm, kernels
+try:
+    farm.fuzz(kernels.kernel, kernels.exact, {"x": ["n"]}, {"n": (1, 9)}, cases=50, repeats=1)
+except KeyboardInterrupt:
+    print("the script's own")
+    raise
+print("went on")
+"""
+AND_THEN = """
+import os, signal, time
+calls = []
+def exact(x): return 2 * x
+def kernel(x):
+    calls.append(1)
+    time.sleep(0.15)  # longer than rows are collected before they are handed on
+    if len(calls) == 6:
+        os.kill(os.getpid(), signal.SIGINT)
+    return 2 * x
+"""
+
+
+def test_ctrl_c_ends_a_script_and_what_was_judged_is_kept() -> None:
+    Path("kernels.py").write_text(AND_THEN)
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, preexec_fn=lambda: heed() and None
+    )
+    assert done.returncode == -signal.SIGINT and done.stdout == "the script's own\n"
+    said = re.search(r"^interrupted: the rows so far are run (\S+) of results$", done.stderr, re.M)
+    assert said and set(lake.read("results", said[1]).status) == {"pass"}

@@ -79,6 +79,10 @@ STALE = {"op": "torch:add", "reason": "mended long ago"}
         ),
         ({"speedup": [{"at_least": 1}]}, [on(0)], 3, "no speedup was measured"),
         ({"known": "strict"}, [on(0)], 1, "1 known failure stale, expired or otherwise (stale: torch:add on *)"),
+        ({"imprecise": 0}, [on(0)], 0, "OPEN"),
+        ({}, [on(0, "imprecise")], 0, "OPEN"),
+        ({"imprecise": 0}, [on(0, "imprecise")], 1, "gate CLOSED: 1 cell with imprecise results"),
+        ({"imprecise": 1}, [on(0, "imprecise")], 0, "OPEN"),
         ({"less_precise": 0}, [on(0)], 0, "OPEN"),
         (
             {"less_precise": 0},

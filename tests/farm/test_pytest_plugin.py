@@ -80,6 +80,35 @@ def test_a_fault_fails_with_its_case_and_what_is_not_judged_fails(pytester: pyte
     assert "> " in said and "def check(self" not in said  # the test's line, not the farm's
 
 
+IMPRECISE = """
+import torch
+
+def product(a, b): return a @ b
+
+def in_float16(a, b):
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=a.dtype)
+    for k in range(a.shape[1]):
+        total = total + a[:, k : k + 1] * b[k : k + 1]
+    return total
+
+given = dict(reference=product, inputs={"a": [8, 512], "b": [512, 8]}, dtypes=["float16"], cases=3)
+
+@pytest.mark.farm(**given)
+def test_may_be_imprecise(farm_case):
+    farm_case.check(in_float16(**farm_case.inputs))
+
+@pytest.mark.farm(**given, imprecise=False)
+def test_may_not(farm_case):
+    farm_case.check(in_float16(**farm_case.inputs))
+"""
+
+
+def test_a_marker_can_ask_for_more_than_imprecise(pytester: pytest.Pytester) -> None:
+    done = run(pytester, MODULE + IMPRECISE, "-k", "test_may")
+    assert done.parseoutcomes()["passed"] == 3 and done.parseoutcomes()["failed"] > 0
+    done.stdout.fnmatch_lines(["*imprecise * accumulated in float16*"])
+
+
 @pytest.mark.parametrize(
     ("mark", "says"),
     [

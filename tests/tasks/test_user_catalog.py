@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +374,7 @@ def test_a_kernel_of_numpy_arrays(declare: Any, cache: Path) -> None:
     assert outcome(cache) == {("wrong", "structure")}
 
 
-def test_an_own_tolerance_widens_and_never_narrows(declare: Any, cache: Path) -> None:
+def test_an_own_tolerance_alone_decides(declare: Any, cache: Path) -> None:
     coarse = RIGHT + "def kernel(x): return x * 2.001"
     declare(coarse, tolerances={"float32": {"rtol": 1e-2, "atol": 0}})
     assert outcome(cache) == {("pass", "")} and rows(cache)[0]["oracle"] == "function, own tolerance"
@@ -383,6 +384,37 @@ def test_an_own_tolerance_widens_and_never_narrows(declare: Any, cache: Path) ->
     assert outcome(cache) == {("pass", "")}
     declare(coarse, tolerances={"float32": {"rtol": 1e-4, "atol": 0}})
     assert outcome(cache) == {("wrong", "numbers")} == outcome(cache, policy="classic")
+    # Sixteen spacings are nothing to the policy, and too much for an author who says so.
+    near = RIGHT + "def kernel(x): return x * 2 * (1 + 16 * 2.0**-23)"
+    declare(near)
+    assert outcome(cache) == {("pass", "")}
+    declare(near, tolerances={"float32": {"rtol": 1e-7, "atol": 0}})
+    assert outcome(cache) == {("wrong", "tolerance")} and outcome(cache, policy="classic") == {("wrong", "numbers")}
+    said = rows(cache)[0]
+    assert re.fullmatch(r"outside its tolerance \(rtol 1e-07, atol 0\): \d+ of \d+ elements", said["error"]), said[
+        "error"
+    ]
+
+
+def test_a_tolerance_asks_for_no_more_than_float32_can_do(declare: Any, cache: Path) -> None:
+    source = (
+        "def reference(x): return x.sum(-1)\ndef right(x): return x.sum(-1)\ndef kernel(x): return x.sum(-1) * 1.001"
+    )
+    fields = {"tolerances": {"float32": {"rtol": 1e-9, "atol": 0}}, "inputs": {"x": ["n", 2000]}}
+    declare(source, kernel="k.py:right", **fields)
+    assert outcome(cache) == {("pass", "")}
+    declare(source, **fields)
+    assert {status for status, _ in outcome(cache)} == {"wrong"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_no_tolerance_is_narrower_than_the_dtype(declare: Any, cache: Path, dtype: str) -> None:
+    none = {"tolerances": {dtype: {"rtol": 0, "atol": 0}}, "dtypes": [dtype], "op_class": "elementary"}
+    source = "def reference(x): return x / 3\n"
+    declare(source + "def kernel(x): return (x.double() / 3).to(x.dtype)", **none)
+    assert outcome(cache, dtype=dtype) == {("pass", "")}  # the reference, rounded
+    declare(source + "def kernel(x): return torch.nextafter((x.double() / 3).to(x.dtype), x)", **none)
+    assert outcome(cache, dtype=dtype) == {("wrong", "tolerance")}
 
 
 def test_gradients(declare: Any, cache: Path) -> None:
@@ -613,6 +645,7 @@ def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], i
         ({"tolerances": {"float32": 1e-3}}, "tolerances.float32", "needs rtol and atol"),
         ({"tolerances": {"float32": {"rtol": -1, "atol": 0}}}, "tolerances.float32.rtol", "-1 is no tolerance"),
         ({"tolerances": {"f": {"rtol": 1, "atol": 0}}}, "tolerances.f", "unknown dtype"),
+        ({"tolerances": {"float32": {"rtol": 1, "atol": 0}}, "op_class": "random"}, "tolerances", "no one right value"),
         ({"repeats": 0}, "repeats", "at least 1"),
         ({"mutates": ["y"]}, "mutates.0", "no input 'y'"),
         ({"gradient": ["y"]}, "gradient.0", "no input 'y'"),

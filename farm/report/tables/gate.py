@@ -120,6 +120,8 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
         yield Item(asked, ABSENT, found)
     else:
         yield Item(asked, _state(len(counted) <= gate.new), found)
+    if gate.imprecise is not None:
+        yield _imprecise(report, gate.imprecise)
     if gate.less_precise is not None:
         yield _less_precise(report, gate.less_precise)
     for share in gate.coverage:
@@ -137,6 +139,14 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
 
 def _state(holds: bool) -> str:
     return OPEN if holds else CLOSED
+
+
+def _imprecise(report: Report, most: int) -> Item:
+    rows = report.rows
+    found = rows[(rows["status"] == Status.IMPRECISE.value) & (rows["standing"] == NEW)]
+    count = len(found.drop_duplicates(CELL))
+    asked = f"at most {many(most, 'cell')} with imprecise results"
+    return Item(asked, _state(count <= most), f"{many(count, 'cell')} with imprecise results")
 
 
 def _less_precise(report: Report, most: int) -> Item:

@@ -28,7 +28,8 @@ class UserOp:
     dtypes: under test. op_class, definition: see `tasks.judge.op_classes`. values: name of a distribution (`tasks.arrays.inputs`).
     outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
     reference must return; default: what it returns, floating results in the dtype under test).
-    tolerances: dtype → {"rtol", "atol"}: the classic tolerance of the op, and what is within it is a pass.
+    tolerances: dtype → {"rtol", "atol"}: what alone tells right outputs from wrong ones, |a - y| <= atol + rtol·|y|, be it wider or
+    narrower than what the policy allows.
     invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
     aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.

@@ -266,6 +266,8 @@ def _judged(op: UserOp) -> Iterator[Mistake]:
         )
     elif op.definition and op.definition not in DEFINITIONS:
         yield ("definition",), f"unknown definition {op.definition!r}{nearest(op.definition, DEFINITIONS)}"
+    if op.tolerances and (op.definition or op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
+        yield ("tolerances",), f"class {op.op_class} has no one right value to be near to: leave them out"
     for dtype, given in op.tolerances.items():
         yield from _dtype(dtype, ("tolerances", dtype))
         if not isinstance(given, Mapping) or set(given) != {"rtol", "atol"}:
