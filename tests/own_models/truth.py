@@ -108,7 +108,7 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "Dtype": compiled("wrong", "dtype"),
         "Shape": compiled("wrong", "shape"),
         "Lacking": compiled("wrong", "structure"),
-        "Accepts": Expected(Truth("invalid", says="three dimensions are needed$"), Truth("wrong", "accepted")),
+        "Accepts": Expected(Truth("invalid", says="three dimensions are needed"), Truth("wrong", "accepted")),
         "Exported": SOUND,
         "OfDynamo": compiled("wrong", "numbers"),
     },
