@@ -19,13 +19,17 @@ from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import functions, load
 from tasks.catalogs.user.load import Declared
-from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.model import DTYPES, is_inexact
 from tasks.nearest import nearest
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
 INLINE = 4096
+
+
+#: Which gradients are judged: those of all floating inputs, or of those named. A function is the gradient of a kernel of NumPy arrays.
+Backward = bool | Sequence[str] | Callable[..., Any]
 
 
 class ClientError(Exception):
@@ -41,14 +45,14 @@ class Kernel:
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
-        named = {what: name_of(getattr(self.op, what))[0] for what in ("kernel", "reference")}
+        named = {what: name_of(getattr(self.op, what))[0] for what in FUNCTIONS}
         plain = {f.name: getattr(self.op, f.name) for f in fields(UserOp)} | named
         made = KernelConfig(**{k: _plain(v) for k, v in plain.items()})
         return {"name": "user", "root": self.root, "kernels": [made.model_dump(by_alias=True)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
-        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in ("kernel", "reference"))
+        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
         return next((f"{what}: {why}" for what, why in whys if why), "")
 
 
@@ -64,7 +68,7 @@ def kernel_of(
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, Sequence[int]] | None = None,
     dtypes: Sequence[str] | None = None,
-    backward: bool | Sequence[str] = False,
+    backward: Backward = False,
     **settings: Any,
 ) -> Kernel:
     """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
@@ -95,6 +99,8 @@ def kernel_of(
     else:
         assert not isinstance(function, str)
         op = _undeclared(function, changes)
+    if callable(backward):
+        op, backward = replace(op, backward=backward), op.gradient or True
     if isinstance(backward, str):
         backward = [backward]
     if backward and isinstance(op.inputs, Mapping):
@@ -184,8 +190,8 @@ def _of_config(name: str) -> Declared:
     if name not in found:
         raise ClientError(f"{path} has no op {name!r}{nearest(name, sorted(found))}")
     one = found[name]
-    live = {what: getattr(one.op, what) for what in ("kernel", "reference")}
-    live = {k: one.function(k) if isinstance(v, str) and not v.endswith(".py") else v for k, v in live.items()}
+    live = {what: getattr(one.op, what) for what in FUNCTIONS}
+    live = {k: one.function(k) if isinstance(v, str) and v and not v.endswith(".py") else v for k, v in live.items()}
     return replace(one, op=replace(one.op, **live))
 
 
@@ -212,8 +218,8 @@ def _complete(op: UserOp) -> None:
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
     one = Declared(op, (), str(Path.cwd()))
     try:
-        for what in ("kernel", "reference"):
-            if what == "kernel" or one.script is None:
+        for what in FUNCTIONS:
+            if what != "reference" or one.script is None:
                 load.check_call(one, what)
     except CatalogError as error:
         raise ClientError(f"{op.name}: {error}") from None

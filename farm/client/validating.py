@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from farm import lake as lakes
 from farm.client import process
 from farm.client.judging import checks_of, given, not_negative
@@ -25,6 +27,7 @@ from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.arrays import autograd, torch_tree
+from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
 from tasks.judge import verdict
 from tasks.model import Form, Group, Misbehaviour, Status
@@ -79,7 +82,7 @@ def validate(
     function: Callable[..., Any] | str,
     inputs: Mapping[str, Any] | Sequence[Any],
     reference: Callable[..., Any] | str | None = None,
-    backward: bool = False,
+    backward: bool | Callable[..., Any] = False,
     *,
     op_class: str | None = None,
     atol: float | None = None,
@@ -93,15 +96,18 @@ def validate(
 
     function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
     a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
-    those inputs that require one, through the output's graph. atol, rtol: what is within them passes. results: a lake for the
+    those inputs that require one, through the output's graph; of NumPy arrays those that the kernel's own backward computes of
+    all floating inputs, or this function. atol, rtol: what is within them passes. results: a lake for the
     rows. Raises ClientError, and what the block raises.
     """
     not_negative(atol=atol, rtol=rtol)
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
-    if backward and not wrt:
+    kernel = given(
+        function, inputs, reference, op_class, None, wrt or backward if backward else False, repeats=1, **settings
+    )
+    if backward and not wrt and kernel.op.framework != "numpy":
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
-    kernel = given(function, inputs, reference, op_class, None, wrt if backward else False, repeats=1, **settings)
     if atol is not None or rtol is not None:
         own = {dtype: {"rtol": rtol or 0.0, "atol": atol or 0.0} for dtype in kernel.op.dtypes}
         kernel = Kernel(replace(kernel.op, tolerances=own), kernel.root)
@@ -156,7 +162,8 @@ def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> P
 
 
 def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
-    """What was computed, flat: the outputs, or the gradients of the inputs through their graph. Raises Misbehaviour."""
+    """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none, and the
+    kernel's own backward computes them. Raises Misbehaviour."""
     import torch
 
     for (name, x), before in zip(((n, inputs.get(n)) for n in kernel.op.inputs), form.arrays):
@@ -167,7 +174,10 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
         if isinstance(x, (str, bytes)) or not (hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))):
             raise Misbehaviour("structure", f"v.output has a {type(x).__name__} instead of a tensor or array")
     if form.check == "forward":
-        return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]
+        arrays = (np.ndarray, np.generic)
+        return [np.array(x) if isinstance(x, arrays) else torch_tree.output(torch_tree.dense(x)) for x in leaves]
+    if kernel.op.framework == "numpy":
+        return list(BackendSpec.parse("torch-cpu").create().build(form).run())
     pairs = [(y, form.arrays[i]) for y, i in zip(leaves, form.cotangents) if i >= 0 and y.requires_grad]
     if not pairs:
         raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")

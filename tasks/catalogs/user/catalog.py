@@ -78,6 +78,7 @@ class User(Catalog):
         found = load.declared()
         for one in found.values():
             load.check_call(one, "kernel")
+            load.check_call(one, "backward")
             if one.script is None:
                 load.check_call(one, "reference")
             elif not one.script.is_file():
@@ -129,7 +130,7 @@ class User(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
         one = self._op(group)
-        return promises.guarded(one.op, one.function("kernel"))
+        return promises.guarded(one.op, one.function("kernel"), one.backward)
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """The reference: what a kernel computes inside shows nobody."""

@@ -9,6 +9,9 @@ from typing import Any
 
 from tasks.nearest import nearest
 
+#: What of a declaration is a function or the name of one; the last is "" where there is none.
+FUNCTIONS = ("kernel", "reference", "backward")
+
 
 class DeclarationError(Exception):
     """A use of `@op` that cannot be meant; the text names the op."""
@@ -32,6 +35,10 @@ class UserOp:
     invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
     aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
+    backward: the gradient of a kernel of NumPy arrays, called as ``backward(gradient, **inputs, **kwargs)``. gradient: that of
+    the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
+    arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
+    Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
     """
 
     name: str
@@ -53,6 +60,7 @@ class UserOp:
     mutates: Sequence[str] = ()
     aliases: bool = False
     gradient: Sequence[str] = ()
+    backward: Callable[..., Any] | str = ""
 
 
 def op(
