@@ -18,6 +18,10 @@ from tasks.model import Form, Misbehaviour, OpClass, Oracle, is_complex, np_dtyp
 FULL_JACOBIAN = 100
 PROJECTIONS = 2
 DIFFERENCES = "finite differences"
+#: Of a gradient that is to be differentiated.
+WITHOUT_GRAPH = "the gradient has no graph: what the backward pass computes cannot be differentiated"
+#: Of one that somebody has declared not to be.
+ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"
 #: Classes that an op's gradient shares: it is made of the same kind of steps. All others have composite gradients.
 _KEPT = (OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.RANDOM, OpClass.UNINITIALISED)
 
@@ -183,8 +187,8 @@ def backward(
     "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
     "double_backward": with one further cotangent per gradient, the gradient of Σ Re⟨cotangent, gradient⟩ with respect
     to the same tensors and then to the cotangents of the outputs. A cotangent of None leaves its output (or gradient)
-    out. Nothing given is written to. saved: applied to every tensor that the forward pass keeps for the backward one; made: told
-    of the outputs before the backward pass.
+    out, and so does an output beside others that depends on no input. Nothing given is written to. saved: applied to every
+    tensor that the forward pass keeps for the backward one; made: told of the outputs before the backward pass.
     """
     import torch
 
@@ -199,8 +203,12 @@ def backward(
         first = cotangents[: len(outputs)]
         twice = check == "double_backward"
         given = [c.detach().requires_grad_() if twice else c for c in first if c is not None]
-        chosen = [y for y, c in zip(outputs, first) if c is not None]
-        found = torch.autograd.grad(chosen, inputs, given, create_graph=twice, allow_unused=True)
+        pairs = list(zip([y for y, c in zip(outputs, first) if c is not None], given))
+        # Where none depends on an input, torch says so.
+        pairs = [(y, c) for y, c in pairs if y.requires_grad] or pairs
+        found = torch.autograd.grad(
+            [y for y, _ in pairs], inputs, [c for _, c in pairs], create_graph=twice, allow_unused=True
+        )
         if twice:
             _refuse_once([g for g in found if g is not None])
             pairs = [
@@ -208,9 +216,15 @@ def backward(
                 for g, v in zip(found, cotangents[len(outputs) :])
                 if v is not None and g is not None and g.requires_grad
             ]
+            if not pairs:
+                raise RuntimeError(WITHOUT_GRAPH)
             inputs += given
             found = torch.autograd.grad([g for g, _ in pairs], inputs, [v for _, v in pairs], allow_unused=True)
     return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
+
+
+class OnceDifferentiable(RuntimeError):
+    """What torch means to raise of a backward pass marked with once_differentiable."""
 
 
 def _refuse_once(gradients: Sequence[Any]) -> None:
@@ -218,7 +232,7 @@ def _refuse_once(gradients: Sequence[Any]) -> None:
     gradient that may be unused is None instead."""
     for node in _nodes(gradients):
         if type(node).name(node) == "torch::autograd::Error":  # a Function's context may have a name of its own
-            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+            raise OnceDifferentiable(ONCE)
 
 
 def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:

@@ -412,6 +412,59 @@ def kernel(x, w):
     assert {(r["status"], "elements" in r["error"]) for r in rows(cache, check="backward")} == {("vacuous", True)}
 
 
+CUBE = """
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w); return w * x**3
+    @staticmethod
+    MARK
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return SLOPE, g * x**3
+def kernel(x, w): return Cube.apply(x, w)
+"""
+
+
+@pytest.mark.parametrize(
+    ("slope", "found"),
+    [
+        ("g * w * 3 * x * x", ("pass", "")),
+        ("g * w * 3 * x * x.detach()", ("wrong", "numbers")),
+        ("(g * w * 3 * x * x).detach()", ("wrong", "numbers")),
+        ("g * (w * 3 * x * x).detach()", ("wrong", "numbers")),
+    ],
+)
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_second_derivatives(declare: Any, cache: Path, framework: str, slope: str, found: tuple[str, str]) -> None:
+    source = "def reference(x, w): return w * x**3\n" + CUBE.replace("MARK", "")
+    fields = {"inputs": {"x": ["m", "n"], "w": ["n"]}, "dims": {"m": [3], "n": [1, 8]}, "gradient": ["x", "w"]}
+    declare(source.replace("SLOPE", slope), **fields, reference_framework=framework)
+    assert outcome(cache, check="backward") == {("pass", "")}
+    assert outcome(cache, check="double_backward") == {found}
+
+
+def test_a_second_derivative_that_there_is_not(declare: Any, cache: Path) -> None:
+    fields = {"inputs": {"x": ["n"], "w": ["n"]}, "gradient": ["x", "w"]}
+    source = "def reference(x, w): return w * x**3\n" + CUBE.replace("SLOPE", "g * w * 3 * x * x")
+    declare(source.replace("MARK", "@torch.autograd.function.once_differentiable"), **fields)
+    said = rows(cache, check="double_backward")
+    assert {(r["status"], "once-differentiable" in r["error"]) for r in said} == {("unsupported", True)}
+    detached = source.replace("MARK", "").replace("g * x**3", "(g * x**3).detach()")
+    declare(detached.replace("g * w * 3 * x * x", "(g * w * 3 * x * x).detach()"), **fields)
+    said = rows(cache, check="double_backward")
+    assert {(r["status"], "has no graph" in r["error"]) for r in said} == {("error", True)}
+
+
+def test_the_second_derivative_of_a_reference_that_autograd_cannot_follow(declare: Any, cache: Path) -> None:
+    source = "def reference(x, w): return np.array([float(a) * float(b) ** 3 for a, b in zip(w, x)])\n" + CUBE
+    source = source.replace("MARK", "").replace("SLOPE", "g * w * 3 * x * x")
+    declare(source, inputs={"x": ["n"], "w": ["n"]}, gradient=["x", "w"])
+    assert outcome(cache, check="backward") == {("pass", "")}
+    said = rows(cache, check="double_backward")
+    assert {(r["status"], "cannot follow" in r["error"]) for r in said} == {("vacuous", True)}
+
+
 def test_uninitialised_and_exact(declare: Any, cache: Path) -> None:
     declare("def reference(x): return x\ndef kernel(x): return torch.empty_like(x)", op_class=OpClass.UNINITIALISED)
     assert outcome(cache) == {("pass", "")}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
@@ -39,7 +40,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "3"
+CATALOG_VERSION = "4"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
@@ -107,7 +108,7 @@ class User(Catalog):
         if group.distribution == FUZZ:
             return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if group.check == "backward" and one.op.reference_framework == "numpy":
+        if checks.installed(group.check).gradient and one.op.reference_framework == "numpy":
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
@@ -156,7 +157,7 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 
 
 def _checks(op: UserOp) -> tuple[str, ...]:
-    return ("forward", "backward") if op.gradient else ("forward",)
+    return ("forward", "backward", "double_backward") if op.gradient else ("forward",)
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
@@ -189,10 +190,9 @@ def of_inputs(
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
-        if group.check == "backward":
+        if checks.installed(group.check).gradient:
             outputs = _expected(one, arrays, dims, group, index, 0)
-            by_torch = one.function("reference") if op.reference_framework == "torch" else None
-            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, by_torch)
+            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, one.function("reference"))
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import torch_tree
+from tasks.arrays import autograd, torch_tree
 
 
 def evaluated(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,33 +43,89 @@ def _tensor(x: Any) -> Any:
     return torch_tree.from_numpy(np.ascontiguousarray(x).reshape(x.shape)) if isinstance(x, np.ndarray) else x
 
 
-def vjp(
-    reference: Callable[..., Any],
+def gradients(
+    check: str,
+    call: Callable[..., Any],
     inputs: Mapping[str, np.ndarray],
     kwargs: Mapping[str, Any],
-    wrt: Sequence[str],
-    floating: Sequence[int],
-    cotangents: Sequence[np.ndarray],
+    wrt: Sequence[int],
+    cotangents: Sequence[np.ndarray | None],
     kept: Callable[[Any, int], Any] | None = None,
 ) -> list[np.ndarray]:
-    """The gradients by autograd of Σ⟨cotangent, output⟩ with respect to the inputs ``wrt``, in float64; zeros where nothing
-    depends on an input. floating: places of the outputs that cotangents are for; kept: applied to every tensor, with its
-    number, that the forward pass keeps for the backward one."""
+    """What a check of gradients computes (`tasks.arrays.autograd.backward`) of a function of tensors, in float64.
+
+    wrt: places of the inputs that are differentiated; cotangents: see there; kept: applied to every tensor, with its number,
+    that the forward pass keeps for the backward one. Raises ValueError where no output depends on an input by autograd.
+    """
     import torch
 
     places = itertools.count()
-    keep = torch.autograd.graph.saved_tensors_hooks
-    hooks = keep(lambda x: kept(x, next(places)), lambda x: x) if kept else contextlib.nullcontext()
-    given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
-    for name in wrt:
-        given[name].requires_grad_()
-    with torch.enable_grad(), _wide(), hooks:
-        result = reference(**given, **kwargs)
-        parts = result if isinstance(result, (tuple, list)) else [result]
-        pairs = [(parts[i], _tensor(np.array(c))) for i, c in zip(floating, cotangents)]
-        pairs = [(y, c) for y, c in pairs if y.requires_grad]
-        if not pairs:
+
+    def connected(**arguments: Any) -> Any:
+        result = call(**arguments)
+        if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in torch_tree.leaves(result)):
             raise ValueError("no output of the reference depends on an input by autograd: does it leave torch?")
-        leaves = [given[name] for name in wrt]
-        found = torch.autograd.grad([y for y, _ in pairs], leaves, [c for _, c in pairs], allow_unused=True)
-    return [np.zeros(x.shape) if g is None else torch_tree.to_numpy(g) for x, g in zip(leaves, found)]
+        return result
+
+    given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
+    passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
+    saved = None if kept is None else (lambda x: kept(x, next(places)))
+    with _wide():
+        found = autograd.backward(check, connected, (), {**given, **kwargs}, wrt, passed, saved)
+    return [torch_tree.to_numpy(g) for g in found]
+
+
+def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of NumPy arrays as one of tensors that autograd can differentiate, by torch's own NumPy (`torch._numpy`).
+
+    What it returns raises where the function leaves it: for a NumPy function that torch does not have, or for Python's numbers.
+    """
+
+    def call(**arguments: Any) -> Any:
+        import torch
+        from torch._numpy import ndarray
+
+        with _as_numpy():
+            result = reference(
+                **{name: ndarray(x) if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
+            )
+        parts = result if isinstance(result, (tuple, list)) else [result]
+        return [y.tensor if isinstance(y, ndarray) else torch.as_tensor(y) for y in parts]
+
+    return call
+
+
+@contextlib.contextmanager
+def _as_numpy() -> Iterator[None]:
+    """NumPy's functions take torch's NumPy arrays (NEP 13 and 18), and nothing turns one into what autograd cannot follow."""
+    import torch._numpy as ours
+
+    def counterpart(function: Any) -> Callable[..., Any]:
+        module = ours.linalg if "linalg" in (function.__module__ or "") else ours
+        found: Callable[..., Any] = getattr(module, function.__name__)
+        return found
+
+    def ufunc(_: Any, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__":
+            raise TypeError(f"torch has no {function.__name__}.{method}")
+        return counterpart(function)(*inputs, **kwargs)
+
+    def other(_: Any, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return counterpart(function)(*args, **kwargs)
+
+    def leaves(*_: Any, **__: Any) -> Any:
+        raise TypeError("the reference turns an array into what autograd cannot follow")
+
+    changed: dict[str, Any] = dict.fromkeys(("__array__", "__float__", "__complex__", "item", "tolist"), leaves)
+    changed |= {"__array_ufunc__": ufunc, "__array_function__": other}
+    before = {name: vars(ours.ndarray).get(name) for name in changed}
+    try:
+        for name, method in changed.items():
+            setattr(ours.ndarray, name, method)
+        yield
+    finally:
+        for name, method in before.items():
+            if method is None:
+                delattr(ours.ndarray, name)
+            else:
+                setattr(ours.ndarray, name, method)
