@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import traceback
@@ -190,11 +191,13 @@ def of_inputs(
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
-        if checks.installed(group.check).gradient:
-            outputs = _expected(one, arrays, dims, group, index, 0)
-            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, one.function("reference"))
-            return made
-        made.expected = _expected(one, arrays, dims, group, index, draws)
+        with evaluator(one) as evaluate:
+            if checks.installed(group.check).gradient:
+                outputs = _expected(one, evaluate, arrays, dims, group, 0)
+                reference = _unknown if one.script else one.function("reference")
+                gradients.fill(made, op, arrays, outputs, evaluate, group, draws, reference)
+                return made
+            made.expected = _expected(one, evaluate, arrays, dims, group, draws)
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.expected(
@@ -228,7 +231,12 @@ def _told(error: BaseException) -> str:
 
 
 def _expected(
-    one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Group, index: int, draws: int
+    one: Declared,
+    evaluate_one: Callable[[Arrays], list[np.ndarray]],
+    arrays: Arrays,
+    dims: Mapping[str, int],
+    group: Group,
+    draws: int,
 ) -> list[Leaf]:
     """A Leaf per output of the reference, with the noise floor where the op's class has one."""
     op_class = OpClass(one.op.op_class)
@@ -237,7 +245,6 @@ def _expected(
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
     elements = sum(x.size for x in exact.values())
-    most = noise.unwitnessed(op_class, drawn, elements)
 
     def moved(draw: int) -> dict[str, np.ndarray]:
         return {
@@ -245,20 +252,11 @@ def _expected(
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
-    if one.script:
-        found, *later = [
-            [_checked(x, exact) for x in outputs]
-            for outputs in scripts.run(
-                one.script, [(call, one.op.kwargs) for call in (exact, *map(moved, range(most)))], load.deadline_s()
-            )
-        ]
-    else:
-        evaluate_one = evaluator(one)
-        found = evaluate_one(exact)
+    found = evaluate_one(exact)
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            outputs = later[draw] if one.script else evaluate_one(moved(draw))
+            outputs = evaluate_one(moved(draw))
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
@@ -271,23 +269,35 @@ def _expected(
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
 
 
-def evaluator(one: Declared) -> Callable[[Arrays], list[np.ndarray]]:
-    """The op's reference function: from float64 inputs to its outputs.
+@contextlib.contextmanager
+def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
+    """The op's reference: from float64 inputs to its outputs.
 
-    It is given copies: it may write to them. Raises TypeError for what is no array."""
-    reference = one.function("reference")
-    if one.op.reference_framework == "torch":
-        reference = of_torch.evaluated(reference)
+    A function is given copies: it may write to them. Raises TypeError for what is no array."""
+    with contextlib.ExitStack() as end:
+        if one.script:
+            script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
+        else:
+            reference = one.function("reference")
+            if one.op.reference_framework == "torch":
+                reference = of_torch.evaluated(reference)
 
-    def evaluate(inputs: Arrays) -> list[np.ndarray]:
-        with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
-            result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
-        outputs = result if isinstance(result, (tuple, list)) else [result]
-        if not outputs:
-            raise TypeError("the reference returned no outputs")
-        return [_checked(x, inputs) for x in outputs]
+        def evaluate(inputs: Arrays) -> list[np.ndarray]:
+            if one.script:
+                return [_checked(x, inputs) for x in script(inputs, one.op.kwargs)]
+            with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
+                result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
+            outputs = result if isinstance(result, (tuple, list)) else [result]
+            if not outputs:
+                raise TypeError("the reference returned no outputs")
+            return [_checked(x, inputs) for x in outputs]
 
-    return evaluate
+        yield evaluate
+
+
+def _unknown(**inputs: Any) -> Any:
+    """Stands for a script's function, which nobody has."""
+    raise TypeError("it is a script")
 
 
 def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:

@@ -58,8 +58,6 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         )
     elif op.backward and not op.gradient:
         yield ("backward",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
-    if op.gradient and isinstance(op.reference, str) and op.reference.endswith(".py"):
-        yield ("gradient",), "needs a reference function: a script is not differenced"
     for name, value in op.kwargs.items():
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"

@@ -12,11 +12,13 @@ import contextlib
 import io
 import json
 import os
-import runpy
 import subprocess
 import sys
+import tempfile
+import threading
 import traceback
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,50 +34,61 @@ class ReferenceError(Exception):
     """A reference that gives no result; the text says why, with the end of its stderr."""
 
 
-def run(
-    script: Path, requests: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]], limit_s: float
-) -> list[list[np.ndarray]]:
-    """The outputs of a script for each (inputs, kwargs); one process for all, of ``limit_s`` seconds in all.
+class Script:
+    """A reference script that is called as often as one likes: one process until `close`, of ``limit_s`` seconds in all."""
 
-    Raises ReferenceError.
-    """
-    lines = [
-        json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
-        for inputs, kwargs in requests
-    ]
-    folder = Path(__file__).resolve().parents[3]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.catalogs.user.scripts", str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    try:
-        out, err = process.communicate("\n".join(lines) + "\n", timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, err = process.communicate()
-        raise ReferenceError(_story(script, f"took longer than {limit_s:g} s", err)) from None
-    answers = out.splitlines()
-    if process.returncode or len(answers) != len(lines):
-        how = (
-            f"died of signal {-process.returncode}"
-            if process.returncode < 0
-            else f"ended with exit code {process.returncode}"
+    def __init__(self, path: Path, limit_s: float) -> None:
+        self.path, self._limit_s, self._late = path, limit_s, False
+        folder = Path(__file__).resolve().parents[3]
+        known = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+        self._words = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.catalogs.user.scripts", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            text=True,
+            env=os.environ | {"PYTHONPATH": known},
         )
-        raise ReferenceError(_story(script, how, err))
-    try:
-        return [decode_outputs(json.loads(answer)) for answer in answers]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ReferenceError(_story(script, f"wrote no outputs: {error}", err)) from None
+        self._timer = threading.Timer(limit_s, self._expired)
+        self._timer.daemon = True
+        self._timer.start()
 
+    def __call__(self, inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
+        """The outputs for some inputs. Raises ReferenceError."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        request = json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
+        with contextlib.suppress(BrokenPipeError):  # it has ended: how, is told below
+            self._process.stdin.write(request + "\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer.endswith("\n"):
+            raise ReferenceError(self._story(self._end()))
+        try:
+            return decode_outputs(json.loads(answer))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ReferenceError(self._story(f"wrote no outputs: {error}")) from None
 
-def _story(script: Path, what: str, stderr: str) -> str:
-    words = stderr.strip()[-LAST_WORDS:]
-    return f"the reference script {script.name} {what}" + (f"\n{words}" if words else "")
+    def close(self) -> None:
+        self._timer.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._words.close()
+
+    def _expired(self) -> None:
+        self._late = True
+        self._process.kill()
+
+    def _end(self) -> str:
+        code = self._process.wait()
+        if self._late:
+            return f"took longer than {self._limit_s:g} s"
+        return f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def _story(self, what: str) -> str:
+        self._words.seek(0)
+        words = self._words.read().strip()[-LAST_WORDS:]
+        return f"the reference script {self.path.name} {what}" + (f"\n{words}" if words else "")
 
 
 def encode(array: np.ndarray) -> dict[str, Any]:
@@ -127,12 +140,16 @@ def main(script: str) -> None:
     requests, answers = sys.stdin, os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed past sys.stdout must not mix with the answers
     sys.argv, sys.path[0] = [script], str(Path(script).resolve().parent)
+    code = None
     for line in requests:
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
         sys.stdin = io.TextIOWrapper(io.BytesIO(line.encode()), "utf-8")
         with contextlib.redirect_stdout(out):
             try:
-                runpy.run_path(script, run_name="__main__")
+                code = code or compile(Path(script).read_bytes(), script, "exec")
+                module = sys.modules["__main__"] = types.ModuleType("__main__")
+                module.__file__ = script
+                exec(code, vars(module))
             except SystemExit as end:
                 if end.code not in (None, 0):
                     raise
