@@ -21,7 +21,7 @@ from tasks.catalogs.user import functions, load
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.model import DTYPES, is_inexact
+from tasks.model import DTYPES, Refusal, is_inexact
 from tasks.nearest import nearest
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
@@ -32,7 +32,7 @@ INLINE = 4096
 Backward = bool | Sequence[str] | Callable[..., Any]
 
 
-class ClientError(Exception):
+class ClientError(Refusal):
     """A call of the client that cannot be meant; the text says what is wrong and how to mend it."""
 
 
@@ -150,17 +150,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
             return _of_config(function.removeprefix("user:"))
-        module, _, name = function.rpartition(":")
-        try:
-            found: Any = load.load(
-                str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ()
-            )
-        except CatalogError as error:
-            raise ClientError(f"{function}: {error}") from None
-        if not hasattr(found, name):
-            there = [k for k, v in vars(found).items() if hasattr(v, "__farm_ops__")]
-            raise ClientError(f"{function}: there is no {name!r} in it{nearest(name, there)}")
-        named, function = function, getattr(found, name)
+        named, function = function, loaded(function)
     else:
         named = ""
     ops = getattr(function, "__farm_ops__", None)
@@ -171,24 +161,45 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     return None
 
 
-def _of_config(name: str) -> Declared:
+def loaded(function: str) -> Any:
+    """What "module:function" or "file.py:function" names. Raises ClientError."""
+    module, _, name = function.rpartition(":")
+    try:
+        found: Any = load.load(str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ())
+    except CatalogError as error:
+        raise ClientError(f"{function}: {error}") from None
+    if not hasattr(found, name):
+        there = [k for k, v in vars(found).items() if getattr(v, "__module__", "") == found.__name__ and callable(v)]
+        raise ClientError(f"{function}: there is no {name!r} in it{nearest(name, there)}")
+    made = getattr(found, name)
+    if not callable(made):
+        raise ClientError(f"{function} is not a function but a {type(made).__name__}")
+    return made
+
+
+def of_config() -> dict[str, Declared]:
+    """The kernels of ./farm.yaml by name; {} where there is none. Raises ClientError."""
     from farm.plan import config as configs
     from farm.plan import kernels
 
     path = Path("farm.yaml")
     if not path.is_file():
-        raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
+        return {}
     try:
-        config = configs.load(str(path))
+        kernels.announce(configs.load(str(path)))
+        return load.declared()
     except configs.ConfigError as error:
         raise ClientError(str(error)) from None
-    kernels.announce(config)
-    try:
-        found = load.declared()
     except CatalogError as error:
         raise ClientError(f"{path}: {error}") from None
+
+
+def _of_config(name: str) -> Declared:
+    found = of_config()
+    if not Path("farm.yaml").is_file():
+        raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
     if name not in found:
-        raise ClientError(f"{path} has no op {name!r}{nearest(name, sorted(found))}")
+        raise ClientError(f"farm.yaml has no op {name!r}{nearest(name, sorted(found))}")
     one = found[name]
     live = {what: getattr(one.op, what) for what in FUNCTIONS}
     live = {k: one.function(k) if isinstance(v, str) and v and not v.endswith(".py") else v for k, v in live.items()}

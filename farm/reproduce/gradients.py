@@ -79,9 +79,9 @@ def table(results: str, run: str) -> pd.DataFrame:
     return found
 
 
-def check(question: Question) -> Answer:
-    """Differentiate and judge. Raises GradcheckError."""
-    prepared = _prepared(question)
+def check(question: Question, cache: Path | None = None) -> Answer:
+    """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
+    prepared = _prepared(question, cache or default_cache())
     places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
     group = prepared.group
     if not places:
@@ -105,17 +105,17 @@ _COLUMNS = (
 ).split()
 
 
-def _prepared(question: Question) -> PreparedGroup:
+def _prepared(question: Question, cache: Path) -> PreparedGroup:
     """The op's samples with their gradients. Raises GradcheckError."""
-    catalog = catalogs.get("torch")
+    name = "user" if question.op.startswith("user:") else "torch"
     entries = {
         n: e
-        for e in catalog.entries()
+        for e in catalogs.get(name).entries()
         for n in names(Entry(e.op, e.variant, ()))
         if not e.variant or n.endswith(f".{e.variant}")
     }
     if question.op not in entries:
-        raise GradcheckError(f"no op {question.op!r} in the torch catalog{nearest(question.op, sorted(entries))}")
+        raise GradcheckError(f"no op {question.op!r} in the {name} catalog{nearest(question.op, sorted(entries))}")
     entry, check = entries[question.op], "double_backward" if question.double else "backward"
     if check not in entry.checks:
         raise GradcheckError(f"{entry.op}: the op declares no {check.replace('_', ' ')}")
@@ -125,7 +125,7 @@ def _prepared(question: Question) -> PreparedGroup:
             f"--dtype: {entry.op} has no gradient in {question.dtype!r}{nearest(question.dtype, valid)}"
         )
     count = question.samples if question.sample is None else 2**31 - 1
-    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), default_cache())[1]
+    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
 
 
 def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
