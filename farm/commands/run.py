@@ -101,6 +101,14 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="FILE",
         help="its inputs by name in an .npz file (repeat for more samples)",
     )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=DTYPE[SIZES]",
+        help="or an input that is drawn (repeat for each): x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), "
+        "sr=int64[] (a scalar); --samples draws several times. With neither, get_inputs() of the model's file is called",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
     parser.add_argument(
         "--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)"
@@ -151,8 +159,9 @@ def _request(args: argparse.Namespace) -> Request:
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _seconds(args.budget)}
     narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
-    if args.inputs and not args.model:
-        raise ConfigError("--inputs: they are a model's: name it with --model")
+    for option, given in (("--inputs", args.inputs), ("--input", args.input)):
+        if given and not args.model:
+            raise ConfigError(f"{option}: they are a model's: name it with --model")
     if args.resume:
         if given := [
             f"--{name}" for name in (*narrow, "samples", "model", "budget") if getattr(args, name) not in (None, [])
@@ -163,7 +172,13 @@ def _request(args: argparse.Namespace) -> Request:
             )
         request = requests.resumed(args.resume, lake, args.config, **where)
     elif args.config or args.model:
-        more: dict[str, Any] = {**narrow, **where, "model": args.model or "", "inputs": args.inputs}
+        more: dict[str, Any] = {
+            **narrow,
+            **where,
+            "model": args.model or "",
+            "inputs": args.inputs,
+            "drawn": args.input,
+        }
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")

@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.plan.model import CatalogConfig, Config
 from tasks.catalogs import told
-from tasks.catalogs.models import table
+from tasks.catalogs.models import drawn, table
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -51,7 +51,7 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
         m.model_copy(
             update={
                 "model": m.model if is_function(m.model) else str((root / m.model).resolve()),
-                "inputs": [str((root / x).resolve()) for x in m.inputs],
+                "inputs": m.inputs if m.drawn else [str((root / x).resolve()) for x in m.files],
             }
         )
         for m in catalog.own
@@ -78,9 +78,22 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
             _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
-        for k, file in enumerate(own.inputs):
+        for k, file in enumerate(own.files):
             if not Path(file).is_file():
                 refuse((*key, "inputs", k), f"no such file {file}")
+        for text in own.drawn:
+            if wrong := _mistaken(text, whole=not own.model.endswith(".onnx")):
+                refuse((*key, "inputs", text.partition("=")[0]), wrong)
+
+
+def _mistaken(text: str, whole: bool) -> str:
+    """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model knows."""
+    try:
+        one = drawn.parsed(text)
+    except ValueError as error:
+        return str(error)
+    lacking = [what for what, given in (("dtype", one.dtype), ("sizes", one.shape is not None)) if not given]
+    return f"{text!r} has no {lacking[0]}: write {drawn.FORM}" if whole and lacking else ""
 
 
 def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
@@ -140,7 +153,9 @@ def announce(config: Config) -> None:
     ]
     nodes = [{"at": i, "path": c.path} for i, c in enumerate(config.catalogs) if c.name == NODES]
     models = [
-        {"at": i, "root": c.root, **own.model_dump(mode="json")} for i, c in enumerate(config.catalogs) for own in c.own
+        {"at": i, "root": c.root, "name": own.name, "model": own.model, "inputs": own.files, "drawn": own.drawn}
+        for i, c in enumerate(config.catalogs)
+        for own in c.own
     ]
     made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes, "models": models}
     told.announce(json.dumps(made) if found or nodes or models else "")

@@ -74,16 +74,32 @@ class KernelConfig(_Model):
 
 class OwnModel(_Model):
     """A model of the user's: its name as an op, an .onnx file, a SavedModel's folder or "module:function" (that returns a torch
-    module), and .npz files of inputs by name, one a sample."""
+    module), and .npz files of inputs by name, one a sample; or by name what is drawn: "float32[4,8]"
+    (`tasks.catalogs.models.drawn`)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
     model: str
-    inputs: list[str] = []
+    inputs: list[str] | dict[str, str] = []
 
     @pydantic.field_validator("inputs", mode="before")
     @classmethod
     def _one(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, (list, dict)) or not all(isinstance(x, str) for x in value):
+            raise ValueError(f"an .npz file, a list of them, or names with DTYPE[SIZES] each, not {value!r}")
+        if isinstance(value, dict) and (wrong := [x for x in value.values() if not isinstance(x, str)]):
+            raise ValueError(f"{wrong[0]!r} is no DTYPE[SIZES]; in quotes within braces: {{x: 'float32[4,8]'}}")
+        return value
+
+    @property
+    def drawn(self) -> list[str]:
+        """The inputs that are drawn, as a command line has them."""
+        return [f"{name}={said}" for name, said in self.inputs.items()] if isinstance(self.inputs, dict) else []
+
+    @property
+    def files(self) -> list[str]:
+        """The .npz files of the inputs that are not."""
+        return self.inputs if isinstance(self.inputs, list) else []
 
 
 class CatalogConfig(_Model):

@@ -19,19 +19,29 @@ BACKENDS = ("torch-cpu", "ort-cpu", "openvino-cpu")
 DEADLINE_S = 600.0
 
 
-def config_of(model: str, inputs: Sequence[str], config: Config | None = None) -> Config:
-    """The config of a run of one model. ``config``: whose backends, policy and checks are taken. Raises ConfigError."""
+def config_of(
+    model: str,
+    inputs: Sequence[str],
+    config: Config | None = None,
+    drawn: Sequence[str] = (),
+    samples: int | None = None,
+) -> Config:
+    """The config of a run of one model. inputs: .npz files, one a sample; drawn: what is drawn instead (`--input`), ``samples``
+    times; config: whose backends, policy and checks are taken. Raises ConfigError."""
+    if inputs and drawn:
+        raise ConfigError("--input: the inputs are in the files that --inputs names; leave out one of the two")
     catalog = {
         "name": kernels.MODELS,
-        "samples": max(1, len(inputs)),
-        "own": [{"name": _name(model), "model": model, "inputs": list(inputs)}],
+        "samples": len(inputs) or samples or 1,
+        "own": [{"name": _name(model), "model": model, "inputs": _by_name(drawn) or list(inputs)}],
     }
     base: dict[str, Any] = config.model_dump(by_alias=True) if config else {"backends": list(BACKENDS)}
     base |= {"catalogs": [catalog], "dtypes": ["float32"], "skip": []}
     base |= {} if config else {"name": _name(model), "deadline_s": DEADLINE_S}
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
-        raise ConfigError(f"{'--inputs' if 'inputs' in key else '--model'}: {text}")
+        option = "--model" if "inputs" not in key else "--input" if drawn else "--inputs"
+        raise ConfigError(f"{option}: {text}")
 
     try:
         made = Config.model_validate(base)
@@ -40,6 +50,17 @@ def config_of(model: str, inputs: Sequence[str], config: Config | None = None) -
     (own,) = [kernels.resolved(c, Path.cwd()) for c in made.catalogs]
     kernels.check(own, (), refuse)
     return made.model_copy(update={"catalogs": [own]})
+
+
+def _by_name(drawn: Sequence[str]) -> dict[str, str]:
+    """What is drawn, by the input's name. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for text in drawn:
+        name, *said = re.split(r"\s*=\s*|(?=<)", text.strip(), maxsplit=1)
+        if name in found:
+            raise ConfigError(f"--input: {name!r} is given twice")
+        found[name] = "".join(said)
+    return found
 
 
 def _name(model: str) -> str:

@@ -78,14 +78,16 @@ def new(
     samples: int | None = None,
     model: str = "",
     inputs: Sequence[str] = (),
+    drawn: Sequence[str] = (),
     **more: Any,
 ) -> Request:
     """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends`` and ``samples`` of an op and dtype.
 
-    model, inputs: a model of the user's (see `farm.plan.own`), run instead of the config's ops; path may then be "".
+    model, inputs, drawn: a model of the user's (see `farm.plan.own`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
     """
-    config = own.config_of(model, inputs, configs.load(path) if path else None) if model else configs.load(path)
+    given = configs.load(path) if path or not model else None
+    config = own.config_of(model, inputs, given, drawn, samples) if model or given is None else given
     if dtypes:
         config = _of_dtypes(config, dtypes)
     if samples is not None:

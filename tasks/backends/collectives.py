@@ -18,7 +18,7 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.backends.shared import ranks
 from tasks.backends.shared.torch_devices import device as torch_device
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors
 from tasks.vendors import resource_of
 
 #: Seconds that other ranks have to answer when one has failed.
@@ -126,7 +126,7 @@ class Collectives(Backend):
         try:
             total = self._ready().run("all_reduce", "sum", np.ones((self.count, 2), np.float32))
         except Exception as error:
-            raise Unavailable(f"{self.library}: {str(error).strip().splitlines()[0]}") from None
+            raise Unavailable(f"{self.library}: {errors.text_of(error)}") from None
         if not (total == self.count).all():
             raise Unavailable(f"{self.library}: {self.count} ones add up to {total[0, 0]:g}")
         return RuntimeInfo(f"torch {torch.__version__}, {self.library}", self.device)

@@ -16,7 +16,7 @@ from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
-from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.nearest import nearest
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
@@ -226,7 +226,7 @@ class Inductor(TorchEager):
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,
         ) as error:  # the latter: control flow by data
-            raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
+            raise Fallback(f"graph break: {errors.text_of(error)}") from None
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")

@@ -16,7 +16,7 @@ from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.packages import cuda_13
-from tasks.model import Form, Program, RuntimeInfo, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
 from tasks.vendors import resource_of
 
 _OPTIONS = ("jit", "precision")
@@ -122,7 +122,7 @@ class Jax(Backend):
             try:
                 function = jax.jit(call).lower(*arrays).compile(self.compiler_options)
             except jax.errors.ConcretizationTypeError as error:
-                raise Unsupported(f"not under jit: {str(error).splitlines()[0]}") from error
+                raise Unsupported(f"not under jit: {errors.text_of(error)}") from error
         given = [jax.device_put(x) for x in arrays]
         program = Program(lambda: [], self.device, flags=flags)
 

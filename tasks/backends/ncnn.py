@@ -25,7 +25,7 @@ from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
 from tasks.backends.shared.packages import ONNX
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
 from tasks.variables import threads
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
@@ -259,7 +259,7 @@ def _batches(script: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]
 
 def _words(text: str) -> str:
     """The end of what pnnx printed, without its tables and the list of its passes."""
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", x).strip() for x in text.splitlines()]
+    lines = [x.strip() for x in errors.plain(text).splitlines()]
     said = [
         x
         for x in lines

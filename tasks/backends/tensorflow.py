@@ -17,7 +17,7 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.variables import threads
 from tasks.vendors import resource_of
 
@@ -178,7 +178,7 @@ def _nowhere_else(tf: Any) -> Iterator[None]:
         yield
     except Exception as error:
         if _ELSEWHERE.search(str(error)):
-            raise Fallback(str(error).strip().splitlines()[0]) from error
+            raise Fallback(errors.text_of(error)) from error
         raise
     finally:
         tf.config.set_soft_device_placement(before)

@@ -31,7 +31,7 @@ from tasks.backends.shared.torch_devices import (
     synchronize,
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.model.row import UNVERIFIED
 from tasks.variables import threads
 from tasks.vendors import BY_LABEL, CALLED, TORCH_DEVICES, resource_of
@@ -154,7 +154,7 @@ class TorchEager(Backend):
             try:
                 importlib.import_module(self.known.plugin)
             except Exception as error:  # a missing driver library is an ImportError, OSError or the plugin's own
-                raise Unavailable(f"{self.known.plugin} cannot be imported: {_line(error)}") from None
+                raise Unavailable(f"{self.known.plugin} cannot be imported: {errors.text_of(error)}") from None
         if self.target == "xla":
             return xla_device(self.known.platform)
         if self.target == "mps":
@@ -377,7 +377,7 @@ def xla_device(platform: str) -> str:
         found = str(runtime.device_type())
         count = int(runtime.addressable_device_count())
     except Exception as error:
-        raise Unavailable(f"torch_xla finds no {platform}: {_line(error)}") from None
+        raise Unavailable(f"torch_xla finds no {platform}: {errors.text_of(error)}") from None
     if found.upper() != platform or not count:
         raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {platform}")
     return found
@@ -393,11 +393,6 @@ def _says(pattern: str, text: str) -> bool:
     return bool(pattern) and re.search(pattern, text) is not None
 
 
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 def _visible(vendor: str) -> str:
     """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
     names = BY_LABEL[vendor].heeded(os.environ) if vendor in BY_LABEL else ()
@@ -406,8 +401,8 @@ def _visible(vendor: str) -> str:
 
 
 def _advised(error: BaseException) -> str:
-    """The first line of an error, and what to do where the wheel is not for this driver or this device."""
-    said = _line(error)
+    """What an error says, and what to do where the wheel is not for this driver or this device."""
+    said = errors.text_of(error)
     for words, what in (
         (r"too old|driver version is insufficient", "; or add a torch for this driver to its packages"),
         (

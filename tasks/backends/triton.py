@@ -14,7 +14,7 @@ from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.model import Fallback, Form, Program, RuntimeInfo
+from tasks.model import Fallback, Form, Program, RuntimeInfo, errors
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Triton(Backend):
             try:
                 kernels = self._kernels(lambda: run(_compiled(call)))
             except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
-                raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
+                raise Fallback(f"graph break: {errors.text_of(error)}") from None
         if not kernels:
             raise Fallback("no kernel was generated: the graph calls ATen")
         code = sum(len(x.asm["cubin" if self._target.kind == "cuda" else "hsaco"]) for x in kernels)

@@ -15,6 +15,7 @@ from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NARROW, NoOracle, widen
 from tasks.model import EPS, OpClass
+from tasks.model.errors import essential
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
 Move = Callable[[str, np.ndarray, float], np.ndarray]
@@ -146,8 +147,7 @@ class Graph:
         except NoOracle:
             raise
         except Exception as error:
-            text = " ".join(str(error).split())[:300]
-            raise NoOracle(f"node {node.name!r} ({node.op}): {type(error).__name__}: {text}") from None
+            raise NoOracle(f"node {node.name!r} ({node.op}): {essential(error)}") from None
         return [self._checked(node, value, inputs) for value in found]
 
     @staticmethod

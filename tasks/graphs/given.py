@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks.model import Refusal, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
+from tasks.model.errors import essential
 from tasks.nearest import nearest
 
 
@@ -43,9 +44,7 @@ def loaded(path: Path) -> Any:
     except MemoryError:
         raise GivenError(f"{path}: larger than the memory of this machine: give it on one that has more") from None
     except Exception as error:  # protobuf's own
-        raise GivenError(
-            f"{path}: no ONNX model ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-        ) from None
+        raise GivenError(f"{path}: no ONNX model ({essential(error)})") from None
     return model
 
 

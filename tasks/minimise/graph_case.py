@@ -20,6 +20,7 @@ from tasks.graphs.widening import NoOracle
 from tasks.minimise.case import Unfit, called
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
+from tasks.model.errors import text_of
 from tasks.prepare.derived.batch_invariance import by_row
 
 
@@ -281,7 +282,7 @@ class GraphCase:
             onnx.checker.check_model(model)
             onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
         except Exception as error:
-            raise Unfit(f"ONNX's checker: {' '.join(str(error).split())[:200]}") from None
+            raise Unfit(f"ONNX's checker: {text_of(error)}") from None
 
     def key(self) -> Any:
         digest = hashlib.sha256(self.model.SerializeToString(deterministic=True))

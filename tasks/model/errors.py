@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sysconfig
+import traceback
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +17,21 @@ _AROUND = re.compile(r"\.(cpp|cc|cu|c|h|hpp|py):\d+|:\s*$|^\s*$")
 _OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S*[\d/]\S*")
 #: Characters of an error that tell what it is.
 _ENOUGH = 2_000
+#: Characters of an error that is told on one line.
+_LINE = 500
+#: Escape sequences of terminals: colours.
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+#: Where a framework has said what is wrong, and goes on to advise or to describe itself.
+_ADVICE = re.compile(
+    r"^\s*(Hint:|Explanation:|Developer debug context|Next steps|For more |For extended |For C\+\+ |from user code|Set TORCH|"
+    r"You can suppress|To fix the error|CUDA kernel errors might|Compile with |Exception raised from |C\+\+ CapturedTraceback|"
+    r"The error above|The above exception|\(Refer to|If you suspect|consider using )|"
+    r"(?<=[.!]) (Next steps:|Hint:|Please (file|report|double check|visit)\b)",
+    re.MULTILINE,
+)
+#: An error that dynamo has met when it traced, within its own, and the place of the code that it traced.
+_TRACED = re.compile(r"got (\w+)\((['\"])(.*?)\2\)\s*$", re.MULTILINE | re.DOTALL)
+_TRACED_AT = re.compile(r'from user code:\s+(?:.*\n\s*)*?File "([^"]+)", line (\d+)')
 
 
 class Refusal(Exception):
@@ -58,6 +77,78 @@ def said(error: BaseException, limit: int) -> str:
         return text
     end = f" … caused by: {cause}"[: limit // 2]
     return text[: limit - len(end)] + end
+
+
+def essence(error: BaseException) -> tuple[str, str]:
+    """(type, text on one line) of what went wrong: of what a framework made of another error that error alone, without advice,
+    the framework's own stack and colours. An error that the user's code raises from another is the user's word and stays."""
+    cause = error
+    while cause.__cause__ is not None and not _users(_innermost(cause)):
+        cause = cause.__cause__
+    kind = type(cause).__name__
+    text = plain(str(cause.msg) if isinstance(cause, SyntaxError) else str(cause)).strip()
+    if traced := _TRACED.search(text):
+        kind, text = traced[1], traced[3]
+    said = (_ADVICE.split(text, maxsplit=1)[0].strip() or text).split("\n\n")
+    while said[0].endswith(":") and len(said) > 1:  # which announces what follows
+        said[:2] = [f"{said[0]} {said[1]}"]
+    line = " ".join(said[0].split())
+    return kind, line if len(line) <= _LINE else f"{line[:_LINE]}…"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of `essence`; of an error without one, its type."""
+    kind, text = essence(error)
+    return text or kind
+
+
+def essential(error: BaseException) -> str:
+    """`essence` as "type: text"."""
+    return ": ".join(filter(None, essence(error)))
+
+
+def place(error: BaseException) -> str:
+    """ "file:line" of the user's code that an error came from; "" where none is known."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    for one in reversed(chain):
+        if isinstance(one, SyntaxError) and one.filename:
+            return f"{one.filename}:{one.lineno}"
+        if traced := _TRACED_AT.search(str(one)):
+            return f"{traced[1]}:{traced[2]}"
+        if own := [f for f in traceback.extract_tb(one.__traceback__) if _users(f.filename)]:
+            return f"{own[-1].filename}:{own[-1].lineno}"
+    return ""
+
+
+def located(error: BaseException) -> str:
+    """`essential`, and in brackets the place in the user's code."""
+    where = place(error)
+    return essential(error) + (f" ({where})" if where else "")
+
+
+def plain(text: str) -> str:
+    """A text without the escape sequences of a terminal."""
+    return _ESCAPES.sub("", text)
+
+
+def _innermost(error: BaseException) -> str:
+    """The file that an error was raised in; "" where it says none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].filename if frames else ""
+
+
+def _users(file: str) -> bool:
+    """Whether a file of a traceback is the user's: neither an installed package's, nor Python's, nor the farm's."""
+    return bool(file) and not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _others())
+
+
+@functools.cache
+def _others() -> tuple[Path, ...]:
+    installed = (Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    here = Path(__file__).parents[1]
+    return (*dict.fromkeys(installed), here, here.parent / "farm")
 
 
 def gist(error: str) -> str:

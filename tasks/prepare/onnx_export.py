@@ -17,6 +17,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode, tensor_specs
 from tasks.model import EPS, PART, Leaf, OpClass, Vacuous, is_inexact, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE
+from tasks.model.errors import essential
 from tasks.prepare.cases import PreparedSample
 
 #: An exported graph with an output off by more than this share (and a thousand noise floors) computes something else.
@@ -240,11 +241,5 @@ def _walk(value: Any, change: Any) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """One line that says why an export failed: the innermost cause, without terminal colours."""
-    import re
-
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(cause)).strip().splitlines()
-    return f"not exported: {type(cause).__name__}: {text[0] if text else ''}"[:500]
+    """One line that says why an export failed."""
+    return f"not exported: {essential(error)}"

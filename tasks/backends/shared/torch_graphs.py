@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.arrays import torch_tree
 from tasks.model import Unsupported
+from tasks.model.errors import text_of
 
 #: Runs before the recording, as torch asks for: libraries set themselves up in the first (torch.cuda.CUDAGraph's notes).
 WARM_UP = 3
@@ -81,5 +82,4 @@ def _recorded(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
                 torch._C._cuda_releasePool(before.device_index, pool)
         if "out of memory" in str(first):
             raise first from None
-        text = str(first).strip()
-        raise Unsupported(f"it cannot be recorded: {text.splitlines()[0] if text else type(first).__name__}") from error
+        raise Unsupported(f"it cannot be recorded: {text_of(first)}") from error

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs import told
-from tasks.catalogs.base import CatalogError
-from tasks.catalogs.models import exporting, wheels
+from tasks.catalogs.models import drawn, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
-from tasks.catalogs.user import load, sources
+from tasks.catalogs.user import sources
 from tasks.graphs import given
 from tasks.graphs.given import GivenError
+from tasks.model.errors import essential
 from tasks.model.row import YOUR_OWN
 
 #: Seconds that converting a SavedModel may take.
@@ -34,12 +34,14 @@ TIMES = 3
 @dataclass(frozen=True)
 class Own:
     """A model of the user's. source: "….onnx", a folder with saved_model.pb, "module:function" or "file.py:function"; files: an
-    .npz of inputs for each sample; root: the folder that modules are looked up in."""
+    .npz of inputs for each sample; root: the folder that modules are looked up in; drawn: inputs that are drawn instead, as
+    `tasks.catalogs.models.drawn` reads them."""
 
     name: str
     source: str
     files: tuple[str, ...]
     root: str
+    drawn: tuple[str, ...] = ()
     licence: str = YOUR_OWN
 
     @property
@@ -48,8 +50,14 @@ class Own:
 
     @property
     def samples(self) -> int:
-        """How many samples there are; one where no inputs are given, which says so."""
-        return max(1, len(self.files))
+        """How many samples there are at most; one where no inputs are given, which says so."""
+        if self.files or not (self.drawn or self._function):
+            return max(1, len(self.files))
+        try:
+            offered = None if self.drawn else of_file.offers(self.source, self.root, self._forward())
+        except GivenError:
+            offered = 1
+        return sys.maxsize if offered is None else max(1, offered)
 
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
@@ -72,12 +80,15 @@ class Own:
     def _exported(self, cache: Path, any_size: bool) -> Any:
         import torch
 
-        given, module = self._arrays(0), self.module(cache)
+        given, module = self._arrays(0, 0), self.module(cache)
+        of_file.called(
+            module, given, self.source
+        )  # what eager torch refuses is said in its words, not in an exporter's
         try:
             example = [torch.from_numpy(x) for x in given.values()]
             return exporting.converted(module, example, tuple(given), (), any_size)
         except Exception as error:
-            raise GivenError(f"{self.source}: torch cannot export it: {_line(error)}") from None
+            raise GivenError(f"{self.source}: torch cannot export it: {essential(error)}") from None
 
     def _bytes(self, made: Any) -> bytes:
         try:
@@ -98,9 +109,9 @@ class Own:
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         import onnx
 
-        found = self._arrays(index)
+        found = self._arrays(index, seed)
         path = Path(self.source)
-        if not path.is_file():
+        if self.drawn or not path.is_file():
             return found
         # Names and types alone are asked for: weights in other files are not needed.
         return given.checked(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
@@ -117,25 +128,64 @@ class Own:
             module = self.source.rpartition(":")[0]
             found = sources.locate(module, self.root)
             files = sources.closure(found, self.root) if found else []
-        return sources.digest(dict.fromkeys([*files, *map(Path, self.files)]))
+        return " ".join([sources.digest(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn])
 
     @property
     def _function(self) -> bool:
         return not Path(self.source).exists() and ":" in self.source
 
-    def _arrays(self, index: int) -> Arrays:
-        if not self.files:
-            raise GivenError(
-                f"{self.name}: no inputs are given: write them with numpy.savez('{self.name}.npz', NAME=array, …), an array "
-                f"for every input of the model, and name the file (--inputs {self.name}.npz, or inputs in the config)"
-            )
-        return given.arrays(Path(self.files[index]))
+    def _arrays(self, index: int, seed: int) -> Arrays:
+        """The inputs of a sample: of a torch module in the order of its forward's arguments. Raises GivenError."""
+        if self.files:
+            found = given.arrays(Path(self.files[index]))
+            return of_file.ordered(found, self._forward(), self.files[index], False) if self._function else found
+        if self.drawn:
+            return self._drawn(index, seed)
+        told = of_file.inputs(self.source, self.root, self._forward(), index, seed) if self._function else None
+        if told is None:
+            raise GivenError(self._without())
+        return told
+
+    def _drawn(self, index: int, seed: int) -> Arrays:
+        wanted = {one.name: one for one in map(drawn.parsed, self.drawn)}
+        if Path(self.source).is_file():
+            return drawn.arrays(drawn.of_graph(self._graph(), wanted, self.source), index, seed)
+        found = drawn.arrays(wanted.values(), index, seed)
+        return of_file.ordered(found, self._forward(), self.source) if self._function else found
+
+    def _graph(self) -> Any:
+        """The ONNX model without its weights in other files. Raises GivenError."""
+        import onnx
+
+        try:
+            return onnx.load(self.source, load_external_data=False)
+        except Exception as error:
+            raise GivenError(f"{self.source}: no ONNX model ({essential(error)})") from None
+
+    def _forward(self) -> Any:
+        """What a torch module is called with. Raises GivenError."""
+        found = _module(self.source, self.root)
+        return getattr(found, "model", found).forward
+
+    def _without(self) -> str:
+        """What to do where no inputs are given: the ways that there are."""
+        if self._function:
+            names = of_file.parameters(self._forward())
+        else:
+            names = drawn.names(self._graph()) if Path(self.source).is_file() else []
+        asked = " ".join(f"--input '{x}=float32[4,8]'" for x in names or ["x"])
+        saved = ", ".join(f"{x}=array" for x in names if x.isidentifier()) or "NAME=array"
+        file = f", or let {of_file.INPUTS}() in its file return a list of them" if self._function else ""
+        return (
+            f"{self.name}: no inputs are given: let them be drawn ({asked}; in a config inputs: {{NAME: DTYPE[SIZES]}}), save them with "
+            f"numpy.savez('{self.name}.npz', {saved}) and name the file (--inputs {self.name}.npz){file}"
+        )
 
 
 def declared() -> dict[str, Own]:
     """The models that this process was told of, by name."""
     return {
-        one["name"]: Own(one["name"], one["model"], tuple(one["inputs"]), one["root"])
+        one["name"]: Own(one["name"], one["model"], tuple(one["inputs"]), one["root"], tuple(one["drawn"]))
         for one in told.definitions().get("models", [])
     }
 
@@ -201,23 +251,7 @@ def _converted(folder: Path, target: Path) -> Path:
 @functools.lru_cache(maxsize=4)
 def _module(source: str, root: str) -> Any:
     """The torch module that a function returns, or that the name is; its outputs as a tuple. Raises GivenError."""
-    import torch
-
-    name, _, function = source.rpartition(":")
-    try:
-        made = getattr(load.load(name, root, ()), function, None)
-    except CatalogError as error:
-        raise GivenError(f"{source}: {error}") from None
-    try:
-        if callable(made) and not isinstance(made, torch.nn.Module):
-            made = made()
-    except Exception as error:
-        raise GivenError(f"{source}: it raised {_line(error)}") from None
-    if not isinstance(made, torch.nn.Module):
-        raise GivenError(
-            f"{source}: a function without arguments that returns a torch.nn.Module is needed, not {made!r:.80}"
-        )
-    return _tupled(made.eval())
+    return _tupled(of_file.made(source, root).eval())
 
 
 def _tupled(module: Any) -> Any:
@@ -238,7 +272,3 @@ def _tupled(module: Any) -> Any:
             return tuple(x for x in values if isinstance(x, torch.Tensor))
 
     return Outputs().eval()
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

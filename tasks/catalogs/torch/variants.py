@@ -14,6 +14,7 @@ from tasks.catalogs.torch.noise import clone, replaced
 from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
 from tasks.checks.variants import REFUSED
 from tasks.model import Group, Leaf, OpClass
+from tasks.model.errors import text_of
 
 OUT, IN_PLACE, METHOD, REFUSES = "out", "inplace", "method", "refuses"
 
@@ -90,9 +91,7 @@ class VariantMaker(Maker):
                 found = self.called(*replaced(args, clone), **replaced(kwargs, clone))
                 plain = self.op(*replaced(args, clone), **replaced(kwargs, clone))
         except Exception as error:
-            return Sample(
-                index, failure=Failure.vacuous(f"eager torch does not take it so: {' '.join(str(error).split())}")
-            )
+            return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {text_of(error)}"))
         if [_kind(x) for x in torch_tree.leaves(found)] != [_kind(x) for x in torch_tree.leaves(plain)]:
             return Sample(index, failure=Failure.vacuous("eager torch gives another dtype or shape so"))
         if self.check == IN_PLACE and found.numel() > args[0].numel():

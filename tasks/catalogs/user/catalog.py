@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from tasks.model import (
     Group,
     Leaf,
     OpClass,
+    errors,
     is_complex,
     is_inexact,
     np_dtype,
@@ -215,19 +214,13 @@ def of_inputs(
 
 def _told(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not Path(f.filename).is_relative_to(Path(__file__).parents[2])
-    ]
-    here = (
-        f" ({frames[-1].filename}:{frames[-1].lineno})"
-        if frames and not isinstance(error, scripts.ReferenceError)
-        else ""
-    )
+    if isinstance(error, scripts.ReferenceError):
+        return str(error)
+    where = errors.place(error)
+    here = f" ({where})" if where else ""
     if isinstance(error, SystemExit):
         return f"the reference called sys.exit({error.code!r}){here}"
-    return (str(error) or type(error).__name__) + here
+    return errors.text_of(error) + here
 
 
 def _expected(

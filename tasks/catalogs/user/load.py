@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from tasks.catalogs.told import announced, definitions
 from tasks.catalogs.user import functions, sources
 from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.model import errors
 from tasks.nearest import nearest
 from tasks.vendors import DEVICE_VENDOR
 
@@ -49,16 +49,10 @@ class Declared:
         given = getattr(self.op, what)
         if callable(given):
             return functions.callable_of(given)
-        module, _, name = given.rpartition(":")
         try:
-            found: Any = load(module, self._root, ())
+            found: Any = named(given, self._root)
         except CatalogError as error:
             raise self.mistake(what, str(error)) from None
-        for word in name.split("."):
-            if not hasattr(found, word):
-                there = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
-                raise self.mistake(what, f"{given}: there is no {word!r} in it{nearest(word, there)}")
-            found = getattr(found, word)
         if not callable(found):
             raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
         return functions.callable_of(found)
@@ -216,6 +210,19 @@ def _origin(one: Declared) -> str:
     return f"in {one.file}:{one.line}" if one.file else ".".join(map(str, one.key))
 
 
+def named(given: str, root: str) -> Any:
+    """What "module:name" or "file.py:name" stands for; the name may have dots. Raises CatalogError."""
+    module, _, name = given.rpartition(":")
+    found: Any = load(module, root, ())
+    for word in name.split("."):
+        if not hasattr(found, word):
+            there = {k: v for k, v in vars(found).items() if callable(v) and not k.startswith("_")}
+            own = [k for k, v in there.items() if getattr(v, "__module__", "") == getattr(found, "__name__", None)]
+            raise CatalogError(f"{given}: there is no {word!r} in it{nearest(word, own or there)}")
+        found = getattr(found, word)
+    return found
+
+
 def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     """Import a module by its name or path. Raises CatalogError with the file and line of what went wrong.
 
@@ -232,11 +239,10 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     try:
         return _from_file(file) if name.endswith(".py") else importlib.import_module(name)
     except DeclarationError as error:
-        raise CatalogError(f"{_place_of(error, file)}: {error}", key) from None
+        raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None
     except (Exception, SystemExit) as error:
-        raise CatalogError(
-            f"{_place_of(error, file)}: cannot be imported: {type(error).__name__}: {_line(error)}", key
-        ) from None
+        where = errors.place(error) or file
+        raise CatalogError(f"{where}: cannot be imported: {errors.essential(error)}", key) from None
 
 
 #: Files that are being executed for the functions in them: the farm is not called by these.
@@ -279,19 +285,6 @@ def _interpret() -> None:
         vendor = str(torch.accelerator.current_accelerator() or "") if torch.accelerator.is_available() else ""
     if not vendor:
         os.environ["TRITON_INTERPRET"] = "1"
-
-
-def _place_of(error: BaseException, file: Path) -> str:
-    """file:line where an import failed, in the user's own file if it got there."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-    return f"{file}:{lines[-1]}" if lines else str(file)
-
-
-def _line(error: BaseException) -> str:
-    text = str(error.msg) if isinstance(error, SyntaxError) else str(error)
-    return " ".join(text.split())
 
 
 def check_call(one: Declared, what: str) -> None:

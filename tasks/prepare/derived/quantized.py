@@ -17,6 +17,7 @@ import numpy as np
 from tasks.catalogs.base import Sample
 from tasks.checks.quantized import KINDS
 from tasks.model import Group, OpClass, Vacuous, row_floor
+from tasks.model.errors import text_of
 from tasks.prepare.derived.parts import Spoilt, feeds_of
 
 #: Classes whose outputs no reference says.
@@ -56,9 +57,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
             # Types as well: the second output of a LayerNormalization stays float32, and the float16 tool does not know.
             onnx.checker.check_model(made, full_check=True)
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
         raise Spoilt(
-            "quantizer", f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {text}"
+            "quantizer",
+            f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {text_of(error)}",
         ) from None
     if not _changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")

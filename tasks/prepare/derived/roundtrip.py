@@ -14,6 +14,7 @@ from tasks.catalogs.base import Sample
 from tasks.checks.roundtrip import AGAIN
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Group, Unsupported, Vacuous
+from tasks.model.errors import text_of
 from tasks.prepare.derived.parts import Spoilt, apart, feeds_of
 
 #: Error units up to which a graph is the module it was made of: both are float64, a part of a float32 unit is far off.
@@ -43,9 +44,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         second = _again(module, base, first)
         onnx.checker.check_model(second)
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
         raise Spoilt(
-            "exporter", f"torch's exporter does not take the module that torch.export has loaded: {text}"
+            "exporter", f"torch's exporter does not take the module that torch.export has loaded: {text_of(error)}"
         ) from None
     _proved(base, first, second)
     made = second.SerializeToString()

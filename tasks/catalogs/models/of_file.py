@@ -1,0 +1,206 @@
+"""What the user's own file says of a model: the module, what it is made with, and the inputs that it is called with."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import torch_tree
+from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import load
+from tasks.graphs.given import GivenError
+from tasks.model import errors
+from tasks.nearest import nearest
+
+#: Functions of a file, as KernelBench has them: the arguments of the model's class, and those of its forward.
+INIT, INPUTS = "get_init_inputs", "get_inputs"
+#: A list (or a mapping by name) of inputs at the top of a file.
+LIST = "inputs"
+
+Arrays = dict[str, np.ndarray]
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What torch, NumPy and random draw while this lasts is drawn from ``seed``; afterwards they go on as before."""
+    import torch
+
+    numpys, pythons = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)
+
+
+def named(source: str, root: str) -> Any:
+    """What "module:name" stands for, its file imported with a seed: what it draws at its top is the same in every process.
+
+    Raises GivenError."""
+    try:
+        with seeded(0):
+            return load.named(source, root)
+    except CatalogError as error:
+        raise GivenError(str(error)) from None
+
+
+def made(source: str, root: str) -> Any:
+    """The torch module that a name stands for: the module itself, or what a class or a function makes with a seed, a class with
+    the arguments of get_init_inputs(). Raises GivenError."""
+    import torch
+
+    found = named(source, root)
+    if callable(found) and not isinstance(found, torch.nn.Module):
+        is_class = isinstance(found, type) and issubclass(found, torch.nn.Module)
+        arguments = list(_called(INIT, source, root, 0) or ()) if is_class else []
+        _bound(found, arguments, f"{source}: {found.__name__}", f"; let {INIT}() in its file return them" * is_class)
+        try:
+            with seeded(0):
+                found = found(*arguments)
+        except Exception as error:
+            raise GivenError(f"{source}: {errors.located(error)}") from None
+    if not isinstance(found, torch.nn.Module):
+        raise GivenError(
+            f"{source}: a torch.nn.Module, or a class or function without arguments that makes one is needed, not {found!r:.80}"
+        )
+    return found
+
+
+def _called(function: str, source: str, root: str, seed: int) -> Any:
+    """What a function of the model's file returns; None where there is none. Raises GivenError."""
+    found = _beside(source, root).get(function)
+    if found is None:
+        return None
+    try:
+        with seeded(seed):
+            return found()
+    except Exception as error:
+        raise GivenError(f"{source}: {function}(): {errors.located(error)}") from None
+
+
+def _beside(source: str, root: str) -> Mapping[str, Any]:
+    """What the model's file has at its top, by name. Raises GivenError."""
+    try:
+        with seeded(0):
+            return vars(load.load(source.rpartition(":")[0], root, ()))
+    except CatalogError as error:
+        raise GivenError(str(error)) from None
+
+
+def offers(source: str, root: str, forward: Callable[..., Any]) -> int | None:
+    """How many samples the model's file has inputs for: None for as many as are asked for, 0 for none. Raises GivenError."""
+    there = _beside(source, root)
+    if INPUTS in there:
+        first, second = (inputs(source, root, forward, index, 0) or {} for index in (0, 1))
+        same = first.keys() == second.keys() and all(np.array_equal(first[x], second[x]) for x in first)
+        return 1 if same else None
+    return int(_at_top(there, forward) is not None)
+
+
+def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed: int) -> Arrays | None:
+    """The inputs of sample ``index`` as the model's file has them; None where it has none. Raises GivenError.
+
+    They are what get_inputs() returns when it is called once, with a seed of the run's seed and the sample; else the list
+    ``inputs``, else the tensors at the top of the file that are called as forward's arguments.
+    """
+    found, where = _called(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
+    if found is None:
+        found, where = _at_top(_beside(source, root), forward), f"{source}: the inputs at the top of the file"
+    if found is None:
+        return None
+    if not isinstance(found, (Mapping, Sequence)) or isinstance(found, str):
+        found = [found]
+    if isinstance(found, Mapping):
+        return ordered({name: _array(x, name, where) for name, x in found.items()}, forward, where)
+    values = [_array(x, str(place), where) for place, x in enumerate(found)]
+    names = parameters(forward)
+    fitting = names[: len(values)] if len(names) >= len(values) else [f"input_{k}" for k in range(len(values))]
+    return ordered(dict(zip(fitting, values)), forward, where)
+
+
+def _at_top(there: Mapping[str, Any], forward: Callable[..., Any]) -> Any:
+    """Inputs that stand at the top of a file; None where there are none."""
+    import torch
+
+    if isinstance(there.get(LIST), (list, tuple, Mapping)):
+        return there[LIST]
+    tensors = {name: there[name] for name in parameters(forward) if isinstance(there.get(name), torch.Tensor)}
+    return tensors or None
+
+
+def _array(x: Any, name: str, where: str) -> np.ndarray:
+    import torch
+
+    if isinstance(x, torch.Tensor):
+        return np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()), order="C")
+    if isinstance(x, (np.ndarray, np.generic)):
+        return np.array(x, order="C")
+    raise GivenError(
+        f"{where}: input {name} is a {type(x).__name__}, not a tensor: give a tensor, or let the module hold it"
+    )
+
+
+def parameters(forward: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that a forward takes by position."""
+    taken = _signature(forward)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, x in taken.parameters.items() if x.kind in kinds] if taken else []
+
+
+def _signature(forward: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(forward)
+    except (TypeError, ValueError):  # a builtin does not say
+        return None
+
+
+def ordered(given: Arrays, forward: Callable[..., Any], where: str, strict: bool = True) -> Arrays:
+    """The inputs in the order of forward's arguments. strict: a name that forward does not have is a mistake; else, if it has none
+    of them, they are taken in their own order. Raises GivenError for what it does not have, and for what is missing."""
+    taken, names = _signature(forward), parameters(forward)
+    unknown = [name for name in given if name not in names]
+    variadic = taken is None or any(x.kind is x.VAR_POSITIONAL for x in taken.parameters.values())
+    if variadic or (unknown and not strict and len(unknown) == len(given)):
+        _bound(forward, list(given), f"{where}: forward")
+        return given
+    if unknown:
+        said = f"{where}: forward has no argument {unknown[0]!r}"
+        raise GivenError(f"{said}{nearest(unknown[0], names)}" if names else f"{said}: it has none")
+    last = max((names.index(name) for name in given), default=-1)
+    if lacking := [name for name in names[:last] if name not in given]:
+        raise GivenError(
+            f"{where}: forward{taken} is called without {lacking[0]!r}, which comes before {names[last]!r}"
+        )
+    _bound(forward, [name for name in names if name in given], f"{where}: forward")
+    return {name: given[name] for name in names if name in given}
+
+
+def _bound(function: Callable[..., Any], given: Sequence[Any], where: str, fix: str = "") -> None:
+    """Raise GivenError unless a function can be called with so many arguments."""
+    taken = _signature(function)
+    try:
+        if taken is not None:
+            taken.bind(*given)
+    except TypeError as error:
+        told = ", ".join(map(str, given)) or "nothing"
+        raise GivenError(f"{where}{taken} is called with {told}: {error}{fix}") from None
+
+
+def called(module: Any, arrays: Arrays, source: str) -> Any:
+    """What eager torch returns for inputs. Raises GivenError with torch's own line, and its place in the file."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            return module(*(torch_tree.from_numpy(x.copy()) for x in arrays.values()))
+    except Exception as error:
+        raise GivenError(f"{source}: {errors.located(error)}") from None
