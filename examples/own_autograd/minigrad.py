@@ -3,27 +3,26 @@
 import numpy as np
 
 
-def reduce_to(gradient, shape):
-    """Sum a gradient over the axes along which an input of this shape was broadcast."""
-    gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
-    stretched = tuple(axis for axis, n in enumerate(shape) if n == 1)
-    return gradient.sum(axis=stretched, keepdims=True)
-
-
 class Tensor:
     def __init__(self, data, requires_grad=False, parents=()):
         self.data = np.asarray(data)
         self.requires_grad = requires_grad or any(p.requires_grad for p in parents)
         self.grad = np.zeros_like(self.data)
-        self.parents, self._backward = parents, lambda: None
+        self._parents, self._backward = parents, lambda: None
 
-    def _made(self, data, parents, *local):
-        """The result of an operation. local: for each parent, its gradient as a function of the result's."""
-        out = Tensor(data, parents=parents)
+    @staticmethod
+    def unbroadcast(gradient, shape):
+        """Sum a gradient over the axes along which an input of this shape was repeated."""
+        gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
+        return gradient.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
+
+    def _made(self, data, parents, *gradients):
+        """The result of an operation. gradients: per parent, its gradient as a function of the result's."""
+        out = type(self)(data, parents=parents)
 
         def backward():
-            for parent, gradient in zip(parents, local):
-                parent.grad = parent.grad + reduce_to(gradient(out.grad), parent.data.shape)
+            for parent, gradient in zip(parents, gradients):
+                parent.grad = parent.grad + self.unbroadcast(gradient(out.grad), parent.data.shape)
 
         out._backward = backward
         return out
@@ -35,9 +34,9 @@ class Tensor:
         a, b = self.data, other.data
         return self._made(a * b, (self, other), lambda g: g * b, lambda g: g * a)
 
-    def exp(self):
-        y = np.exp(self.data)
-        return self._made(y, (self,), lambda g: g * y)
+    def __matmul__(self, other):
+        a, b = self.data, other.data
+        return self._made(a @ b, (self, other), lambda g: g @ b.T, lambda g: a.T @ g)
 
     def sum(self):
         return self._made(self.data.sum(), (self,), lambda g: g * np.ones_like(self.data))
@@ -53,7 +52,7 @@ class Tensor:
         def visit(tensor):
             if id(tensor) not in seen:
                 seen.add(id(tensor))
-                for parent in tensor.parents:
+                for parent in tensor._parents:
                     visit(parent)
                 order.append(tensor)
 

@@ -126,8 +126,8 @@ def _of_tensors(
         own: Any = function
         return own.apply if functions.callable_of(own) is not own else own, args
     arrays, others = arrays_of(function, args)
-    shapes = {name: list(x.shape) for name, x in arrays.items()}
-    kernel = kernel_of(function, function, shapes, backward=backward or True, framework="numpy", kwargs=others)
+    specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
+    kernel = kernel_of(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
     one = Declared(kernel.op, (), kernel.root)
     call = promises.guarded(kernel.op, function, one.backward)
 

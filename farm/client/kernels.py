@@ -103,6 +103,9 @@ def kernel_of(
         op, backward = replace(op, backward=backward), op.gradient or True
     if isinstance(backward, str):
         backward = [backward]
+    if not isinstance(backward, (bool, Sequence)):
+        text = "True, the names of inputs, or the function that computes the gradients of a kernel of NumPy arrays"
+        raise ClientError(f"backward: {text}, not {backward!r}")
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)

@@ -7,7 +7,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,8 +49,10 @@ def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Nam
     why = ""
     if declared:
         if given and (missing := [x for x in declared.op.inputs if x not in given]):
-            raise ClientError(f"--input: {missing[0]} is not given, and the sizes declared for it may not fit the others'")
-        fixed = {"inputs": _specs(given, dtype), "dtypes": [dtype]} if given else {}
+            raise ClientError(
+                f"--input: {missing[0]} is not given, and the sizes declared for it may not fit the others'"
+            )
+        fixed: dict[str, Any] = {"inputs": _specs(given, dtype), "dtypes": [dtype]} if given else {}
         kernel = kernel_of(function, backward=declared.op.gradient or True, **fixed)
     else:
         assert not isinstance(function, str)
@@ -77,7 +78,9 @@ def _specs(given: Mapping[str, drawn.Drawn], dtype: str) -> dict[str, Any]:
     for name, one in given.items():
         made[name] = {"shape": list(one.shape or ())}
         made[name] |= {} if is_inexact(one.dtype) else {"dtype": one.dtype}
-        made[name] |= {} if one.below is None else {"low": 0, "high": one.below if is_inexact(one.dtype) else int(one.below)}
+        made[name] |= (
+            {} if one.below is None else {"low": 0, "high": one.below if is_inexact(one.dtype) else int(one.below)}
+        )
     return made
 
 
@@ -112,6 +115,7 @@ def _alone(name: str, function: Any, given: Mapping[str, drawn.Drawn], dtype: st
 
 def _arguments(name: str, function: Any, given: Mapping[str, Any]) -> list[str]:
     """The inputs of a function: those that are given, and its other arguments without a default. Raises ClientError."""
+    known: Mapping[str, inspect.Parameter]
     try:
         known = inspect.signature(functions.callable_of(function)).parameters
     except (TypeError, ValueError):
@@ -133,7 +137,9 @@ def _as_tensors(x: np.ndarray) -> Any:
     return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
 
 
-def _fails(function: Callable[..., Any], arrays: Mapping[str, np.ndarray], argument: Callable[[np.ndarray], Any]) -> str:
+def _fails(
+    function: Callable[..., Any], arrays: Mapping[str, np.ndarray], argument: Callable[[np.ndarray], Any]
+) -> str:
     """Why a function does not return what it is given, tensors or arrays; "" if it does."""
     given = {name: argument(x) for name, x in arrays.items()}
     try:
@@ -141,6 +147,10 @@ def _fails(function: Callable[..., Any], arrays: Mapping[str, np.ndarray], argum
             result = torch_tree.leaves(function(**given))
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    kinds = (np.ndarray, np.generic) if isinstance(next(iter(given.values())), np.ndarray) else type(next(iter(given.values())))
+    kinds = (
+        (np.ndarray, np.generic)
+        if isinstance(next(iter(given.values())), np.ndarray)
+        else type(next(iter(given.values())))
+    )
     wrong = next((x for x in result if not isinstance(x, kinds)), None if result else result)
     return "" if wrong is None else f"it returns a {type(wrong).__name__}"

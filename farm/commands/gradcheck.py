@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="NAME=DTYPE[SIZES]",
         help="an input of your own function (repeat for each): x=float64[3,4], ids=int64[5]<100 (default: as declared, else [3,4])",
     )
-    parser.add_argument("--dtype", default="", help="dtype under test (default: float64, or the first that is declared)")
+    parser.add_argument(
+        "--dtype", default="", help="dtype under test (default: float64, or the first that is declared)"
+    )
     parser.add_argument(
         "--samples", type=int, default=4, metavar="N", help="how many samples, spread over the op's list (default: 4)"
     )

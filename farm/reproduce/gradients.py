@@ -192,7 +192,10 @@ def plot(samples: list[PreparedSample], path: Path) -> None:
     axes = figure.add_subplot()
     drawn = 0
     for sample in samples:
-        errors = None if sample.failure else curve(sample, STEPS)
+        try:
+            errors = None if sample.failure else curve(sample, STEPS)
+        except Exception as error:  # whatever a kernel raises that is given float64
+            raise GradcheckError(f"--plot: its gradient in float64: {type(error).__name__}: {error}") from None
         if errors is None or not np.isfinite(errors).any():
             continue
         drawn += 1

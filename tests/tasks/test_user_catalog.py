@@ -257,6 +257,38 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
     assert outcome(cache, dtype="bfloat16") == {("wrong", "numbers")}
 
 
+def test_the_gradient_of_a_reference_script_is_by_differences(
+    declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    init = scripts.Script.__init__
+
+    def counted(self: scripts.Script, path: Path, limit_s: float) -> None:
+        started.append(path)
+        init(self, path, limit_s)
+
+    monkeypatch.setattr(scripts.Script, "__init__", counted)
+    (tmp_path / "r.py").write_text(SCRIPT.replace("x * request", "np.tanh(x) * request") + "print(json.dumps(tensor))")
+    source = """
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x); return torch.tanh(x) * 2
+    @staticmethod
+    def backward(ctx, g): return g * FACTOR * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
+def kernel(x): return Op.apply(x)
+"""
+    declare(source.replace("FACTOR", "2"), reference="r.py", gradient=["x"], dims={"n": [3, 8]})
+    found = rows(cache, check="backward")
+    assert {(r["status"], r["oracle"]) for r in found} == {("pass", "finite differences")}
+    assert len(started) == len(found)  # one process a sample
+    assert all(r["noise_floor"] > 0 for r in found)
+    declare(source.replace("FACTOR", "2.001"), reference="r.py", gradient=["x"], dims={"n": [3, 8]})
+    assert outcome(cache, check="backward") == {("wrong", "numbers")}
+    (row,) = rows(cache, count=1, check="double_backward")
+    assert row["status"] == "vacuous" and "it is a script" in row["error"]
+
+
 @pytest.mark.parametrize(
     ("script", "says"),
     [
