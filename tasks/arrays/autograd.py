@@ -17,7 +17,7 @@ from tasks.model import Form, Misbehaviour, OpClass, Oracle, is_complex, np_dtyp
 #: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
 FULL_JACOBIAN = 100
 PROJECTIONS = 2
-DIFFERENCES = "finite differences"
+DIFFERENCES = differences.NAME
 #: Of a gradient that is to be differentiated.
 WITHOUT_GRAPH = "the gradient has no graph: what the backward pass computes cannot be differentiated"
 #: Of one that somebody has declared not to be.
@@ -311,14 +311,19 @@ def problem(
 
 
 def second_oracle(
-    found: Problem, gradients: Sequence[np.ndarray], step: float = differences.STEP, slack: float = 1.0
+    found: Problem,
+    gradients: Sequence[np.ndarray],
+    step: float | None = None,
+    slack: float = 1.0,
+    eps: float | None = None,
 ) -> tuple[Oracle | None, str]:
     """Finite differences as an oracle beside the ``gradients`` that autograd gave: (oracle, why there is none).
 
     Its references are the values within the differences' own error that are nearest to autograd's: equal to them
     unless the two really disagree. Where only projections are taken, the smallest change that explains them. step: of
-    projections; a shorter one meets fewer of the kinks that a whole network has. slack: so many times their error they may be
-    off, whose estimate is one draw of roundoff.
+    projections, relative to the scale of the inputs, instead of one that fits; a shorter one meets fewer of the kinks that a
+    whole network has. slack: so many times their error they may be off, whose estimate is one draw of roundoff. eps: by how
+    much every element is moved, at most, instead of a step that fits it.
     """
     elements = sum(x.size * (1 + np.iscomplexobj(x)) for x in found.inputs)
     if elements == 0:
@@ -326,16 +331,20 @@ def second_oracle(
     with np.errstate(all="ignore"):
         try:
             if elements < FULL_JACOBIAN:
-                return _elementwise(differences.gradient(found.function, found.inputs, found.cotangents), gradients)
-            return _projected(found, gradients, step, slack)
+                how = differences.gradient(found.function, found.inputs, found.cotangents, eps=eps)
+                return oracle_of(how, gradients)
+            return _projected(found, gradients, step, slack, eps)
         except Exception as error:
             return None, f"not evaluated near the input: {type(error).__name__}"
 
 
-def _elementwise(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+def oracle_of(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+    """Differences of every element as an oracle beside ``gradients`` (see `second_oracle`)."""
     if all(np.isinf(e).all() for e in found.errors):
         return None, ", ".join(found.why)
-    return Oracle(DIFFERENCES, [_nearest(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]), ""
+    with np.errstate(all="ignore"):
+        nearest = [_nearest(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]
+    return Oracle(found.how, nearest), ""
 
 
 def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -346,12 +355,17 @@ def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.nd
     return np.where(far, value + step, towards)
 
 
-def _projected(found: Problem, gradients: Sequence[np.ndarray], step: float, slack: float) -> tuple[Oracle | None, str]:
+def _projected(
+    found: Problem, gradients: Sequence[np.ndarray], step: float | None, slack: float, eps: float | None
+) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
+    noise = None if step else differences.own_roundoff(found.function, found.inputs)
     ways, rest, why = [], [], ""
     finite = all(np.isfinite(g).all() for g in gradients)
-    for direction in differences.directions(found.inputs, PROJECTIONS):
-        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(centre, step)
+    for direction in differences.directions(found.inputs, PROJECTIONS, alike=eps is not None):
+        line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
+        given = step if eps is None else eps
+        slope = line.steepest(centre) if given is None else line.slope(centre, given)
         if slope.why:
             why = slope.why
             continue
@@ -385,8 +399,13 @@ def numpy_vjp(
         parts = found.values() if isinstance(found, dict) else found if isinstance(found, (list, tuple)) else [found]
         return [np.asarray(y) for y in parts]
 
-    start = [np.asarray(inputs[name], np.complex128 if np.iscomplexobj(inputs[name]) else np.float64) for name in names]
-    wide = [np.asarray(c, np.complex128 if np.iscomplexobj(c) else np.float64) for c in cotangents]
     with np.errstate(all="ignore"):
-        found = differences.gradient(function, start, wide, accurate=True)
+        found = differences.gradient(
+            function, [widened(inputs[name]) for name in names], [widened(c) for c in cotangents], accurate=True
+        )
     return found.gradients, found.errors
+
+
+def widened(x: Any) -> np.ndarray:
+    """An array or number as float64, complex128 where it is complex."""
+    return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)

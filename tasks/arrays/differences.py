@@ -1,4 +1,9 @@
-"""Finite differences in float64: the gradient of any function of arrays, with an estimate of its own error."""
+"""Finite differences in float64: the gradient of any function of arrays, with an estimate of its own error.
+
+A central difference is right where its step is short for the function and long for float64. Its default step fits the scale of an
+element; where the function turns out to change faster than that (a softmax at a tie of 1e9), or is not finite or has a kink
+within it, the step is shortened rung by rung, until two of them agree or a number cannot be moved by less.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +25,66 @@ LONG_STEP = 2.0**-8
 #: a slope of 1: most that do not change do not hang on what is moved.
 HIDES = 2.0**36
 
+#: By how much each rung shortens the step, and how often.
+RUNG, RUNGS = 2.0**-6, 12
+#: Shortest step, in spacings of the number that is moved: half of it must be exact as well.
+SPACINGS = 4
+#: Two central differences of which one step is half the other's differ by a quarter of h²f‴/2 where f is smooth. If they differ by
+#: this share, the step is no short one.
+RESOLVED = 2.0**-5
+#: An error this small, relative to the slope, is good enough to stop at.
+GOOD = 2.0**-18
+#: Steps along which a function's own roundoff is measured, relative to the inputs' scale: what is smooth stands still in them.
+STILL = 2.0**-36
+
+NAME = "finite differences"
+NOT_FINITE = "not finite near the input"
+KINK = "not differentiable at the input"
+UNRESOLVED = "changes faster near the input than float64 can follow"
+
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True)
 class Slope:
-    """One derivative. error: estimate of |value − exact|, infinite where there is none; why: then the reason."""
+    """One derivative. error: estimate of |value − exact|, infinite where there is none; why: then the reason. roundoff: the part of it
+    that the function's own rounding has; apart: how far two steps, or the two sides, disagree."""
 
     value: float
     error: float
     why: str = ""
+    roundoff: float = 0.0
+    apart: float = 0.0
 
 
 @dataclass
 class Differences:
     """Gradients by differences, one per input (float64 or complex128), with the error estimate of each element.
 
-    why: reasons for which elements have none (their error is infinite), sorted.
+    why: reasons for which elements have none (their error is infinite), sorted; kinks: the elements at which the function is not
+    differentiable; how: in words.
     """
 
     gradients: list[np.ndarray]
     errors: list[np.ndarray]
+    kinks: list[np.ndarray]
     why: tuple[str, ...] = ()
+    how: str = NAME
 
 
 class Along:
     """φ(t) = Σ Re⟨cotangent, function(inputs + t·direction)⟩, its differences taken output by output before the sum.
 
-    inputs, cotangents, direction: float64 or complex128 arrays; the sum of differences loses less than the
-    difference of sums.
+    inputs, cotangents, direction: float64 or complex128 arrays; the sum of differences loses less than the difference of
+    sums. noise: per output, what its elements may be off by through the function's own roundoff (`own_roundoff`).
     """
 
-    def __init__(self, function: Function, inputs: Arrays, cotangents: Arrays, direction: Arrays) -> None:
+    def __init__(
+        self, function: Function, inputs: Arrays, cotangents: Arrays, direction: Arrays, noise: Arrays | None = None
+    ) -> None:
         self.function, self.inputs, self.cotangents, self.direction = function, inputs, cotangents, direction
+        self.noise = noise
 
     def at(self, t: float) -> Arrays:
         return self.function([np.asarray(x + t * d) for x, d in zip(self.inputs, self.direction)])
@@ -70,9 +101,10 @@ class Along:
         least = max((float(np.abs(x).max()) for x in self.inputs if x.size), default=0.0)
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
-        for c, u, v, w in zip(self.cotangents, upper, lower, nearer):
+        noise = self.noise or [np.zeros(())] * len(self.cotangents)
+        for c, u, v, w, own in zip(self.cotangents, upper, lower, nearer, noise):
             changed, size = (u != v) | (u != w), np.maximum(np.abs(u), np.abs(v))
-            total += float(np.sum(np.abs(c) * np.maximum(size, least) * changed))
+            total += float(np.sum(np.abs(c) * (np.maximum(size, least) + own / EPS64) * changed))
             # ε·|output| / 2h is what an unchanged one may hide; roundoff is taken as 8ε / h of this weight.
             total += float(np.sum(np.abs(c) * np.where(~changed & (size > HIDES) & (size < np.inf), size, 0.0))) / 16
         return total
@@ -94,13 +126,62 @@ class Along:
         weight = self.weight(up, down, near_up)
         wide, close = self.between(up, down) / (2 * h), self.between(near_up, near_down) / h
         if not math.isfinite(wide + close + weight):
-            return Slope(math.nan, math.inf, "not finite near the input")
-        roundoff = 8 * EPS64 * weight / h
+            return Slope(math.nan, math.inf, NOT_FINITE)
+        # What is computed of a rounded number is off by the slope times its rounding.
+        roundoff = 8 * EPS64 * weight / h + 2 * self._coarseness(h) * (abs(wide) + abs(close))
         sides = (self.between(up, centre) - self.between(centre, down)) / h
         near_sides = (self.between(near_up, centre) - self.between(centre, near_down)) / (h / 2)
-        if abs(2 * near_sides - sides) > 10 * roundoff + 1e-5 * (abs(close) + abs(sides)):
-            return Slope(close, math.inf, "not differentiable at the input")
-        return Slope((4 * close - wide) / 3, 4 * abs(wide - close) + roundoff)
+        apart = abs(2 * near_sides - sides)
+        if apart > 10 * roundoff + 1e-5 * (abs(close) + abs(sides)):
+            return Slope(close, math.inf, KINK, roundoff, apart)
+        apart = abs(wide - close)
+        return Slope((4 * close - wide) / 3, 4 * apart + roundoff, "", roundoff, apart)
+
+    def _coarseness(self, h: float) -> float:
+        """The largest share of a step of h that is lost in the rounding of a number that is moved."""
+        return max(
+            (
+                float(np.max(EPS64 * np.abs(x[d != 0]) / np.abs(h * d[d != 0])))
+                for x, d in zip(self.inputs, self.direction)
+                if np.any(d)
+            ),
+            default=0.0,
+        )
+
+    def steepest(self, centre: Arrays) -> Slope:
+        """The `slope` at the longest step that shows the function as it is at the input.
+
+        Shorter steps than STEP are taken where that one meets a kink, what is not finite, or a function that it does not
+        resolve. A kink at the input itself is there at every step.
+        """
+        if not all(np.isfinite(y[np.broadcast_to(c != 0, y.shape)]).all() for y, c in zip(centre, self.cotangents)):
+            return Slope(math.nan, math.inf, NOT_FINITE)
+        met: list[Slope] = []
+        best: Slope | None = None
+        for h in self._steps():
+            found = self.slope(centre, h)
+            if best is not None and found.error >= best.error:
+                break
+            sound = not found.why and self._resolved(found)
+            if sound and found.roundoff > 1e-2 * max((m.apart for m in met if m.why == KINK), default=math.inf):
+                break  # a kink is no more to be told from roundoff
+            if sound:
+                best = found
+                if found.error <= max(GOOD * abs(found.value), 4 * found.roundoff):
+                    break
+            met.append(found)
+        if best is not None:
+            return best
+        first = next((m for m in met if m.why == KINK), met[0])
+        return Slope(first.value, math.inf, first.why or UNRESOLVED)
+
+    def _resolved(self, found: Slope) -> bool:
+        return found.apart <= max(RESOLVED * abs(found.value), found.roundoff)
+
+    def _steps(self) -> list[float]:
+        """The steps to try, longest first: rungs below STEP, no shorter than what is moved can be moved by."""
+        least = SPACINGS * self._coarseness(1.0)
+        return [h for h in (STEP * RUNG**k for k in range(RUNGS)) if h >= least] or [max(least, STEP)]
 
     def extrapolated(self, h: float) -> Slope:
         """Romberg's extrapolation of central differences at h, h/2 and h/4: the last correction is the error."""
@@ -108,9 +189,11 @@ class Along:
         slopes = [self.between(u, d) / (2 * h / k) for (u, d), k in zip(pairs, (1, 2, 4))]
         weight = self.weight(*pairs[0], pairs[1][0])
         if not math.isfinite(sum(slopes) + weight):
-            return Slope(math.nan, math.inf, "not finite near the input")
+            return Slope(math.nan, math.inf, NOT_FINITE)
         first = [(4 * b - a) / 3 for a, b in itertools.pairwise(slopes)]
         value = (16 * first[1] - first[0]) / 15
+        if abs(slopes[1] - slopes[0]) > RESOLVED * abs(slopes[1]) + 4 * EPS64 * weight / h:
+            return Slope(value, math.inf, UNRESOLVED)
         return Slope(value, abs(value - first[1]) + 4 * EPS64 * weight / h)
 
 
@@ -124,39 +207,70 @@ def scales(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp2(np.round(np.log2(np.maximum(size, floor)))))
 
 
-def gradient(function: Function, inputs: Arrays, cotangents: Arrays, accurate: bool = False) -> Differences:
+def own_roundoff(function: Function, inputs: Arrays) -> list[np.ndarray]:
+    """Per output, what its elements are off by through the function's own roundoff: the variance of 1e8 + x by squares has next to no
+    right digit. Third differences along steps in which nothing smooth moves (Moré and Wild, ECNoise)."""
+    along = directions(inputs, 1)[0]
+    at = [function([np.asarray(x + k * STILL * d) for x, d in zip(inputs, along)]) for k in range(-3, 4)]
+    found = []
+    for one in zip(*at):
+        values = [np.asarray(y, np.complex128 if np.iscomplexobj(y) else np.float64) for y in one]
+        third = [np.abs(d - 3 * c + 3 * b - a) for a, b, c, d in zip(values, values[1:], values[2:], values[3:])]
+        noise = np.maximum.reduce(third) / math.sqrt(20)
+        found.append(np.where(np.isfinite(noise), noise, 0.0))
+    return found
+
+
+def gradient(
+    function: Function,
+    inputs: Arrays,
+    cotangents: Arrays,
+    accurate: bool = False,
+    eps: float | None = None,
+    only: Arrays | None = None,
+) -> Differences:
     """The whole vector-Jacobian product, element by element of ``inputs`` (real and imaginary part of complex ones).
 
     As autograd has it: the gradient of Σ Re⟨cotangent, output⟩, for a complex input ∂/∂Re + i·∂/∂Im.
     accurate: three long steps beside the two short ones, and the better of both (about 1e-11 relative where smooth).
+    eps: the step of every element, instead of one that fits it. only: which elements to look at, a mask per input; the others
+    have no error estimate.
     """
-    centre = function(inputs)
-    found = Differences([np.zeros_like(x) for x in inputs], [np.zeros(x.shape) for x in inputs])
+    centre, noise = function(inputs), own_roundoff(function, inputs)
+    found = Differences(
+        [np.zeros_like(x) for x in inputs],
+        [np.zeros(x.shape) for x in inputs],
+        [np.zeros(x.shape, np.bool_) for x in inputs],
+    )
     why: set[str] = set()
     for i, x in enumerate(inputs):
-        steps = scales(x)
+        steps = scales(x) if eps is None else np.ones(x.shape)
         for at in np.ndindex(x.shape):
+            if only is not None and not only[i][at]:
+                found.errors[i][at] = np.inf
+                continue
             for unit in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
                 direction = [np.zeros_like(y) for y in inputs]
                 direction[i][at] = unit * steps[at]
-                line = Along(function, inputs, cotangents, direction)
-                slope = line.slope(centre, STEP)
+                line = Along(function, inputs, cotangents, direction, noise)
+                slope = line.steepest(centre) if eps is None else line.slope(centre, eps)
                 if accurate and not slope.why:
                     slope = min(slope, line.extrapolated(LONG_STEP), key=lambda s: s.error)
                 if slope.why:
                     why.add(slope.why)
+                found.kinks[i][at] |= slope.why == KINK
                 found.gradients[i][at] += unit * (slope.value / steps[at])
                 found.errors[i][at] += slope.error / steps[at]
     found.why = tuple(sorted(why))
     return found
 
 
-def directions(inputs: Arrays, count: int) -> list[list[np.ndarray]]:
-    """``count`` fixed random directions: every element moves by ±[½, 1] of its scale."""
+def directions(inputs: Arrays, count: int, alike: bool = False) -> list[list[np.ndarray]]:
+    """``count`` fixed random directions: every element moves by ±[½, 1] of its scale, or of 1 if all are to move ``alike``."""
     made = []
     for k in range(count):
         generator = np.random.Generator(np.random.PCG64([5, k]))
-        made.append([_signs(generator, x) * scales(x) for x in inputs])
+        made.append([_signs(generator, x) * (1.0 if alike else scales(x)) for x in inputs])
     return made
 
 

@@ -261,13 +261,13 @@ def test_the_gradient_of_a_reference_script_is_by_differences(
     declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Path] = []
-    init = scripts.Script.__init__
+    init = scripts._Process.__init__
 
-    def counted(self: scripts.Script, path: Path, limit_s: float) -> None:
-        started.append(path)
-        init(self, path, limit_s)
+    def counted(self: scripts._Process, script: Path, end: float) -> None:
+        started.append(script)
+        init(self, script, end)
 
-    monkeypatch.setattr(scripts.Script, "__init__", counted)
+    monkeypatch.setattr(scripts._Process, "__init__", counted)
     (tmp_path / "r.py").write_text(SCRIPT.replace("x * request", "np.tanh(x) * request") + "print(json.dumps(tensor))")
     source = """
 class Op(torch.autograd.Function):

@@ -108,7 +108,7 @@ class User(Catalog):
         if group.distribution == FUZZ:
             return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if checks.installed(group.check).gradient and one.op.reference_framework == "numpy":
+        if checks.installed(group.check).gradient and one.op.differenced:
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
@@ -193,8 +193,7 @@ def of_inputs(
         with evaluator(one) as evaluate:
             if checks.installed(group.check).gradient:
                 outputs = _expected(one, evaluate, arrays, dims, group, 0)
-                reference = _unknown if one.script else one.function("reference")
-                gradients.fill(made, op, arrays, outputs, evaluate, group, draws, reference)
+                gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, draws)
                 return made
             made.expected = _expected(one, evaluate, arrays, dims, group, draws)
         if op.definition:
@@ -260,6 +259,12 @@ def _expected(
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
+
+
+def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], list[np.ndarray]]) -> gradients.Reference:
+    own = _unknown if one.script else one.function("reference")
+    call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
+    return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call)
 
 
 @contextlib.contextmanager

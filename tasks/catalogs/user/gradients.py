@@ -1,30 +1,31 @@
-"""Backward checks of kernels: gradients of the reference function by differences in float64, with their noise floor."""
+"""Checks of kernels' gradients: the derivative of the reference by two oracles, autograd and differences, with its noise floor."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tasks.arrays import analytic, differences, noise
 from tasks.arrays import autograd as gradients
-from tasks.arrays import noise
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.noise import jittered
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import EPS, Group, Leaf, is_inexact, wide
+from tasks.model import EPS, Group, Leaf, Oracle, is_inexact, wide
 
-#: Most elements of the inputs to be differentiated: each costs eleven evaluations of the reference, and so in every draw.
+#: Most elements of the inputs that differences are taken of one by one: each costs five to eleven evaluations of the reference.
 MOST = 1000
+#: Differences that are worse than this, relative to the derivative, are taken in more digits where that can be done.
+POOR = 1e-9
+AUTOGRAD = "autograd of the reference"
 
 Arrays = Mapping[str, np.ndarray]
-
-
-def _kept(eps: float, draw: int, x: Any, place: int) -> Any:
-    return jittered(x, eps, draw, place)
+#: A cotangent per output (and per gradient), None for what has none.
+Cotangents = list["np.ndarray | None"]
 
 
 def elements(op: UserOp, dims: Mapping[str, int]) -> int:
@@ -32,123 +33,247 @@ def elements(op: UserOp, dims: Mapping[str, int]) -> int:
     return samples.elements(op, dims, op.gradient)
 
 
-#: From inputs, cotangents and the number of a draw (None: nothing is moved) to gradients and what they may be off by.
-Gradient = Callable[[Arrays, "list[np.ndarray | None]", "int | None"], "tuple[list[np.ndarray], list[np.ndarray]]"]
+@dataclass(frozen=True)
+class Reference:
+    """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors."""
+
+    op: UserOp
+    check: str
+    dtype: str
+    values: Callable[[Arrays], list[np.ndarray]]
+    own: Callable[..., Any]
+    call: Callable[..., Any]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self.op.inputs if name in self.op.gradient]
+
+    @property
+    def wrt(self) -> tuple[int, ...]:
+        return tuple(i for i, name in enumerate(self.op.inputs) if name in self.op.gradient)
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether autograd's derivative at a kink is what the reference means."""
+        return self.op.reference_framework == "torch"
+
+    def by_autograd(self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None) -> list[np.ndarray]:
+        """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, which is rounded to
+        the dtype under test, however exactly the inputs are given."""
+        eps = EPS.get(self.dtype, 0.0)
+        kept = None if draw is None else (lambda x, place: jittered(x, eps, draw, place))
+        return of_torch.gradients(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, kept)
+
+    def by_differences(
+        self,
+        inputs: Arrays,
+        cotangents: Cotangents,
+        only: Sequence[np.ndarray] | None = None,
+        alone: bool = False,
+        quick: bool = False,
+    ) -> differences.Differences:
+        """The gradient by the reference's values, each element by the best of the ways that work. only: of which elements; alone:
+        there is no other oracle; quick: by differences alone."""
+        problem = self.problem(inputs, cotangents)
+        with np.errstate(all="ignore"):
+            given = (problem.function, problem.inputs, problem.cotangents)
+            found = differences.gradient(*given, accurate=alone, only=only)
+            if quick or all((e <= POOR * np.abs(g)).all() for g, e in zip(found.gradients, found.errors)):
+                return found
+            looked = [np.ones(x.shape, np.bool_) for x in problem.inputs] if only is None else list(only)
+            found = analytic.best(found, analytic.complex_step(*given, found))
+            if self.by_torch:
+                return found
+            poor = [m & (e > POOR * np.abs(g)) for m, g, e in zip(looked, found.gradients, found.errors)]
+            outputs = problem.function(problem.inputs)
+            return analytic.best(
+                found,
+                analytic.many_digits(self._chosen(inputs, cotangents, self._raw), *given[1:2], outputs, given[2], poor),
+            )
+
+    def problem(self, inputs: Arrays, cotangents: Cotangents) -> gradients.Problem:
+        """The function whose gradient the check computes, of the inputs (and cotangents) that it is differentiated by."""
+        if self.check == "double_backward":
+            return of_torch.problem(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents)
+        start = [gradients.widened(inputs[name]) for name in self.names]
+        given = [gradients.widened(c) for c in cotangents if c is not None]
+        return gradients.Problem(self._chosen(inputs, cotangents, self.values), start, given)
+
+    def _chosen(
+        self, inputs: Arrays, cotangents: Cotangents, call: Callable[[Arrays], Sequence[Any]]
+    ) -> differences.Function:
+        def function(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+            found = call({**inputs, **dict(zip(self.names, values))})
+            return [y for y, c in zip(found, cotangents) if c is not None]
+
+        return function
+
+    def _raw(self, inputs: Arrays) -> Sequence[Any]:
+        found = self.own(**inputs, **self.op.kwargs)
+        return found if isinstance(found, (tuple, list)) else [found]
 
 
-def _by_autograd(check: str, op: UserOp, wrt: tuple[int, ...], call: Callable[..., Any], eps: float) -> Gradient:
-    """By autograd of a function of tensors."""
-
-    def gradient(
-        inputs: Arrays, cotangents: list[np.ndarray | None], draw: int | None
-    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        # What the forward pass keeps is rounded to the dtype under test, however exactly the inputs are given.
-        kept = None if draw is None else functools.partial(_kept, eps, draw)
-        found = of_torch.gradients(check, call, inputs, op.kwargs, wrt, cotangents, kept)
-        return found, [np.zeros(y.shape) for y in found]
-
-    return gradient
-
-
-def _by_differences(names: list[str], evaluate: Callable[[Arrays], list[np.ndarray]]) -> Gradient:
-    """By differences of the reference's values."""
-
-    def gradient(
-        inputs: Arrays, cotangents: list[np.ndarray | None], draw: int | None
-    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        def chosen(**values: Any) -> list[np.ndarray]:
-            return [y for y, c in zip(evaluate(values), cotangents) if c is not None]
-
-        return gradients.numpy_vjp(chosen, dict(inputs), names, [c for c in cotangents if c is not None])
-
-    return gradient
-
-
-def fill(
-    made: Sample,
-    op: UserOp,
-    arrays: Arrays,
-    outputs: list[Leaf],
-    evaluate: Callable[[Arrays], list[np.ndarray]],
-    group: Group,
-    draws: int,
-    reference: Callable[..., Any],
-) -> None:
+def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf], group: Group, draws: int) -> None:
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``, or of their gradients.
 
-    evaluate: the reference on float64 arrays; reference: the function itself. The cotangents are fixed random arrays in the
-    dtypes of the outputs and, for "double_backward", of the inputs; the noise floor is how far the gradients move with
-    inputs and cotangents, and what the differences may be off by.
+    The cotangents are fixed random arrays in the dtypes of the outputs and, for "double_backward", of the inputs; the noise
+    floor is how far the derivatives move with inputs, cotangents and what the forward pass keeps, and what differences that
+    stand for them may be off by.
     """
-    names = [name for name in op.inputs if name in op.gradient]
-    made.wrt = tuple(i for i, name in enumerate(op.inputs) if name in op.gradient)
     floating = [i for i, leaf in enumerate(outputs) if is_inexact(leaf.dtype)]
     twice = group.check == "double_backward"
-    shapes = [(outputs[i].shape, outputs[i].dtype) for i in floating]
-    given = gradients.cotangents(
-        shapes + [(arrays[name].shape, arrays[name].dtype.name) for name in names] * twice,
-        f"{group.label}/{group.dtype}/{made.index}",
-    )
+    starts = [(outputs[i].shape, outputs[i].dtype) for i in floating]
+    ends = [(arrays[name].shape, arrays[name].dtype.name) for name in reference.names]
+    given = gradients.cotangents(starts + ends * twice, f"{group.label}/{group.dtype}/{made.index}")
     base = len(made.arrays)
     places = dict(zip(floating, itertools.count(base)))
     made.cotangents = tuple(places.get(i, -1) for i in range(len(outputs)))
     if twice:
         made.cotangents += tuple(range(base + len(floating), base + len(given)))
+    made.wrt = reference.wrt
     made.arrays += given
     made.op_class, made.definition = gradients.class_of(made.op_class), ""
 
-    by_torch = op.reference_framework == "torch"
-    call = reference if by_torch else of_torch.of_arrays(reference)
-    if by_torch or twice:
-        gradient = _by_autograd(group.check, op, made.wrt, call, EPS.get(group.dtype, 0.0))
-    else:
-        gradient = _by_differences(names, evaluate)
-
-    def widened(x: np.ndarray) -> np.ndarray:
-        return x.astype(wide(x.dtype.name))
-
-    def passed(change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray | None]:
+    def passed(change: Callable[[np.ndarray], np.ndarray]) -> Cotangents:
         return [None if i < 0 else change(made.arrays[i]) for i in made.cotangents]
 
-    def moved(draw: int) -> tuple[Arrays, list[np.ndarray | None]]:
+    def moved(draw: int) -> tuple[Arrays, Cotangents]:
         places = itertools.count(1)
 
         def one(x: np.ndarray) -> np.ndarray:
             name = x.dtype.name
-            return noise.moved(widened(x), EPS[name], draw, next(places)) if is_inexact(name) else widened(x)
+            return noise.moved(_wide(x), EPS[name], draw, next(places)) if is_inexact(name) else _wide(x)
 
         return {k: one(x) for k, x in arrays.items()}, passed(one)
 
-    exact_inputs = {k: widened(x) for k, x in arrays.items()}
-    if twice and not by_torch and (why := _not_followed(call, exact_inputs, op, outputs)):
-        made.failure = Failure.vacuous(f"{why}: a reference of torch tensors has second derivatives", "reference")
+    exact = _exact(reference, {k: _wide(x) for k, x in arrays.items()}, passed(_wide), outputs)
+    if (
+        not isinstance(exact, Failure)
+        and all(np.isinf(e).all() for e in exact.errors)
+        and any(e.size for e in exact.errors)
+    ):
+        exact = Failure.vacuous("the reference is not differentiable at these inputs", "reference")
+    if isinstance(exact, Failure):
+        made.failure = exact
         return
-    exact, own = gradient(exact_inputs, passed(widened), None)
-    if all(np.isinf(e).all() for e in own):
-        made.failure = Failure.vacuous("the reference is not differentiable at these inputs", "reference")
-        return
-    elements = sum(x.size for x in arrays.values())
     floor = noise.floor(
-        exact, lambda drawn: (gradient(*moved(draw), draw)[0] for draw in drawn), made.op_class, draws, elements
+        exact.values,
+        lambda drawn: (exact.again(*moved(draw), draw) for draw in drawn),
+        made.op_class,
+        draws,
+        sum(x.size for x in arrays.values()),
     )
-    floor = noise.of_kernel(exact, floor, [x for x in arrays.values() if is_inexact(x.dtype.name)], group.dtype, 0.0)
-    dtypes = [arrays[name].dtype.name for name in names] + [dtype for _, dtype in shapes] * twice
+    given = [x for x in arrays.values() if is_inexact(x.dtype.name)]
+    floor = noise.of_kernel(exact.values, floor, given, group.dtype, 0.0)
     made.expected = [
         Leaf(dtype, y.shape, y, e if delta is None else delta + e)
-        for dtype, y, delta, e in zip(dtypes, exact, floor, own)
+        for (_, dtype), y, delta, e in zip(ends + starts * twice, exact.values, floor, exact.errors)
     ]
-    made.oracle = "autograd of the reference" if by_torch or twice else gradients.DIFFERENCES
+    made.others = [exact.other] if exact.other else []
+    made.oracle = exact.name
 
 
-def _not_followed(call: Callable[..., Any], inputs: Arrays, op: UserOp, outputs: list[Leaf]) -> str:
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(wide(x.dtype.name))
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of it; name: of the
+    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw."""
+
+    values: list[np.ndarray]
+    errors: list[np.ndarray]
+    name: str
+    other: Oracle | None
+    again: Callable[[Arrays, Cotangents, int], list[np.ndarray]]
+
+
+def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact | Failure:
+    """The derivatives by autograd, with differences as the second oracle, or by differences alone where autograd cannot follow the
+    reference; a failure where there are none."""
+    if reference.op.alone:
+        return _by_differences(reference, inputs, cotangents)
+    why = "" if reference.by_torch else _not_followed(reference, inputs, outputs)
+    if why and reference.check == "double_backward":
+        text = f"autograd cannot follow the NumPy reference, and so not differentiate it twice: {why}"
+        return Failure.vacuous(f"{text}; a function of torch tensors can be (reference_framework: torch)", "reference")
+    found = (
+        _by_differences(reference, inputs, cotangents) if why else _by_autograd(reference, inputs, cotangents, outputs)
+    )
+    return found
+
+
+def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents) -> _Exact:
+    found = reference.by_differences(inputs, cotangents, alone=True)
+    return _Exact(
+        found.gradients,
+        found.errors,
+        found.how,
+        None,
+        lambda moved, given, draw: reference.by_differences(moved, given, quick=True).gradients,
+    )
+
+
+def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact:
+    """Autograd's derivatives and those by differences beside them.
+
+    Autograd may be NaN or infinite where the derivative is neither (x / (1 + exp(−x)) at −1000): there it is what differences
+    say. Where these say nothing either, or a function of NumPy arrays has a kink, whose derivative is nobody's convention,
+    nothing is asked.
+    """
+    values = reference.by_autograd(inputs, cotangents)
+    errors = [np.zeros(g.shape) for g in values]
+    finite = all(np.isfinite(np.asarray(leaf.reference)).all() for leaf in outputs)
+    lost = [finite & ~np.isfinite(g) for g in values]
+    if reference.check == "double_backward":
+        errors = [np.where(np.isnan(g) & m, np.inf, e) for g, m, e in zip(values, lost, errors)]
+        other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
+        return _Exact(values, errors, _named(why), other, reference.by_autograd)
+    count, filled = sum(g.size * (1 + np.iscomplexobj(g)) for g in values), sum(int(m.sum()) for m in lost)
+    other, why, how = None, "", ""
+    if count < gradients.FULL_JACOBIAN or (count <= MOST and not reference.by_torch):
+        found = reference.by_differences(inputs, cotangents)
+    elif 0 < filled <= MOST:
+        found = reference.by_differences(inputs, cotangents, lost)
+    else:
+        other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
+        return _Exact(values, errors, _named(why), other, reference.by_autograd)
+    kinks = [m & np.isnan(g) if reference.by_torch else np.ones(g.shape, np.bool_) for m, g in zip(lost, values)]
+    errors = [
+        np.where(k & (f | (m & np.isnan(g) & np.isinf(e))), np.inf, 0.0)
+        for k, f, m, g, e in zip(kinks, found.kinks, lost, values, found.errors)
+    ]
+    taken = [m & np.isfinite(e) for m, e in zip(lost, found.errors)]
+    values = [np.where(t, f, g) for t, f, g in zip(taken, found.gradients, values)]
+    errors = [np.where(t, f, e) for t, f, e in zip(taken, found.errors, errors)]
+    other, why = gradients.oracle_of(found, values)
+
+    def again(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
+        by_autograd = reference.by_autograd(moved, given, draw)
+        if not any(t.any() for t in taken):
+            return by_autograd
+        beside = reference.by_differences(moved, given, taken, quick=True).gradients
+        return [np.where(t, f, g) for t, f, g in zip(taken, beside, by_autograd)]
+
+    how = f", {found.how} where that is not finite" if any(t.any() for t in taken) else ""
+    return _Exact(values, errors, _named(why) + how, other, again)
+
+
+def _named(why: str) -> str:
+    """The first oracle, and why there is no second one."""
+    return f"{AUTOGRAD} (no differences: {why})" if why else AUTOGRAD
+
+
+def _not_followed(reference: Reference, inputs: Arrays, outputs: list[Leaf]) -> str:
     """Why autograd cannot follow a NumPy reference; "" where it can."""
     try:
-        found = of_torch.evaluated(call)(**inputs, **op.kwargs)
+        found = of_torch.evaluated(reference.call)(**inputs, **reference.op.kwargs)
     except Exception as error:
-        return f"autograd cannot follow the NumPy reference ({type(error).__name__}: {error})"
+        return f"{type(error).__name__}: {error}"
     for y, leaf in zip(found, outputs):
         right = np.asarray(leaf.reference)
         scale = float(np.abs(right).max(initial=0.0, where=np.isfinite(right)))
         if np.shape(y) != right.shape or not np.allclose(y, right, 1e-6, 1e-6 * scale, equal_nan=True):
-            return "torch's NumPy gives other values than NumPy for the reference"
+            return "torch's NumPy gives other values"
     return ""

@@ -75,6 +75,25 @@ def gradients(
     return [torch_tree.to_numpy(g) for g in found]
 
 
+def problem(
+    check: str,
+    call: Callable[..., Any],
+    inputs: Mapping[str, np.ndarray],
+    kwargs: Mapping[str, Any],
+    wrt: Sequence[int],
+    cotangents: Sequence[np.ndarray | None],
+) -> autograd.Problem:
+    """The function whose gradient `gradients` computes."""
+
+    def wide(**arguments: Any) -> Any:
+        with _wide():
+            return call(**arguments)
+
+    given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
+    passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
+    return autograd.problem(check, wide, (), {**given, **kwargs}, wrt, passed)
+
+
 def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
     """A function of NumPy arrays as one of tensors that autograd can differentiate, by torch's own NumPy (`torch._numpy`).
 

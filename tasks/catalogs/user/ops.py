@@ -62,6 +62,16 @@ class UserOp:
     gradient: Sequence[str] = ()
     backward: Callable[..., Any] | str = ""
 
+    @property
+    def alone(self) -> bool:
+        """Whether the kernel is its own reference: what autograd says of that is what is judged."""
+        return bool(self.reference == self.kernel)
+
+    @property
+    def differenced(self) -> bool:
+        """Whether gradients may be had by differences alone, element by element."""
+        return self.alone or self.reference_framework == "numpy"
+
 
 def op(
     *, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
 from collections.abc import Mapping
@@ -35,60 +36,87 @@ class ReferenceError(Exception):
 
 
 class Script:
-    """A reference script that is called as often as one likes: one process until `close`, of ``limit_s`` seconds in all."""
+    """A reference script that is called as often as one likes: in one process, unless it ends, of ``limit_s`` seconds in all."""
 
     def __init__(self, path: Path, limit_s: float) -> None:
-        self.path, self._limit_s, self._late = path, limit_s, False
-        folder = Path(__file__).resolve().parents[3]
-        known = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-        self._words = tempfile.TemporaryFile("w+", errors="replace")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.catalogs.user.scripts", str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._words,
-            text=True,
-            env=os.environ | {"PYTHONPATH": known},
-        )
-        self._timer = threading.Timer(limit_s, self._expired)
-        self._timer.daemon = True
-        self._timer.start()
+        self.path, self._limit_s, self._end = path, limit_s, time.monotonic() + limit_s
+        self._process: _Process | None = None
 
     def __call__(self, inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
         """The outputs for some inputs. Raises ReferenceError."""
-        assert self._process.stdin is not None and self._process.stdout is not None
         request = json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
-        with contextlib.suppress(BrokenPipeError):  # it has ended: how, is told below
-            self._process.stdin.write(request + "\n")
-            self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer.endswith("\n"):
-            raise ReferenceError(self._story(self._end()))
+        self._process = self._process or _Process(self.path, self._end)
+        answer = self._process.asked(request)
         try:
+            if not answer.endswith("\n"):
+                late, code = self._process.ended()
+                how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+                raise ReferenceError(self._story(f"took longer than {self._limit_s:g} s" if late else how))
             return decode_outputs(json.loads(answer))
+        except ReferenceError:
+            self.close()
+            raise
         except (ValueError, TypeError, KeyError) as error:
             raise ReferenceError(self._story(f"wrote no outputs: {error}")) from None
 
     def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self._process = None
+
+    def _story(self, what: str) -> str:
+        words = self._process.words() if self._process else ""
+        return f"the reference script {self.path.name} {what}" + (f"\n{words}" if words else "")
+
+
+class _Process:
+    """A process that runs a script once a request, and is killed at ``end`` (of `time.monotonic`)."""
+
+    def __init__(self, script: Path, end: float) -> None:
+        folder = Path(__file__).resolve().parents[3]
+        known = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+        self._stderr = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.catalogs.user.scripts", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            env=os.environ | {"PYTHONPATH": known},
+        )
+        self._late = False
+        self._timer = threading.Timer(max(end - time.monotonic(), 0.0), self._expired)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def asked(self, request: str) -> str:
+        """The line that answers a request; without its end where the process has ended."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request + "\n")
+            self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def ended(self) -> tuple[bool, int]:
+        """(whether its time was over, its exit code)."""
+        code = self._process.wait()
+        return self._late, code
+
+    def words(self) -> str:
+        """The end of its stderr."""
+        self._stderr.seek(0)
+        return self._stderr.read().strip()[-LAST_WORDS:]
+
+    def close(self) -> None:
         self._timer.cancel()
         self._process.kill()
-        self._process.communicate()
-        self._words.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+        self._stderr.close()
 
     def _expired(self) -> None:
         self._late = True
         self._process.kill()
-
-    def _end(self) -> str:
-        code = self._process.wait()
-        if self._late:
-            return f"took longer than {self._limit_s:g} s"
-        return f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-    def _story(self, what: str) -> str:
-        self._words.seek(0)
-        words = self._words.read().strip()[-LAST_WORDS:]
-        return f"the reference script {self.path.name} {what}" + (f"\n{words}" if words else "")
 
 
 def encode(array: np.ndarray) -> dict[str, Any]:
