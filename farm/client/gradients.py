@@ -25,6 +25,8 @@ RANDOM = (
 )
 
 
+#: A step is unfit whose error estimate is so many times that of one that fits, and more than this of the slope.
+UNFIT, GOOD = 100.0, 1e-6
 #: Said of a function that rounds to less than float64 inside or at its end.
 COARSE = (
     "differences of {0} say nothing about a gradient; compute in the inputs' dtype, or compare with a reference: farm.fuzz(…, "
@@ -91,9 +93,10 @@ def check_autograd(
 
     Floating inputs are taken as float64, whatever they are given as; those that require a gradient are differentiated, or all
     of them. The differences tell their own error, which is taken off first, so no tolerance is needed; atol and rtol, if
-    given, forgive more. eps: step of the differences along random directions. double: the gradient of the gradient too. func:
-    another name of ``function``. Of a function of NumPy arrays the gradient is what ``backward`` computes, or the function's
-    own attribute of that name (see `tasks.UserOp` and `tasks.autograd`). Raises ClientError where nothing can be differentiated.
+    given, forgive more. eps: by how much every number is moved, instead of a step that fits it; the result says where it does
+    not fit. double: the gradient of the gradient too. func: another name of ``function``. Of a function of NumPy arrays the
+    gradient is what ``backward`` computes, or the function's own attribute of that name (see `tasks.UserOp` and
+    `tasks.autograd`). Raises ClientError where nothing can be differentiated.
     """
     not_negative(eps=eps, atol=atol, rtol=rtol)
     if eps == 0:
@@ -259,10 +262,11 @@ def _compared(
         torch_tree.output(torch_tree.dense(g)).copy() for g in autograd.backward(check, call, wide, {}, wrt, chosen)
     ]
     problem = autograd.problem(check, call, wide, {}, wrt, chosen)
-    more = {} if eps is None else {"step": eps}
-    oracle, why = autograd.second_oracle(problem, found, **more)
+    oracle, why = autograd.second_oracle(problem, found, eps=eps)
+    unfit = "" if eps is None else _unfit(problem, eps)
     if oracle is None:
-        return Check(check, True, None, _random(call, wide) or _coarse(call, wide) or why, judged=False)
+        said = _random(call, wide) or _coarse(call, wide) or unfit or f"differences say nothing: {why}"
+        return Check(check, True, None, said, judged=False)
     leaves = [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in zip(found, oracle.references)]
     compared = compare_oracles(found, leaves, OpClass.COMPOSITE)
     forgiven = bool(atol or rtol) and all(
@@ -277,6 +281,7 @@ def _compared(
     if not passed and (coarse := _coarse(call, wide)):
         return Check(check, True, None, coarse, judged=False)
     said = [f"{units:.3g} error units from differences in float64, {compared['detail']}{which * (not passed)}"]
+    said += [unfit] * bool(unfit)
     if not passed and (random := _random(call, wide)):
         said.append(random)
     return Check(check, passed, units, "; ".join(said))
@@ -298,18 +303,44 @@ def _random(call: Callable[..., Any], args: Sequence[Any]) -> str:
     return "" if all(torch_tree.same(x, y) for x, y in pairs if autograd.is_differentiable(x)) else RANDOM
 
 
+def _unfit(problem: autograd.Problem, eps: float) -> str:
+    """What is to be said of a step that is far worse for the values than one that fits; "" if it is not."""
+    asked, fitting = autograd.fit(problem, eps)
+    off, scale = asked.error, abs(fitting.value) + abs(asked.value if asked.value == asked.value else 0.0)
+    if fitting.why or not off > max(UNFIT * fitting.error, GOOD * scale):
+        return ""
+    how = asked.why or f"its differences may be off by {off:.2g}"
+    return f"eps={eps:g} does not fit these values ({how}): omit it, and a step is taken that does"
+
+
 def _coarse(call: Callable[..., Any], args: Sequence[Any]) -> str:
     """What is to be said of a function that computes in float32 or less inside: of float64 inputs that no float32 is, an output
-    is one, element by element; "" if none is."""
+    is one, element by element, and so it is of numbers near 1; "" if none is."""
     import torch
 
     moved = [x * (1 + 1e-9) if autograd.is_differentiable(x) else x for x in args]
-    for y in filter(autograd.is_differentiable, _outputs(call, moved)):
-        y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
-        fractions = y != y.round()
-        if fractions.any() and torch.equal(y[fractions], y[fractions].float().double()):
-            return f"it always computes in float32 or less internally: {COARSE.format('that')}"
+    generator = torch.Generator().manual_seed(0)
+    tame = [
+        torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device) if autograd.is_differentiable(x) else x
+        for x in args
+    ]
+    # 0.5 is a float32: a softmax of ties is no evidence, a softmax of random numbers is.
+    seen = [_as_float32(y) for y in _outputs(call, moved)]
+    near = [_as_float32(y) for y in _outputs(call, tame)]
+    if any(x and y is not False for x, y in zip(seen, near)):
+        return f"it always computes in float32 or less internally: {COARSE.format('that')}"
     return ""
+
+
+def _as_float32(y: Any) -> bool | None:
+    """Whether every number of an output that is not whole is a float32; None where none says anything."""
+    import torch
+
+    if not autograd.is_differentiable(y):
+        return None
+    y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
+    fractions = y[(y != y.round()) & y.isfinite()]
+    return torch.equal(fractions, fractions.float().double()) if fractions.numel() else None
 
 
 def validate_autograd_function(

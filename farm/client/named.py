@@ -93,15 +93,20 @@ def _alone(name: str, function: Any, given: Mapping[str, drawn.Drawn], dtype: st
     op = UserOp("op", own, own, specs)
     arrays = samples.arrays(op, {}, Group("user:op", "", "float64", 1), 0)
     if not (said := _fails(own, arrays, _as_tensors)):
-        return kernel_of(function, function, **settings), ""
+        return kernel_of(function, function, reference_framework="torch", **settings), ""
     if also := _fails(own, arrays, lambda x: x):
         hint = "" if given else f"; sizes are said by --input, e.g. --input '{taken[0]}=float64[3,4]'"
         raise ClientError(f"{name}: of tensors: {said}; of NumPy arrays: {also}{hint}")
     if hasattr(own, "backward"):
         return kernel_of(function, function, framework="numpy", **settings), ""
-    followed = functools.update_wrapper(of_torch.of_arrays(own), own)
+
+    @functools.wraps(own)
+    def followed(**inputs: Any) -> Any:
+        outputs = of_torch.of_arrays(own)(**inputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
     if not (why := _fails(followed, arrays, _as_tensors)):
-        return kernel_of(followed, followed, **settings), ""
+        return kernel_of(followed, followed, reference_framework="torch", **settings), ""
 
     def differences(gradient: Any, **inputs: Any) -> Any:
         wrt = [x for x, y in inputs.items() if is_inexact(y.dtype.name)]

@@ -15,7 +15,8 @@ from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
 from farm.report.runs import load
-from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.tables.coverage import FAILED_STATUSES
+from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, by_differences, two_oracles
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
@@ -25,7 +26,7 @@ from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
-from tasks.model import EPS, Group, Refusal, Unavailable
+from tasks.model import EPS, Group, Refusal, Status, Unavailable
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
 from tasks.runner import Runner, whole
@@ -54,20 +55,23 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The samples that were looked at, in a line of text each, and how many of them met which agreement."""
+    """The samples that were looked at, in a line of text each, how many of them met which agreement, and how many failed otherwise:
+    the backend or the reference raised."""
 
     title: str
     lines: list[str]
     met: dict[str, int]
+    failed: int
     samples: list[PreparedSample]
 
     @property
     def agrees(self) -> bool:
-        """Whether the oracles and the backend agree wherever they were compared."""
-        return set(self.met) <= set(AGREE)
+        """Whether the oracles and the backend agree wherever they were compared, which was somewhere, and nothing failed."""
+        return not self.failed and bool(self.met) and set(self.met) <= set(AGREE)
 
     def summary(self) -> list[str]:
-        return [f"{n} sample{'' if n == 1 else 's'}: {name}: {MEANING[name]}" for name, n in self.met.items()]
+        said = [f"{n} sample{'' if n == 1 else 's'}: {name}: {MEANING[name]}" for name, n in self.met.items()]
+        return said or ["nothing was compared"]
 
 
 def table(results: str, run: str) -> pd.DataFrame:
@@ -96,6 +100,7 @@ def check(question: Question, cache: Path | None = None) -> Answer:
         f"{group.label} {question.dtype}, {group.check} on {question.backend}",
         [line({str(k): v for k, v in row.items()}) for row in rows.sort_values("sample").to_dict("records")],
         {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)},
+        int((rows.status.isin([*FAILED_STATUSES, Status.INVALID.value]) & (rows.agreement == "")).sum()),
         [prepared.samples[p] for p in places],
     )
 
@@ -166,7 +171,9 @@ def line(row: dict[str, Any]) -> str:
     head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
     if not row["agreement"]:
         return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
-    text = f"{head} {row['agreement']:22} {row['error_units']:.3g} units from autograd"
+    if by_differences(row["oracle"]):
+        return f"{head} {row['agreement']:24} {row['error_units']:.3g} units from {plain(row['oracle'])}"
+    text = f"{head} {row['agreement']:24} {row['error_units']:.3g} units from autograd"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
         return f"{text}, {_apart(row['second_units'])} differences, the two oracles {_apart(row['oracles_units'])} each other"
     return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"

@@ -43,7 +43,7 @@ def complex_step(function: Function, inputs: Arrays, cotangents: Arrays, beside:
 
 def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, beside: Differences) -> Differences | None:
     centre = [np.asarray(y) for y in function(inputs)]
-    found = Differences(*_alike(inputs), how=COMPLEX)
+    found = _alike(inputs, COMPLEX)
     for i, x in enumerate(inputs):
         steps = scales(x) * IMAGINARY
         for at in np.ndindex(x.shape):
@@ -92,12 +92,11 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
     return bool(told)
 
 
-def _alike(inputs: Arrays) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    return (
-        [np.zeros(x.shape) for x in inputs],
-        [np.zeros(x.shape) for x in inputs],
-        [np.zeros(x.shape, np.bool_) for x in inputs],
-    )
+def _alike(inputs: Arrays, how: str) -> Differences:
+    def zeros() -> list[np.ndarray]:
+        return [np.zeros(x.shape) for x in inputs]
+
+    return Differences(zeros(), zeros(), [np.zeros(x.shape, np.bool_) for x in inputs], zeros(), how=how)
 
 
 def _near(value: np.ndarray, right: np.ndarray) -> bool:
@@ -220,7 +219,7 @@ def _in_many_digits(
             for c, u, v in zip(cs.reshape(-1), us.reshape(-1), vs.reshape(-1))
         )
 
-    found = Differences(*_alike(inputs), how=MANY)
+    found = _alike(inputs, MANY)
     for i, (x, mask) in enumerate(zip(inputs, only)):
         found.errors[i][~mask] = np.inf
         for at in map(tuple, np.argwhere(mask)):

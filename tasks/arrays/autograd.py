@@ -338,10 +338,22 @@ def second_oracle(
             return None, f"not evaluated near the input: {type(error).__name__}"
 
 
+def fit(found: Problem, eps: float) -> tuple[differences.Slope, differences.Slope]:
+    """The slope along a random direction by moving every element by up to ``eps``, and by a step that fits."""
+    with np.errstate(all="ignore"):
+        centre, noise = found.function(found.inputs), differences.own_roundoff(found.function, found.inputs)
+        (direction,) = differences.directions(found.inputs, 1, alike=True)
+        line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
+        return line.given(centre, eps), line.steepest(centre)
+
+
 def oracle_of(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
     """Differences of every element as an oracle beside ``gradients`` (see `second_oracle`)."""
     if all(np.isinf(e).all() for e in found.errors):
         return None, ", ".join(found.why)
+    most = max((float(np.abs(g).max(initial=0.0, where=np.isfinite(g))) for g in gradients), default=0.0)
+    if most and all((e > most).all() for e in found.errors):
+        return None, ", ".join(found.why) or differences.BLIND
     with np.errstate(all="ignore"):
         nearest = [_nearest(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]
     return Oracle(found.how, nearest), ""
@@ -364,8 +376,10 @@ def _projected(
     finite = all(np.isfinite(g).all() for g in gradients)
     for direction in differences.directions(found.inputs, PROJECTIONS, alike=eps is not None):
         line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
-        given = step if eps is None else eps
-        slope = line.steepest(centre) if given is None else line.slope(centre, given)
+        if eps is not None:
+            slope = line.given(centre, eps)
+        else:
+            slope = line.steepest(centre) if step is None else line.slope(centre, step)
         if slope.why:
             why = slope.why
             continue

@@ -35,12 +35,15 @@ RESOLVED = 2.0**-5
 #: An error this small, relative to the slope, is good enough to stop at.
 GOOD = 2.0**-18
 #: Steps along which a function's own roundoff is measured, relative to the inputs' scale: what is smooth stands still in them.
-STILL = 2.0**-36
+STILL = 2.0**-44
+#: Spacings of its outputs by which a function may jump at steps along which it stands still.
+SMOOTH = 64
 
 NAME = "finite differences"
 NOT_FINITE = "not finite near the input"
 KINK = "not differentiable at the input"
-UNRESOLVED = "changes faster near the input than float64 can follow"
+UNRESOLVED = "changes faster near the input than the steps that float64 has there"
+BLIND = "they are off by more than the gradient is large"
 
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays], Arrays]
@@ -49,13 +52,16 @@ Function = Callable[[Arrays], Arrays]
 @dataclass(frozen=True)
 class Slope:
     """One derivative. error: estimate of |value − exact|, infinite where there is none; why: then the reason. roundoff: the part of it
-    that the function's own rounding has; apart: how far two steps, or the two sides, disagree."""
+    that rounding has; apart: how far two steps, or the two sides, disagree; size: Σ |cotangent|·|output| over the outputs that
+    change, own: Σ |cotangent|·noise."""
 
     value: float
     error: float
     why: str = ""
     roundoff: float = 0.0
     apart: float = 0.0
+    size: float = 0.0
+    own: float = 0.0
 
 
 @dataclass
@@ -63,12 +69,13 @@ class Differences:
     """Gradients by differences, one per input (float64 or complex128), with the error estimate of each element.
 
     why: reasons for which elements have none (their error is infinite), sorted; kinks: the elements at which the function is not
-    differentiable; how: in words.
+    differentiable; sizes: `Slope.size`, 0 where it is not known; how: in words.
     """
 
     gradients: list[np.ndarray]
     errors: list[np.ndarray]
     kinks: list[np.ndarray]
+    sizes: list[np.ndarray]
     why: tuple[str, ...] = ()
     how: str = NAME
 
@@ -84,7 +91,7 @@ class Along:
         self, function: Function, inputs: Arrays, cotangents: Arrays, direction: Arrays, noise: Arrays | None = None
     ) -> None:
         self.function, self.inputs, self.cotangents, self.direction = function, inputs, cotangents, direction
-        self.noise = noise
+        self.noise = noise or ()
 
     def at(self, t: float) -> Arrays:
         return self.function([np.asarray(x + t * d) for x, d in zip(self.inputs, self.direction)])
@@ -101,13 +108,17 @@ class Along:
         least = max((float(np.abs(x).max()) for x in self.inputs if x.size), default=0.0)
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
-        noise = self.noise or [np.zeros(())] * len(self.cotangents)
-        for c, u, v, w, own in zip(self.cotangents, upper, lower, nearer, noise):
+        for c, u, v, w in zip(self.cotangents, upper, lower, nearer):
             changed, size = (u != v) | (u != w), np.maximum(np.abs(u), np.abs(v))
-            total += float(np.sum(np.abs(c) * (np.maximum(size, least) + own / EPS64) * changed))
+            total += float(np.sum(np.abs(c) * np.maximum(size, least) * changed))
             # ε·|output| / 2h is what an unchanged one may hide; roundoff is taken as 8ε / h of this weight.
             total += float(np.sum(np.abs(c) * np.where(~changed & (size > HIDES) & (size < np.inf), size, 0.0))) / 16
         return total
+
+    def _sum(self, sizes: Arrays, upper: Arrays, lower: Arrays, nearer: Arrays) -> float:
+        """Σ |cotangent|·size over what changes."""
+        given = zip(self.cotangents, upper, lower, nearer, sizes)
+        return sum(float(np.sum(np.abs(c) * size * ((u != v) | (u != w)))) for c, u, v, w, size in given)
 
     def between(self, upper: Arrays, lower: Arrays) -> float:
         return float(sum(np.sum((np.conj(c) * (u - v)).real) for c, u, v in zip(self.cotangents, upper, lower)))
@@ -119,7 +130,8 @@ class Along:
         """Richardson's extrapolation of central differences at h and h/2; four times their distance is the error estimate
         (it is one draw of what the function's own roundoff does).
 
-        A kink: one-sided differences disagree by h·φ″ where φ is smooth, so 2·s(h/2) − s(h) is nearly zero there.
+        A kink: one-sided differences disagree by h·φ″ where φ is smooth, so 2·s(h/2) − s(h) is nearly zero there, and falls with
+        the step; at a kink it stays.
         """
         up, down = self.at(h), self.at(-h)
         near_up, near_down = self.at(h / 2), self.at(-h / 2)
@@ -128,14 +140,19 @@ class Along:
         if not math.isfinite(wide + close + weight):
             return Slope(math.nan, math.inf, NOT_FINITE)
         # What is computed of a rounded number is off by the slope times its rounding.
+        own = self._sum(self.noise, up, down, near_up)
+        weight += own / EPS64
         roundoff = 8 * EPS64 * weight / h + 2 * self._coarseness(h) * (abs(wide) + abs(close))
         sides = (self.between(up, centre) - self.between(centre, down)) / h
         near_sides = (self.between(near_up, centre) - self.between(centre, near_down)) / (h / 2)
-        apart = abs(2 * near_sides - sides)
-        if apart > 10 * roundoff + 1e-5 * (abs(close) + abs(sides)):
-            return Slope(close, math.inf, KINK, roundoff, apart)
+        apart, least = abs(2 * near_sides - sides), 10 * roundoff + 1e-5 * (abs(close) + abs(sides))
+        if apart > least:
+            nearest = self.between(self.at(h / 4), centre) - self.between(centre, self.at(-h / 4))
+            if not abs(2 * nearest / (h / 4) - near_sides) < max(apart / 4, 2 * least):
+                return Slope(close, math.inf, KINK, roundoff, apart)
         apart = abs(wide - close)
-        return Slope((4 * close - wide) / 3, 4 * apart + roundoff, "", roundoff, apart)
+        size = self._sum(list(map(np.abs, centre)), up, down, near_up)
+        return Slope((4 * close - wide) / 3, 4 * apart + roundoff, "", roundoff, apart, size, own)
 
     def _coarseness(self, h: float) -> float:
         """The largest share of a step of h that is lost in the rounding of a number that is moved."""
@@ -160,23 +177,31 @@ class Along:
         best: Slope | None = None
         for h in self._steps():
             found = self.slope(centre, h)
-            if best is not None and found.error >= best.error:
+            if best is not None and not (found.error < best.error):
                 break
-            sound = not found.why and self._resolved(found)
-            if sound and found.roundoff > 1e-2 * max((m.apart for m in met if m.why == KINK), default=math.inf):
+            if not found.why and found.roundoff > 1e-2 * max((m.apart for m in met if m.why), default=math.inf):
                 break  # a kink is no more to be told from roundoff
-            if sound:
+            met.append(found)
+            if not found.why and self._resolved(found):
                 best = found
                 if found.error <= max(GOOD * abs(found.value), 4 * found.roundoff):
                     break
-            met.append(found)
         if best is not None:
             return best
         first = next((m for m in met if m.why == KINK), met[0])
         return Slope(first.value, math.inf, first.why or UNRESOLVED)
 
+    def given(self, centre: Arrays, h: float) -> Slope:
+        """The `slope` at a step that somebody asks for."""
+        found = self.slope(centre, h)
+        return found if found.why or self._resolved(found) else Slope(found.value, math.inf, UNRESOLVED)
+
     def _resolved(self, found: Slope) -> bool:
-        return found.apart <= max(RESOLVED * abs(found.value), found.roundoff)
+        """Whether the step is short for the function, or what it shows is roundoff; not the measured one of a function that has long
+        settled within the step, which jumps at every step that float64 has."""
+        if found.apart <= RESOLVED * abs(found.value):
+            return True
+        return found.apart <= found.roundoff and found.own <= SMOOTH * EPS64 * found.size
 
     def _steps(self) -> list[float]:
         """The steps to try, longest first: rungs below STEP, no shorter than what is moved can be moved by."""
@@ -241,6 +266,7 @@ def gradient(
         [np.zeros_like(x) for x in inputs],
         [np.zeros(x.shape) for x in inputs],
         [np.zeros(x.shape, np.bool_) for x in inputs],
+        [np.zeros(x.shape) for x in inputs],
     )
     why: set[str] = set()
     for i, x in enumerate(inputs):
@@ -253,7 +279,8 @@ def gradient(
                 direction = [np.zeros_like(y) for y in inputs]
                 direction[i][at] = unit * steps[at]
                 line = Along(function, inputs, cotangents, direction, noise)
-                slope = line.steepest(centre) if eps is None else line.slope(centre, eps)
+                slope = line.steepest(centre) if eps is None else line.given(centre, eps)
+                found.sizes[i][at] += slope.size
                 if accurate and not slope.why:
                     slope = min(slope, line.extrapolated(LONG_STEP), key=lambda s: s.error)
                 if slope.why:

@@ -10,6 +10,7 @@ evaluated on moved inputs, and nothing else.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -179,6 +180,7 @@ def of_kernel(
     inputs: Iterable[np.ndarray],
     dtype: str,
     share: float = ROW_JUMPS,
+    derivative: bool = False,
 ) -> list[np.ndarray | None]:
     """δ of what a kernel of ``dtype`` returns of which nothing is known but its reference, given ``inputs``.
 
@@ -186,10 +188,12 @@ def of_kernel(
     share: of a row's elements that make it jump, at least one; a gradient's row jumps by one, as what its elements have in common, a
     sum, is rounded for all of them (softmax's p·(g − Σ g·p), where p is 1).
     And a factor of an input may have no place in the dtype that is computed in, float32 or wider: δ is no lower than the smallest
-    normal number times the largest input.
+    normal number times the largest input. derivative: a factor is then one of all inputs, and of one of them twice (the
+    r³ in x·r³·Σ g·w·x of a norm).
     """
-    largest = max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in inputs), default=0.0)
-    lost = min(SMALLEST_NORMAL["float32"], SMALLEST_NORMAL.get(dtype, 1.0)) * max(largest, 1.0)
+    sizes = [max(float(np.abs(x[np.isfinite(x)]).max(initial=0.0)), 1.0) for x in inputs]
+    largest = max(sizes, default=1.0) * (math.prod(sizes) if derivative else 1.0)
+    lost = min(SMALLEST_NORMAL["float32"], SMALLEST_NORMAL.get(dtype, 1.0)) * largest
     return [None if delta is None else _jumping(y, delta, share) + lost for y, delta in zip(references, floors)]
 
 

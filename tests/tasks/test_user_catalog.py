@@ -257,6 +257,52 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
     assert outcome(cache, dtype="bfloat16") == {("wrong", "numbers")}
 
 
+@pytest.mark.parametrize(("factor", "status"), [("1", "pass"), ("1.001", "wrong")])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_maximum_in_the_reference_leaves_a_floor_that_judges(
+    declare: Any, cache: Path, framework: str, factor: str, status: str
+) -> None:
+    """Its backward pass looks for what is equal to the maximum: where nothing was any more, every draw was NaN, and all passed."""
+    source = f"""
+def reference(x):
+    e = {"np" if framework == "numpy" else "torch"}.exp(x - x.max({"-1, keepdims=True" if framework == "numpy" else "-1, keepdim=True).values * (1.0"}))
+    return e / e.sum(-1, keepdims=True)
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.softmax(x, -1); ctx.save_for_backward(y); return y.clone()
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return {factor} * y * (g - (g * y).sum(-1, keepdim=True))
+def kernel(x): return Op.apply(x)
+"""
+    declare(source, gradient=["x"], op_class="normalisation", reference_framework=framework, inputs={"x": ["n", 5]})
+    found = rows(cache, check="backward")
+    assert {r["status"] for r in found} == {status} and all(r["noise_floor"] < 1e-3 for r in found)
+
+
+def test_a_kernel_that_is_its_own_reference_is_held_against_differences(declare: Any, cache: Path) -> None:
+    """Its own autograd would agree with it, however wrong."""
+    source = """
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x); return torch.tanh(x)
+    @staticmethod
+    def backward(ctx, g): return g * FACTOR * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
+def kernel(x): return Op.apply(x)
+"""
+    how = {"reference": "k.py:kernel", "reference_framework": "torch", "gradient": ["x"]}
+    for check in ("backward", "double_backward"):
+        declare(source.replace("FACTOR", "1"), **how)
+        found = rows(cache, check=check)
+        assert {r["status"] for r in found} == {"pass"}
+        assert all(r["oracle"].startswith(("finite differences", "complex step")) for r in found)
+    declare(source.replace("FACTOR", "1.001"), **how)
+    assert outcome(cache, check="backward") == {("wrong", "numbers")}
+
+
 def test_the_gradient_of_a_reference_script_is_by_differences(
     declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,9 @@ from tasks.model import (
 CATALOG_VERSION = "4"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
+#: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
+#: about a millisecond an evaluation.
+SCRIPT_DRAWS = 1
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
 
@@ -193,7 +196,8 @@ def of_inputs(
         with evaluator(one) as evaluate:
             if checks.installed(group.check).gradient:
                 outputs = _expected(one, evaluate, arrays, dims, group, 0)
-                gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, draws)
+                few = min(draws, SCRIPT_DRAWS) if one.script else draws
+                gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, few)
                 return made
             made.expected = _expected(one, evaluate, arrays, dims, group, draws)
         if op.definition:

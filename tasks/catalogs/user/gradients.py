@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from tasks.arrays import analytic, differences, noise
 from tasks.arrays import autograd as gradients
 from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.gradients import equalities
 from tasks.catalogs.torch.noise import jittered
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
@@ -57,11 +59,14 @@ class Reference:
         """Whether autograd's derivative at a kink is what the reference means."""
         return self.op.reference_framework == "torch"
 
-    def by_autograd(self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None) -> list[np.ndarray]:
+    def by_autograd(
+        self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None, compares: bool = False
+    ) -> list[np.ndarray]:
         """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, which is rounded to
-        the dtype under test, however exactly the inputs are given."""
+        the dtype under test, however exactly the inputs are given. compares: the backward pass looks for equal elements, as a
+        maximum's does, so what is equal stays so."""
         eps = EPS.get(self.dtype, 0.0)
-        kept = None if draw is None else (lambda x, place: jittered(x, eps, draw, place))
+        kept = None if draw is None else (lambda x, place: jittered(x, eps, draw, 0 if compares else place))
         return of_torch.gradients(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, kept)
 
     def by_differences(
@@ -164,7 +169,7 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
         sum(x.size for x in arrays.values()),
     )
     given = [x for x in arrays.values() if is_inexact(x.dtype.name)]
-    floor = noise.of_kernel(exact.values, floor, given, group.dtype, 0.0)
+    floor = noise.of_kernel(exact.values, floor, given, group.dtype, 0.0, derivative=True)
     made.expected = [
         Leaf(dtype, y.shape, y, e if delta is None else delta + e)
         for (_, dtype), y, delta, e in zip(ends + starts * twice, exact.values, floor, exact.errors)
@@ -206,9 +211,15 @@ def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs
 
 def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents) -> _Exact:
     found = reference.by_differences(inputs, cotangents, alone=True)
+    # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a quotient are
+    # as large as the output over the input.
+    eps = EPS.get(reference.dtype, 0.0)
+    terms = [
+        size / differences.scales(gradients.widened(inputs[name])) for name, size in zip(reference.names, found.sizes)
+    ]
     return _Exact(
         found.gradients,
-        found.errors,
+        [e + eps * t for e, t in zip(found.errors, terms)],
         found.how,
         None,
         lambda moved, given, draw: reference.by_differences(moved, given, quick=True).gradients,
@@ -222,14 +233,16 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     say. Where these say nothing either, or a function of NumPy arrays has a kink, whose derivative is nobody's convention,
     nothing is asked.
     """
-    values = reference.by_autograd(inputs, cotangents)
+    with equalities() as met:
+        values = reference.by_autograd(inputs, cotangents)
+    drawn = functools.partial(reference.by_autograd, compares=bool(met))
     errors = [np.zeros(g.shape) for g in values]
     finite = all(np.isfinite(np.asarray(leaf.reference)).all() for leaf in outputs)
     lost = [finite & ~np.isfinite(g) for g in values]
     if reference.check == "double_backward":
         errors = [np.where(np.isnan(g) & m, np.inf, e) for g, m, e in zip(values, lost, errors)]
         other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
-        return _Exact(values, errors, _named(why), other, reference.by_autograd)
+        return _Exact(values, errors, _named(why), other, drawn)
     count, filled = sum(g.size * (1 + np.iscomplexobj(g)) for g in values), sum(int(m.sum()) for m in lost)
     other, why, how = None, "", ""
     if count < gradients.FULL_JACOBIAN or (count <= MOST and not reference.by_torch):
@@ -238,7 +251,7 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
         found = reference.by_differences(inputs, cotangents, lost)
     else:
         other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
-        return _Exact(values, errors, _named(why), other, reference.by_autograd)
+        return _Exact(values, errors, _named(why), other, drawn)
     kinks = [m & np.isnan(g) if reference.by_torch else np.ones(g.shape, np.bool_) for m, g in zip(lost, values)]
     errors = [
         np.where(k & (f | (m & np.isnan(g) & np.isinf(e))), np.inf, 0.0)
@@ -250,7 +263,7 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     other, why = gradients.oracle_of(found, values)
 
     def again(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
-        by_autograd = reference.by_autograd(moved, given, draw)
+        by_autograd = drawn(moved, given, draw)
         if not any(t.any() for t in taken):
             return by_autograd
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
