@@ -169,7 +169,7 @@ def _in_its_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, A
 
 def line(row: dict[str, Any]) -> str:
     head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
-    if not row["agreement"]:
+    if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
         return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
     if by_differences(row["oracle"]):
         return f"{head} {row['agreement']:24} {row['error_units']:.3g} units from {plain(row['oracle'])}"

@@ -214,9 +214,8 @@ def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents
     # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a quotient are
     # as large as the output over the input.
     eps = EPS.get(reference.dtype, 0.0)
-    terms = [
-        size / differences.scales(gradients.widened(inputs[name])) for name, size in zip(reference.names, found.sizes)
-    ]
+    starts = reference.problem(inputs, cotangents).inputs
+    terms = [size / differences.scales(x) for x, size in zip(starts, found.sizes)]
     return _Exact(
         found.gradients,
         [e + eps * t for e, t in zip(found.errors, terms)],
