@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,6 +206,22 @@ def test_a_call_that_cannot_be_meant_is_a_line(call: Any, says: str) -> None:
     with pytest.raises(farm.ClientError) as told:
         call()
     assert says in str(told.value)
+
+
+def test_the_code_of_the_manual_runs() -> None:
+    page = (ROOT / "docs" / "kernels.md").read_text().partition("## Your own autograd")[2]
+    functions, library = re.findall(r"```python\n(.*?)```", page, re.S)[:2]
+    softmax = "def softmax(x):\n    e = np.exp(x - x.max(-1, keepdims=True))\n    return e / e.sum(-1, keepdims=True)\n"
+    names: dict[str, Any] = {"farm": farm, "np": np, "tasks": tasks, "x": X, "Tensor": Plain}
+    called = functools.partial(tasks.autograd, data="values", grad="g", backward="differentiate")
+    exec(softmax + "softmax_f64 = softmax\n", names)
+    assert functions.count("def softmax(x): ...") == functions.count("cases=20") == 1
+    exec(functions.replace("def softmax(x): ...", "").replace("cases=20", "cases=3, results=None"), names)
+    assert (names["result"].passed, names["result"].failed) == (6, 0)
+    names["tasks"] = types.SimpleNamespace(op=tasks.op, autograd=called)
+    exec(library, names)
+    found = farm.fuzz(names["mul"], cases=2, dims={"rows": 1, "columns": (1, 4)}, results=None, backward=True)
+    assert found.failed == 2  # it does not sum over what was broadcast: the gradient of b has another shape
 
 
 def test_the_example_and_its_planted_fault(tmp_path: Path) -> None:
