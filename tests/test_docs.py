@@ -85,6 +85,8 @@ NOT_RUN = {
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
     "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",
+    "farm gradcheck my.py": "needs a file; tests/farm/test_gradcheck.py has one",
+    "farm gradcheck softmax": "needs a farm.yaml; tests/farm/test_gradcheck.py has one",
     "farm gradcheck --table": "needs a run with the check backward; tests/farm/test_gradcheck.py has one",
     "farm report --diff ort-cpu@1.20.1": "needs the run before it",
     "farm report --run all --diff 2026": "tests/farm/test_vendor_view.py compares two runs",

@@ -12,7 +12,7 @@ import numpy as np
 
 from farm.client.judging import at_least_one
 from farm.client.keeping import Keeper
-from farm.client.kernels import ClientError, Kernel, kernel_of
+from farm.client.kernels import Backward, ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, message_of, to_device, undisturbed
 from farm.client.trying import Computed, judged, passes
 from farm.client.validating import computed
@@ -75,7 +75,7 @@ class Case:
             from tasks.catalogs.user.dims import keywords
 
             made = {name: _argument(x, op.framework) for name, x in self.arrays.items()}
-            for name in op.gradient:
+            for name in op.gradient if op.framework != "numpy" else ():
                 made[name].requires_grad_()
             self._inputs = made | keywords(op.kwargs, self.dims)
         return self._inputs
@@ -144,7 +144,7 @@ class Cases:
         dtypes: Sequence[str] | None = None,
         cases: int = 20,
         seed: int = 0,
-        backward: bool | Sequence[str] = False,
+        backward: Backward = False,
         double: bool = False,
         policy: str = "error_units",
         imprecise: bool = True,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from farm.client.judging import assert_correct
-from farm.client.kernels import ClientError, not_negative
+from farm.client.kernels import ClientError, arrays_of, kernel_of, not_negative
 from farm.client.process import undisturbed
 from tasks.arrays import autograd, torch_tree
-from tasks.catalogs.user import functions, interpreted
+from tasks.catalogs.user import functions, interpreted, promises
+from tasks.catalogs.user.load import Declared
 from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass
@@ -80,26 +81,32 @@ class Gradients:
 
 @undisturbed()
 def check_autograd(
-    function: Callable[..., Any],
-    inputs: Sequence[Any] | Any,
+    function: Callable[..., Any] | None = None,
+    inputs: Sequence[Any] | Any = (),
     eps: float | None = None,
     atol: float = 0.0,
     rtol: float = 0.0,
     double: bool = False,
+    *,
+    func: Callable[..., Any] | None = None,
+    backward: Callable[..., Any] | None = None,
 ) -> Gradients:
     """Hold the gradients that autograd gives of ``function(*inputs)`` against finite differences of it, both in float64.
 
     Floating inputs are taken as float64, whatever they are given as; those that require a gradient are differentiated, or all
     of them. The differences tell their own error, which is taken off first, so no tolerance is needed; atol and rtol, if
     given, forgive more. eps: by how much every number is moved, instead of a step that fits it; the result says where it does
-    not fit. double: the gradient of the gradient too.
-    Raises ClientError where nothing can be differentiated.
+    not fit. double: the gradient of the gradient too. func: another name of ``function``. Of a function of NumPy arrays the
+    gradient is what ``backward`` computes, or the function's own attribute of that name (see `tasks.UserOp` and
+    `tasks.autograd`). Raises ClientError where nothing can be differentiated.
     """
     not_negative(eps=eps, atol=atol, rtol=rtol)
     if eps == 0:
         raise ClientError("eps: 0 is no step; omit it to use one that fits the values")
-    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    call = functools.partial(_in_float64, _callable(function))
+    if function is not None and func is not None:
+        raise ClientError("function and func are both given: func is another name of function")
+    function, args = _of_tensors(_callable(func if function is None else function), inputs, backward)
+    call = functools.partial(_in_float64, function)
     checks = [_gradient("backward", call, args, eps, atol, rtol)]
     if double:
         checks.append(_gradient("double_backward", call, args, eps, atol, rtol))
@@ -110,6 +117,29 @@ def _callable(function: Any) -> Any:
     if not callable(function):
         raise ClientError(f"{function!r} is not a function: pass the kernel itself")
     return function
+
+
+def _of_tensors(
+    function: Callable[..., Any], inputs: Sequence[Any] | Any, backward: Callable[..., Any] | None
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """(the function, its arguments), as tensors where they are NumPy arrays: ``backward``, or the function's own, is then what
+    autograd computes. Raises ClientError."""
+    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if not any(isinstance(x, np.ndarray) for x in args):
+        if backward is not None:
+            raise ClientError("backward: it is for a function of NumPy arrays, and no input is one")
+        own: Any = function
+        return own.apply if functions.callable_of(own) is not own else own, args
+    arrays, others = arrays_of(function, args)
+    specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
+    kernel = kernel_of(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
+    one = Declared(kernel.op, (), kernel.root)
+    call = promises.guarded(kernel.op, function, one.backward)
+
+    def by_position(*tensors: Any) -> Any:
+        return call(**dict(zip(arrays, tensors)), **others)
+
+    return by_position, tuple(torch_tree.from_numpy(x.copy()) for x in arrays.values())
 
 
 def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
@@ -214,6 +244,8 @@ def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt:
     if any(np.any(y) for y in oracle.references):
         words = "the outputs depend on the inputs, but autograd finds no path between them: something detaches them"
         return Check(check, False, None, words)
+    if random := _random(call, args):  # of draws, differences may say that they are 0 within their error
+        return Check(check, True, None, random, judged=False)
     return Check(check, True, None, "no output depends on a differentiable input")
 
 
@@ -327,12 +359,12 @@ def validate_autograd_function(
     must be said (`once_differentiable`). saved: neither pass changes an input or what is kept for the backward pass. repeats:
     both passes give the same bytes twice.
     """
-    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    named = functions.callable_of(_callable(function))
-    call: Callable[..., Any] = function.apply if named is not function else function
+    given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    call, args = _of_tensors(_callable(function), given, settings.pop("backward", None))
     checks = []
     if reference is not None:
-        checks.append(_forward(function, args, reference, settings))
+        of_arrays = {"framework": "numpy"} if any(isinstance(x, np.ndarray) for x in given) else {}
+        checks.append(_forward(function, given, reference, of_arrays | settings))
     wide = functools.partial(_in_float64, call)
     for name, look in (
         ("backward", lambda: _gradient("backward", wide, args, None, 0.0, 0.0)),

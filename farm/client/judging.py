@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, declared_of, kernel_of
+from farm.client.kernels import Backward, ClientError, Kernel, arrays_of, as_data, declared_of, kernel_of
 from farm.client.process import backend_here
 from farm.client.results import Result
 from farm.client.running import config_of, run
@@ -25,7 +25,7 @@ def fuzz(
     dtypes: Sequence[str] | None = None,
     cases: int = 100,
     seed: int = 0,
-    backward: bool | Sequence[str] = False,
+    backward: Backward = False,
     double: bool = False,
     *,
     backend: str = "",
@@ -41,10 +41,11 @@ def fuzz(
     function: called by name with torch tensors (NumPy arrays with framework="numpy"); or the name of one that is declared
     ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
     reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
-    high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named; double: the
-    gradients of these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes,
-    where a crash or a hang is a row. settings: fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances,
-    invariants …), and atol and rtol, the tolerances of every dtype.
+    high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named; of a kernel
+    of NumPy arrays the function that computes them (see `tasks.UserOp`), unless the kernel has one; double: the gradients of
+    these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes, where a crash
+    or a hang is a row. settings: fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …), and
+    atol and rtol, the tolerances of every dtype.
 
     Raises ClientError for what cannot be meant.
     """
@@ -77,7 +78,7 @@ def assert_correct(
     reference: Callable[..., Any] | str | None = None,
     op_class: str | None = None,
     dtypes: Sequence[str] | None = None,
-    backward: bool | Sequence[str] = False,
+    backward: Backward = False,
     double: bool = False,
     *,
     backend: str = "",
@@ -138,7 +139,7 @@ def given(
     reference: Callable[..., Any] | str | None,
     op_class: str | None,
     dtypes: Sequence[str] | None,
-    backward: bool | Sequence[str],
+    backward: Backward,
     double: bool = False,
     **settings: Any,
 ) -> Kernel:

@@ -19,10 +19,10 @@ from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import functions, load
 from tasks.catalogs.user.load import Declared
-from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge.plain import classic_tolerance
-from tasks.model import DTYPES, is_inexact
+from tasks.model import DTYPES, Refusal, is_inexact
 from tasks.nearest import nearest
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
@@ -31,7 +31,11 @@ INLINE = 4096
 ELSEWHERE = {"iterations": "cases", "check_backward": "backward", "op_name": "name"}
 
 
-class ClientError(Exception):
+#: Which gradients are judged: those of all floating inputs, or of those named. A function is the gradient of a kernel of NumPy arrays.
+Backward = bool | Sequence[str] | Callable[..., Any]
+
+
+class ClientError(Refusal):
     """A call of the client that cannot be meant; the text says what is wrong and how to mend it."""
 
 
@@ -51,14 +55,14 @@ class Kernel:
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
-        named = {what: name_of(getattr(self.op, what))[0] for what in ("kernel", "reference")}
+        named = {what: name_of(getattr(self.op, what))[0] for what in FUNCTIONS}
         plain = {f.name: getattr(self.op, f.name) for f in fields(UserOp)} | named
         made = KernelConfig(**{k: _plain(v) for k, v in plain.items()})
         return {"name": "user", "root": self.root, "kernels": [made.model_dump(by_alias=True)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
-        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in ("kernel", "reference"))
+        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
         return next((f"{what}: {why}" for what, why in whys if why), "")
 
 
@@ -74,7 +78,7 @@ def kernel_of(
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, Sequence[int]] | None = None,
     dtypes: Sequence[str] | None = None,
-    backward: bool | Sequence[str] = False,
+    backward: Backward = False,
     double: bool = False,
     atol: float | None = None,
     rtol: float | None = None,
@@ -112,8 +116,13 @@ def kernel_of(
     else:
         assert not isinstance(function, str)
         op = _undeclared(function, changes)
+    if callable(backward):
+        op, backward = replace(op, backward=backward), op.gradient or True
     if isinstance(backward, str):
         backward = [backward]
+    if not isinstance(backward, (bool, Sequence)):
+        text = "True, the names of inputs, or the function that computes the gradients of a kernel of NumPy arrays"
+        raise ClientError(f"backward: {text}, not {backward!r}")
     backward = backward or (double and not op.gradient)
     if atol is not None or rtol is not None:
         op = replace(op, tolerances={dtype: _tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
@@ -186,17 +195,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
             return _of_config(function.removeprefix("user:"))
-        module, _, name = function.rpartition(":")
-        try:
-            found: Any = load.load(
-                str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ()
-            )
-        except CatalogError as error:
-            raise ClientError(f"{function}: {error}") from None
-        if not hasattr(found, name):
-            there = [k for k, v in vars(found).items() if hasattr(v, "__farm_ops__")]
-            raise ClientError(f"{function}: there is no {name!r} in it{nearest(name, there)}")
-        named, function = function, getattr(found, name)
+        named, function = function, loaded(function)
     else:
         named = ""
     ops = getattr(function, "__farm_ops__", None)
@@ -207,27 +206,48 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     return None
 
 
-def _of_config(name: str) -> Declared:
+def loaded(function: str) -> Any:
+    """What "module:function" or "file.py:function" names. Raises ClientError."""
+    module, _, name = function.rpartition(":")
+    try:
+        found: Any = load.load(str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ())
+    except CatalogError as error:
+        raise ClientError(f"{function}: {error}") from None
+    if not hasattr(found, name):
+        there = [k for k, v in vars(found).items() if getattr(v, "__module__", "") == found.__name__ and callable(v)]
+        raise ClientError(f"{function}: there is no {name!r} in it{nearest(name, there)}")
+    made = getattr(found, name)
+    if not callable(made):
+        raise ClientError(f"{function} is not a function but a {type(made).__name__}")
+    return made
+
+
+def of_config() -> dict[str, Declared]:
+    """The kernels of ./farm.yaml by name; {} where there is none. Raises ClientError."""
     from farm.plan import config as configs
     from farm.plan import kernels
 
     path = Path("farm.yaml")
     if not path.is_file():
-        raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
+        return {}
     try:
-        config = configs.load(str(path))
+        kernels.announce(configs.load(str(path)))
+        return load.declared()
     except configs.ConfigError as error:
         raise ClientError(str(error)) from None
-    kernels.announce(config)
-    try:
-        found = load.declared()
     except CatalogError as error:
         raise ClientError(f"{path}: {error}") from None
+
+
+def _of_config(name: str) -> Declared:
+    found = of_config()
+    if not Path("farm.yaml").is_file():
+        raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
     if name not in found:
-        raise ClientError(f"{path} has no op {name!r}{nearest(name, sorted(found))}")
+        raise ClientError(f"farm.yaml has no op {name!r}{nearest(name, sorted(found))}")
     one = found[name]
-    live = {what: getattr(one.op, what) for what in ("kernel", "reference")}
-    live = {k: one.function(k) if isinstance(v, str) and not v.endswith(".py") else v for k, v in live.items()}
+    live = {what: getattr(one.op, what) for what in FUNCTIONS}
+    live = {k: one.function(k) if isinstance(v, str) and v and not v.endswith(".py") else v for k, v in live.items()}
     return replace(one, op=replace(one.op, **live))
 
 
@@ -254,8 +274,8 @@ def _complete(op: UserOp) -> None:
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
     one = Declared(op, (), str(Path.cwd()))
     try:
-        for what in ("kernel", "reference"):
-            if what == "kernel" or one.script is None:
+        for what in FUNCTIONS:
+            if what != "reference" or one.script is None:
                 load.check_call(one, what)
     except CatalogError as error:
         raise ClientError(f"{op.name}: {error}") from None

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from farm import lake as lakes
 from farm.client import process
 from farm.client.judging import given
@@ -25,6 +27,7 @@ from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.arrays import autograd, torch_tree
+from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
 from tasks.judge import verdict
 from tasks.model import Form, Group, Misbehaviour
@@ -79,7 +82,7 @@ def validate(
     function: Callable[..., Any] | str,
     inputs: Mapping[str, Any] | Sequence[Any],
     reference: Callable[..., Any] | str | None = None,
-    backward: bool = False,
+    backward: bool | Callable[..., Any] = False,
     double: bool = False,
     *,
     op_class: str | None = None,
@@ -92,17 +95,25 @@ def validate(
 
     function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
     a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
-    those inputs that require one, through the output's graph; double: their gradients as well. results: a lake for the rows.
-    settings: as in `farm.fuzz`; atol and rtol alone decide of the output, not of gradients. Raises ClientError, and what the
-    block raises.
+    those inputs that require one, through the output's graph; of NumPy arrays those that the kernel's own backward computes of
+    all floating inputs, or this function; double: their gradients as well. results: a lake for the rows. settings: as in
+    `farm.fuzz`; atol and rtol alone decide of the output, not of gradients. Raises ClientError, and what the block raises.
     """
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
-    if (backward or double) and not wrt:
-        raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     kernel = given(
-        function, inputs, reference, op_class, None, wrt if backward or double else False, double, repeats=1, **settings
+        function,
+        inputs,
+        reference,
+        op_class,
+        None,
+        wrt or backward if backward or double else False,
+        double,
+        repeats=1,
+        **settings,
     )
+    if (backward or double) and not wrt and kernel.op.framework != "numpy":
+        raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     found = Validation()
     yield found
     if found.output is None:
@@ -154,8 +165,8 @@ def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> P
 
 
 def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
-    """What was computed, flat: the outputs, or the gradients of the inputs through their graph. Raises Misbehaviour."""
-    import torch
+    """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none, and the
+    kernel's own backward computes them. Raises Misbehaviour."""
 
     for (name, x), before in zip(((n, inputs.get(n)) for n in kernel.op.inputs), form.arrays):
         if is_array(x) and name not in kernel.op.mutates and array_of(x).tobytes() != before.tobytes():
@@ -165,7 +176,10 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
         if isinstance(x, (str, bytes)) or not (hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))):
             raise Misbehaviour("structure", f"v.output has a {type(x).__name__} instead of a tensor or array")
     if form.check == "forward":
-        return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]
+        arrays = (np.ndarray, np.generic)
+        return [np.array(x) if isinstance(x, arrays) else torch_tree.output(torch_tree.dense(x)) for x in leaves]
+    if kernel.op.framework == "numpy":
+        return list(BackendSpec.parse("torch-cpu").create().build(form).run())
     if not any(y.requires_grad for y, i in zip(leaves, form.cotangents) if i >= 0):
         raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")
     wrt = [inputs[name] for name in kernel.op.inputs if name in kernel.op.gradient]

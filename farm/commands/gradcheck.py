@@ -1,10 +1,11 @@
-"""Check the gradients of one op against both oracles: farm gradcheck OP [--plot OUT.png]; --table for those of a run."""
+"""Check the gradients of an op, or of your own function (my.py:f), against both oracles; --table for those of a run."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from farm.commandline import refusing, results_option
@@ -16,8 +17,22 @@ from farm.reproduce.gradients import GradcheckError, Question, check, plot, tabl
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command line."""
     parser = argparse.ArgumentParser(prog="farm gradcheck", description=__doc__)
-    parser.add_argument("op", nargs="?", help="an op of the torch catalog, with or without its variant")
-    parser.add_argument("--dtype", default="float64", help="dtype under test (default: float64)")
+    parser.add_argument(
+        "op",
+        nargs="?",
+        help="an op of the torch catalog, with or without its variant; or your own: file.py:function, module:function, the name "
+        "of a kernel in ./farm.yaml. A function that is not declared is held against differences of itself",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=DTYPE[SIZES]",
+        help="an input of your own function (repeat for each): x=float64[3,4], ids=int64[5]<100 (default: as declared, else [3,4])",
+    )
+    parser.add_argument(
+        "--dtype", default="", help="dtype under test (default: float64, or the first that is declared)"
+    )
     parser.add_argument(
         "--samples", type=int, default=4, metavar="N", help="how many samples, spread over the op's list (default: 4)"
     )
@@ -41,9 +56,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name an op, or ask for --table")
     if args.samples < 1:
         raise GradcheckError(f"--samples: at least 1, not {args.samples}")
-    answer = check(Question(args.op, args.dtype, args.samples, args.sample, args.double, args.backend))
-    print("\n".join([answer.title, *answer.lines, *answer.summary()]))
-    if args.plot:
-        plot(answer.samples, args.plot)
-        print(f"error against ε: {args.plot}")
+    question = Question(args.op, args.dtype or "float64", args.samples, args.sample, args.double, args.backend)
+    if not _is_own(args.op):
+        if args.input:
+            raise GradcheckError(f"--input: the samples of {args.op} are those of the torch catalog")
+        return _answered(question, args.plot)
+    from farm.client import named, process
+
+    with named.lent(args.op, args.input, args.dtype) as own:
+        question = replace(question, op=own.op, dtype=own.dtype)
+        return _answered(question, args.plot, process.passing_cache(), own.why)
+
+
+def _is_own(name: str) -> bool:
+    """Whether an op is a function of the user's: of a file or module, or one that ./farm.yaml names."""
+    if name.startswith("torch:"):
+        return False
+    if ":" in name:
+        return True
+    if not Path("farm.yaml").is_file():
+        return False
+    from farm.client.kernels import of_config
+
+    return name in of_config()
+
+
+def _answered(question: Question, path: Path | None, cache: Path | None = None, why: str = "") -> int:
+    """Print the answer and plot it. why: there is no gradient to judge."""
+    answer = check(question, cache)
+    if why and not path:
+        raise GradcheckError(f"{question.op}: {why}; --plot draws the error of its differences")
+    lines = [f"  no gradient to judge: {why}"] if why else [*answer.lines, *answer.summary()]
+    print("\n".join([answer.title, *lines]))
+    if path:
+        plot(answer.samples, path)
+        print(f"error against ε: {path}")
     return 0 if answer.agrees else 1

@@ -11,7 +11,7 @@ from farm.plan.model import CatalogConfig, Config
 from tasks.catalogs import told
 from tasks.catalogs.models import drawn, table
 from tasks.catalogs.user import sources
-from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
@@ -38,9 +38,7 @@ def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
         path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
         return f"{root / path}{colon}{function}" if path.endswith(".py") else name
 
-    kernels = [
-        k.model_copy(update={"kernel": absolute(k.kernel), "reference": absolute(k.reference)}) for k in catalog.kernels
-    ]
+    kernels = [k.model_copy(update={what: absolute(getattr(k, what)) for what in FUNCTIONS}) for k in catalog.kernels]
     return catalog.model_copy(
         update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels}
     )
@@ -124,8 +122,10 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
         names[kernel.name] = i
         for inner, text in mistakes(UserOp(**kernel.model_dump())):
             refuse((*key, *inner), text)
-        for what in ("kernel", "reference"):
+        for what in FUNCTIONS:
             given = getattr(kernel, what)
+            if what == "backward" and not given:
+                continue
             module, _, function = given.rpartition(":")
             if what == "reference" and given.endswith(".py"):
                 module = given

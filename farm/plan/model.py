@@ -70,6 +70,7 @@ class KernelConfig(_Model):
     aliases: bool = False
     gradient: list[str] = []
     refuses: list[Any] = []
+    backward: str = ""
 
 
 class OwnModel(_Model):

@@ -28,6 +28,7 @@ from tasks.catalogs.fuzz import GENERATED
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.catalogs.user import drawn
 from tasks.catalogs.user import load as load_kernels
+from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
 from tasks.model import FUZZ, Group, Refusal, Status
@@ -197,7 +198,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
 def _named(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
     one = load_kernels.declared().get(row["op"].partition(":")[2]) if row["catalog"] == "user" else None
-    for what in ("kernel", "reference"):
+    for what in FUNCTIONS:
         given = getattr(one.op, what) if one else None
         if isinstance(given, str) and "<" in given:
             raise ReproduceError(

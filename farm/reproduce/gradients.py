@@ -15,7 +15,8 @@ from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
 from farm.report.runs import load
-from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.tables.coverage import FAILED_STATUSES
+from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, by_differences, two_oracles
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
@@ -25,7 +26,7 @@ from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
-from tasks.model import EPS, Group, Refusal, Unavailable
+from tasks.model import EPS, Group, Refusal, Status, Unavailable
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
 from tasks.runner import Runner, whole
@@ -54,20 +55,23 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The samples that were looked at, in a line of text each, and how many of them met which agreement."""
+    """The samples that were looked at, in a line of text each, how many of them met which agreement, and how many failed otherwise:
+    the backend or the reference raised."""
 
     title: str
     lines: list[str]
     met: dict[str, int]
+    failed: int
     samples: list[PreparedSample]
 
     @property
     def agrees(self) -> bool:
-        """Whether the oracles and the backend agree wherever they were compared."""
-        return set(self.met) <= set(AGREE)
+        """Whether the oracles and the backend agree wherever they were compared, which was somewhere, and nothing failed."""
+        return not self.failed and bool(self.met) and set(self.met) <= set(AGREE)
 
     def summary(self) -> list[str]:
-        return [f"{n} sample{'' if n == 1 else 's'}: {name}: {MEANING[name]}" for name, n in self.met.items()]
+        said = [f"{n} sample{'' if n == 1 else 's'}: {name}: {MEANING[name]}" for name, n in self.met.items()]
+        return said or ["nothing was compared"]
 
 
 def table(results: str, run: str) -> pd.DataFrame:
@@ -79,9 +83,9 @@ def table(results: str, run: str) -> pd.DataFrame:
     return found
 
 
-def check(question: Question) -> Answer:
-    """Differentiate and judge. Raises GradcheckError."""
-    prepared = _prepared(question)
+def check(question: Question, cache: Path | None = None) -> Answer:
+    """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
+    prepared = _prepared(question, cache or default_cache())
     places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
     group = prepared.group
     if not places:
@@ -96,6 +100,7 @@ def check(question: Question) -> Answer:
         f"{group.label} {question.dtype}, {group.check} on {question.backend}",
         [line({str(k): v for k, v in row.items()}) for row in rows.sort_values("sample").to_dict("records")],
         {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)},
+        int((rows.status.isin([*FAILED_STATUSES, Status.INVALID.value]) & (rows.agreement == "")).sum()),
         [prepared.samples[p] for p in places],
     )
 
@@ -105,17 +110,17 @@ _COLUMNS = (
 ).split()
 
 
-def _prepared(question: Question) -> PreparedGroup:
+def _prepared(question: Question, cache: Path) -> PreparedGroup:
     """The op's samples with their gradients. Raises GradcheckError."""
-    catalog = catalogs.get("torch")
+    name = "user" if question.op.startswith("user:") else "torch"
     entries = {
         n: e
-        for e in catalog.entries()
+        for e in catalogs.get(name).entries()
         for n in names(Entry(e.op, e.variant, ()))
         if not e.variant or n.endswith(f".{e.variant}")
     }
     if question.op not in entries:
-        raise GradcheckError(f"no op {question.op!r} in the torch catalog{nearest(question.op, sorted(entries))}")
+        raise GradcheckError(f"no op {question.op!r} in the {name} catalog{nearest(question.op, sorted(entries))}")
     entry, check = entries[question.op], "double_backward" if question.double else "backward"
     if check not in entry.checks:
         raise GradcheckError(f"{entry.op}: the op declares no {check.replace('_', ' ')}")
@@ -125,7 +130,7 @@ def _prepared(question: Question) -> PreparedGroup:
             f"--dtype: {entry.op} has no gradient in {question.dtype!r}{nearest(question.dtype, valid)}"
         )
     count = question.samples if question.sample is None else 2**31 - 1
-    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), default_cache())[1]
+    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
 
 
 def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
@@ -164,9 +169,11 @@ def _in_its_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, A
 
 def line(row: dict[str, Any]) -> str:
     head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
-    if not row["agreement"]:
+    if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
         return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
-    text = f"{head} {row['agreement']:22} {row['error_units']:.3g} units from autograd"
+    if by_differences(row["oracle"]):
+        return f"{head} {row['agreement']:24} {row['error_units']:.3g} units from {plain(row['oracle'])}"
+    text = f"{head} {row['agreement']:24} {row['error_units']:.3g} units from autograd"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
         return f"{text}, {_apart(row['second_units'])} differences, the two oracles {_apart(row['oracles_units'])} each other"
     return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
@@ -192,7 +199,10 @@ def plot(samples: list[PreparedSample], path: Path) -> None:
     axes = figure.add_subplot()
     drawn = 0
     for sample in samples:
-        errors = None if sample.failure else curve(sample, STEPS)
+        try:
+            errors = None if sample.failure else curve(sample, STEPS)
+        except Exception as error:  # whatever a kernel raises that is given float64
+            raise GradcheckError(f"--plot: its gradient in float64: {type(error).__name__}: {error}") from None
         if errors is None or not np.isfinite(errors).any():
             continue
         drawn += 1

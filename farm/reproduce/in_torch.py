@@ -192,6 +192,8 @@ def _own_kernel(form: Form, group: Group) -> str:
     if not file or "<" in name:
         raise NoScript(f"no script: {group.op} is no named function in a file")
     made = f"OP = module.{name}"
+    if one.backward and (form.check != FORWARD or hasattr(kernel, "backward")):
+        raise NoScript(f"no script: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
             raise NoScript(f"no script: {group.op} takes arrays of a dtype that numpy lacks")

@@ -227,8 +227,8 @@ class TorchEager(Backend):
         return contextlib.nullcontext() if told else torch.device(self.target)
 
     def cotangents(self, form: Form) -> list[Any]:
-        """Fresh cotangents on the device, None for outputs that have none."""
-        leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
+        """Fresh cotangents where the outputs are, None for outputs that have none."""
+        leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu" if own_copies(form) else self.target)
         return [None if i < 0 else decode(encode_tensor(TensorSpec(i)), leaf) for i in form.cotangents]
 
     def build(self, form: Form) -> Program:

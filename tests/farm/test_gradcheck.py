@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from farm.commands import gradcheck
 from farm.report.tables.gradients import MEANING, agreement, two_oracles
+from tasks.catalogs.torch import gradients as samples_of_torch
 from tests.conftest import here
 
 
@@ -93,6 +96,8 @@ def test_every_entry_of_the_two_oracle_table() -> None:
         "only differences agree": _row("invalid", 1e6, 1, 1e6, "oracle"),
         "no differences": _row("pass", 1, None, None),
         "no differences, wrong": _row("wrong", 99, None, None, "numbers"),
+        "differences alone": _row("pass", 2, None, None, oracle="finite differences"),
+        "differences alone, wrong": _row("wrong", 98, None, None, "numbers", oracle="complex step, finite differences"),
     }
     rows = pd.DataFrame(list(said.values()))
     assert list(agreement(rows)) == list(said) and list(said) == [k for k in said if k in MEANING]
@@ -105,7 +110,7 @@ def test_every_entry_of_the_two_oracle_table() -> None:
     ]
     assert list(agreement(pd.DataFrame(other))) == ["", "", ""]
     (line,) = two_oracles(rows).to_dict("records")
-    assert line["samples"] == 6 and all(line[name] == 1 for name in MEANING)
+    assert line["samples"] == len(MEANING) and all(line[name] == 1 for name in MEANING)
 
 
 def test_a_run_of_backward_checks_and_its_table(
@@ -133,3 +138,150 @@ def test_a_run_of_backward_checks_and_its_table(
     assert {line["check"] for line in table} == {"backward", "double_backward"}
     assert all(int(line["both agree"]) + int(line["no differences"]) == int(line["samples"]) for line in table)
     assert list(results.glob("run=*/_report/gradients.csv"))
+
+
+OWN = """
+import numpy as np
+import torch
+import tasks
+
+def silu(x): return x * torch.sigmoid(x)
+
+def pair(a, b, scale=2.0): return torch.tanh(a) * b * scale
+
+class Right(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * (s + x * s * (1 - s))
+
+class Wrong(Right):
+    @staticmethod
+    def backward(ctx, g):
+        s = torch.sigmoid(ctx.saved_tensors[0])
+        return g * (s + s * (1 - s))
+
+class Raises(Right):
+    @staticmethod
+    def backward(ctx, g): raise ValueError("no such gradient")
+
+def softmax_np(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+def by_numbers(x): return np.array([float(np.sin(v)) for v in x.ravel()]).reshape(x.shape)
+
+def with_backward(x): return np.array([float(np.sin(v)) for v in x.ravel()]).reshape(x.shape)
+with_backward.backward = lambda gradient, x: gradient * np.cos(x)
+
+def wrong_backward(x): return np.sin(x)
+wrong_backward.backward = lambda gradient, x: gradient * np.sin(x)
+
+def gather(x, i): return x[i]
+
+@tasks.op(reference=softmax_np, inputs={"x": ["r", 4]}, dims={"r": [1, 3]}, dtypes=["float32"], op_class="normalisation", gradient=["x"])
+def softmax(x): return torch.softmax(x, -1)
+
+@tasks.op(reference=softmax_np, inputs={"x": ["r", 4]}, dims={"r": [1, 3]}, dtypes=["float32"], op_class="normalisation")
+def halved(x): return torch.softmax(x.detach(), -1) + 0.5 * (torch.softmax(x, -1) - torch.softmax(x.detach(), -1))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with functions of one's own, which is the working directory."""
+    (tmp_path / "my.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        ("my.py:silu", 0, "4 samples: differences alone: agrees with differences"),
+        ("my.py:silu --double", 0, "user:silu float64, double_backward on torch-cpu"),
+        ("my.py:pair --dtype float32", 0, "3x4 3x4"),
+        ("my.py:Right", 0, "differences alone: agrees"),
+        ("my.py:Wrong", 1, "4 samples: differences alone, wrong: disagrees with differences"),
+        ("my.py:Raises", 1, "error no such gradient"),
+        ("my.py:softmax_np", 0, "differences alone: agrees"),
+        ("my.py:with_backward", 0, "differences alone: agrees"),
+        ("my.py:wrong_backward", 1, "differences alone, wrong"),
+        ("my.py:gather --input x=float64[5,2] --input i=int64[3]<5", 0, "5x2 3"),
+        ("my.py:softmax", 0, "user:softmax float32, backward on torch-cpu"),
+        ("my.py:softmax", 0, "samples: both agree: the gradient is right"),
+        ("my.py:softmax --input x=float32[2,7]", 0, "2x7"),
+        ("my.py:halved", 1, "neither agrees: the gradient is wrong"),
+    ],
+)
+def test_a_function_of_ones_own(own: Path, argv: str, code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradcheck.main(argv.split()) == code
+    assert says in capsys.readouterr().out
+
+
+def test_the_curve_of_a_function_of_ones_own_shows_a_wrong_gradient(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    least: list[float] = []
+    drawn = samples_of_torch.curve
+
+    def kept(*given: Any) -> Any:
+        made = drawn(*given)
+        least.append(float(np.nanmin(made)))
+        return made
+
+    monkeypatch.setattr(samples_of_torch, "curve", kept)
+    for name in ("silu", "by_numbers", "Right"):
+        gradcheck.main([f"my.py:{name}", "--samples", "1", "--plot", f"{name}.png"])
+        assert least[-1] < 1e-8 and Path(f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "by_numbers" in capsys.readouterr().out
+    assert gradcheck.main(["my.py:Wrong", "--samples", "1", "--plot", "wrong.png"]) == 1
+    assert least[-1] > 1e-4  # a plateau: no step makes it right
+
+
+def test_a_kernel_of_the_farm_yaml_here_goes_before_an_op_of_torch(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "farm.yaml").write_text("catalogs: [{name: user, modules: [my.py]}]\nbackends: [torch-cpu]\n")
+    assert gradcheck.main(["softmax"]) == 0
+    assert capsys.readouterr().out.startswith("user:softmax float32")
+    assert gradcheck.main(["tanh", "--samples", "1"]) == 0
+    assert capsys.readouterr().out.startswith("torch:tanh float64")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("my.py:silo", "did you mean silu?"),
+        ("his.py:silu", "no such file"),
+        ("my.py:by_numbers", "autograd cannot follow it"),
+        ("my.py:gather", "sizes are said by --input, e.g. --input 'x=float64[3,4]'"),
+        ("my.py:silu --input y=float64[3]", "--input: my.py:silu has no argument 'y'"),
+        ("my.py:silu --input x=float64", "--input: 'x=float64' has no sizes"),
+        ("my.py:silu --input x=flaot64[3]", "did you mean float64"),
+        ("tanh --input x=float64[3]", "--input: the samples of tanh are those of the torch catalog"),
+        ("user:softmax", "no farm.yaml"),
+    ],
+)
+def test_a_bad_name_of_ones_own_is_one_line(
+    own: Path, argv: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gradcheck.main(argv.split()) == 2
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1 and says in text, text
+
+
+def test_a_run_of_ones_own_kernels_has_a_table(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "farm.yaml").write_text(
+        "checks: [backward]\ncatalogs: [{name: user, samples: 2, modules: [my.py]}]\nbackends: [torch-cpu]\n"
+    )
+    here(own / "farm.yaml", "--inline", "--results", own / "results")
+    capsys.readouterr()
+    assert gradcheck.main(["--table"]) == 0
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert row["op"] == "user:softmax" and row["both agree"] == row["samples"] == "2" and row["second_units"]

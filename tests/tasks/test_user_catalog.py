@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -255,6 +256,84 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
     assert all(r["noise_floor"] > 0 for r in found)
     declare("def kernel(x, scale): return x * scale * 4", reference="r.py", kwargs={"scale": 3.0}, dtypes=["bfloat16"])
     assert outcome(cache, dtype="bfloat16") == {("wrong", "numbers")}
+
+
+@pytest.mark.parametrize(("factor", "status"), [("1", "pass"), ("1.001", "wrong")])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_maximum_in_the_reference_leaves_a_floor_that_judges(
+    declare: Any, cache: Path, framework: str, factor: str, status: str
+) -> None:
+    """Its backward pass looks for what is equal to the maximum: where nothing was any more, every draw was NaN, and all passed."""
+    source = f"""
+def reference(x):
+    e = {"np" if framework == "numpy" else "torch"}.exp(x - x.max({"-1, keepdims=True" if framework == "numpy" else "-1, keepdim=True).values * (1.0"}))
+    return e / e.sum(-1, keepdims=True)
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.softmax(x, -1); ctx.save_for_backward(y); return y.clone()
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return {factor} * y * (g - (g * y).sum(-1, keepdim=True))
+def kernel(x): return Op.apply(x)
+"""
+    declare(source, gradient=["x"], op_class="normalisation", reference_framework=framework, inputs={"x": ["n", 5]})
+    found = rows(cache, check="backward")
+    assert {r["status"] for r in found} == {status} and all(r["noise_floor"] < 1e-3 for r in found)
+
+
+def test_a_kernel_that_is_its_own_reference_is_held_against_differences(declare: Any, cache: Path) -> None:
+    """Its own autograd would agree with it, however wrong."""
+    source = """
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x); return torch.tanh(x)
+    @staticmethod
+    def backward(ctx, g): return g * FACTOR * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
+def kernel(x): return Op.apply(x)
+"""
+    how = {"reference": "k.py:kernel", "reference_framework": "torch", "gradient": ["x"]}
+    for check in ("backward", "double_backward"):
+        declare(source.replace("FACTOR", "1"), **how)
+        found = rows(cache, check=check)
+        assert {r["status"] for r in found} == {"pass"}
+        assert all(r["oracle"].startswith(("finite differences", "complex step")) for r in found)
+    declare(source.replace("FACTOR", "1.001"), **how)
+    assert outcome(cache, check="backward") == {("wrong", "numbers")}
+
+
+def test_the_gradient_of_a_reference_script_is_by_differences(
+    declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    init = scripts._Process.__init__
+
+    def counted(self: scripts._Process, script: Path, end: float) -> None:
+        started.append(script)
+        init(self, script, end)
+
+    monkeypatch.setattr(scripts._Process, "__init__", counted)
+    (tmp_path / "r.py").write_text(SCRIPT.replace("x * request", "np.tanh(x) * request") + "print(json.dumps(tensor))")
+    source = """
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x); return torch.tanh(x) * 2
+    @staticmethod
+    def backward(ctx, g): return g * FACTOR * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
+def kernel(x): return Op.apply(x)
+"""
+    declare(source.replace("FACTOR", "2"), reference="r.py", gradient=["x"], dims={"n": [3, 8]})
+    found = rows(cache, check="backward")
+    assert {(r["status"], r["oracle"]) for r in found} == {("pass", "finite differences")}
+    assert len(started) == len(found)  # one process a sample
+    assert all(r["noise_floor"] > 0 for r in found)
+    declare(source.replace("FACTOR", "2.001"), reference="r.py", gradient=["x"], dims={"n": [3, 8]})
+    assert outcome(cache, check="backward") == {("wrong", "numbers")}
+    (row,) = rows(cache, count=1, check="double_backward")
+    assert row["status"] == "vacuous" and "it is a script" in row["error"]
 
 
 @pytest.mark.parametrize(
@@ -649,7 +728,6 @@ def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], i
         ({"repeats": 0}, "repeats", "at least 1"),
         ({"mutates": ["y"]}, "mutates.0", "no input 'y'"),
         ({"gradient": ["y"]}, "gradient.0", "no input 'y'"),
-        ({"gradient": ["x"], "reference": "r.py"}, "gradient", "a script is not differenced"),
         ({"kwargs": {"x": 1}}, "kwargs.x", "is an input already"),
         (
             {"inputs": {"x": ["n", "n"]}, "dims": {"n": [1, 10**6]}},
@@ -704,7 +782,8 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
 
 def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(SCRIPT + "import os; os.write(1, b'noise\\n')\nprint(json.dumps(tensor))")
-    (outputs,) = scripts.run(tmp_path / "r.py", [({"x": np.ones(3)}, {})], 30.0)
+    with contextlib.closing(scripts.Script(tmp_path / "r.py", 30.0)) as script:
+        outputs = script({"x": np.ones(3)}, {})
     assert outputs[0].tolist() == [2, 2, 2]
 
 

@@ -1,4 +1,8 @@
-"""The two-oracle table of the backward checks: the backend's gradient against autograd's and against differences'."""
+"""The two-oracle table of the backward checks: the backend's gradient against autograd's and against differences'.
+
+Autograd is torch's of the op in float64, or of a kernel's reference. Where it cannot follow that (a script, Python's numbers), or the
+function has no reference but itself, differences are the one oracle.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import pandas as pd
 from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
 from farm.report.tables.view import Report, View, view
 from tasks import checks
+from tasks.arrays import analytic, differences
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import Status
 from tasks.model.kind import KIND_ORACLE
@@ -19,18 +24,22 @@ MEANING = {
     "neither agrees": "the gradient is wrong",
     "no differences": "agrees with autograd; differences say nothing here (a kink, NaN, no elements)",
     "no differences, wrong": "disagrees with autograd; differences say nothing here",
+    "differences alone": "agrees with differences, the only oracle here",
+    "differences alone, wrong": "disagrees with differences, the only oracle here",
 }
 #: The keys of MEANING, the worst first.
 WORST_FIRST = (
     "neither agrees",
+    "differences alone, wrong",
     "no differences, wrong",
     "only differences agree",
     "only autograd agrees",
     "no differences",
+    "differences alone",
     "both agree",
 )
 #: Those in which nothing disagrees.
-AGREE = ("no differences", "both agree")
+AGREE = ("no differences", "differences alone", "both agree")
 
 
 def agreement(rows: pd.DataFrame) -> pd.Series:
@@ -46,23 +55,31 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.
     second = first.where(rows.oracles_units <= limit, rows.second_units <= limit)
     asked = rows.second_oracle.fillna("") != ""
+    alone = rows.oracle.fillna("").map(by_differences)
     said = pd.Series("", index=rows.index)
     for name, where in {
         "both agree": asked & first & second,
         "only autograd agrees": asked & first & ~second,
         "only differences agree": asked & ~first & second,
         "neither agrees": asked & ~first & ~second,
-        "no differences": ~asked & first,
-        "no differences, wrong": ~asked & ~first,
+        "no differences": ~asked & ~alone & first,
+        "no differences, wrong": ~asked & ~alone & ~first,
+        "differences alone": ~asked & alone & first,
+        "differences alone, wrong": ~asked & alone & ~first,
     }.items():
         said = said.mask(where & compared, name)
     return said
 
 
+def by_differences(oracle: str) -> bool:
+    """Whether the oracle of a row is differences of any kind, not autograd."""
+    return oracle.startswith((differences.NAME, analytic.COMPLEX, analytic.MANY))
+
+
 def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (op, variant, check, dtype, backend) with gradients: samples by answer, and the worst units.
 
-    error_units: against autograd; second_units: against differences; oracles_units: between the two.
+    error_units: against autograd, or differences where they are the one oracle; second_units: against differences; oracles_units: between the two.
     """
     rows = distinct(rows)
     rows = rows.assign(agreement=agreement(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ from tasks.model import (
 CATALOG_VERSION = "4"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
+#: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
+#: about a millisecond an evaluation.
+SCRIPT_DRAWS = 1
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
 
@@ -82,6 +86,7 @@ class User(Catalog):
         found = load.declared()
         for one in found.values():
             load.check_call(one, "kernel")
+            load.check_call(one, "backward")
             if one.script is None:
                 load.check_call(one, "reference")
             elif not one.script.is_file():
@@ -112,7 +117,7 @@ class User(Catalog):
         if group.distribution == FUZZ:
             return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if checks.installed(group.check).gradient and one.op.reference_framework == "numpy":
+        if checks.installed(group.check).gradient and one.op.differenced:
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
@@ -135,7 +140,7 @@ class User(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
         one = self._op(group)
-        return promises.guarded(one.op, one.function("kernel"))
+        return promises.guarded(one.op, one.function("kernel"), one.backward)
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """The reference: what a kernel computes inside shows nobody."""
@@ -169,10 +174,8 @@ def checks_of(op: UserOp) -> tuple[str, ...]:
 def _evaluated(one: Declared, arrays: Arrays) -> None:
     """The reference on some inputs. Raises what it raises."""
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
-    if one.script:
-        scripts.run(one.script, [(exact, one.op.kwargs)], load.deadline_s())
-    else:
-        evaluator(one)(exact)
+    with evaluator(one) as evaluate:
+        evaluate(exact)
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
@@ -205,11 +208,13 @@ def of_inputs(
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
-        if checks.installed(group.check).gradient:
-            outputs = _expected(one, arrays, dims, group, index, 0)
-            gradients.fill(made, _differentiated(one, group), arrays, outputs, group, draws)
-            return made
-        made.expected = _expected(one, arrays, dims, group, index, draws)
+        with evaluator(one) as evaluate:
+            if checks.installed(group.check).gradient:
+                outputs = _expected(one, evaluate, arrays, dims, group, 0)
+                few = min(draws, SCRIPT_DRAWS) if one.script else draws
+                gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, few)
+                return made
+            made.expected = _expected(one, evaluate, arrays, dims, group, draws)
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.expected(
@@ -237,7 +242,12 @@ def _told(error: BaseException) -> str:
 
 
 def _expected(
-    one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Group, index: int, draws: int
+    one: Declared,
+    evaluate_one: Callable[[Arrays], list[np.ndarray]],
+    arrays: Arrays,
+    dims: Mapping[str, int],
+    group: Group,
+    draws: int,
 ) -> list[Leaf]:
     """A Leaf per output of the reference, with the noise floor where the op's class has one."""
     op_class = OpClass(one.op.op_class)
@@ -246,7 +256,6 @@ def _expected(
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
     elements = sum(x.size for x in exact.values())
-    most = noise.unwitnessed(op_class, drawn, elements)
 
     def moved(draw: int) -> dict[str, np.ndarray]:
         return {
@@ -254,20 +263,11 @@ def _expected(
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
-    if one.script:
-        found, *later = [
-            [_checked(x, exact) for x in outputs]
-            for outputs in scripts.run(
-                one.script, [(call, one.op.kwargs) for call in (exact, *map(moved, range(most)))], load.deadline_s()
-            )
-        ]
-    else:
-        evaluate_one = evaluator(one)
-        found = evaluate_one(exact)
+    found = evaluate_one(exact)
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            outputs = later[draw] if one.script else evaluate_one(moved(draw))
+            outputs = evaluate_one(moved(draw))
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
@@ -280,29 +280,41 @@ def _expected(
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
 
 
-def _differentiated(one: Declared, group: Group) -> gradients.Reference:
-    own = one.function("reference")
+def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], list[np.ndarray]]) -> gradients.Reference:
+    own = _unknown if one.script else one.function("reference")
     call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
-    return gradients.Reference(one.op, group.check, group.dtype, evaluator(one), own, call)
+    return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call)
 
 
-def evaluator(one: Declared) -> Callable[[Arrays], list[np.ndarray]]:
-    """The op's reference function: from float64 inputs to its outputs.
+@contextlib.contextmanager
+def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
+    """The op's reference: from float64 inputs to its outputs.
 
-    It is given copies: it may write to them. Raises TypeError for what is no array."""
-    reference = one.function("reference")
-    if one.op.reference_framework == "torch":
-        reference = of_torch.evaluated(reference)
+    A function is given copies: it may write to them. Raises TypeError for what is no array."""
+    with contextlib.ExitStack() as end:
+        if one.script:
+            script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
+        else:
+            reference = one.function("reference")
+            if one.op.reference_framework == "torch":
+                reference = of_torch.evaluated(reference)
 
-    def evaluate(inputs: Arrays) -> list[np.ndarray]:
-        with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
-            result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
-        outputs = result if isinstance(result, (tuple, list)) else [result]
-        if not outputs:
-            raise TypeError("the reference returned no outputs")
-        return [_checked(x, inputs) for x in outputs]
+        def evaluate(inputs: Arrays) -> list[np.ndarray]:
+            if one.script:
+                return [_checked(x, inputs) for x in script(inputs, one.op.kwargs)]
+            with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
+                result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
+            outputs = result if isinstance(result, (tuple, list)) else [result]
+            if not outputs:
+                raise TypeError("the reference returned no outputs")
+            return [_checked(x, inputs) for x in outputs]
 
-    return evaluate
+        yield evaluate
+
+
+def _unknown(**inputs: Any) -> Any:
+    """Stands for a script's function, which nobody has."""
+    raise TypeError("it is a script")
 
 
 def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:

@@ -52,7 +52,7 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
         made = {name: _size(choose, low, high) for name, (low, high) in ends.items()}
-    differenced = gradient and op.reference_framework == "numpy"
+    differenced = gradient and op.differenced
     while samples.elements(op, made) > MOST or (
         differenced and samples.elements(op, made, op.gradient) > MOST_DIFFERENCED
     ):

@@ -220,13 +220,14 @@ class _Exact:
 def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact | Failure:
     """The derivatives by autograd, with differences as the second oracle, or by differences alone where autograd cannot follow the
     reference; a failure where there are none."""
-    why = "" if reference.by_torch else _not_followed(reference, inputs, outputs)
+    why = "" if reference.by_torch or reference.op.alone else _not_followed(reference, inputs, outputs)
     if why and reference.check == "double_backward":
         text = f"autograd cannot follow the NumPy reference, and so not differentiate it twice: {why}"
         return Failure.vacuous(f"{text}; a function of torch tensors can be (reference_framework: torch)", "reference")
-    found = (
-        _by_differences(reference, inputs, cotangents) if why else _by_autograd(reference, inputs, cotangents, outputs)
-    )
+    if why or reference.op.alone:  # what autograd says of a kernel is no witness for it
+        found = _by_differences(reference, inputs, cotangents)
+    else:
+        found = _by_autograd(reference, inputs, cotangents, outputs)
     if all(np.isinf(e).all() for e in found.errors) and any(e.size for e in found.errors):
         return Failure.vacuous("the reference is not differentiable at these inputs", "reference")
     return found
@@ -237,9 +238,8 @@ def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents
     # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a quotient are
     # as large as the output over the input.
     eps = EPS.get(reference.dtype, 0.0)
-    terms = [
-        size / differences.scales(gradients.widened(inputs[name])) for name, size in zip(reference.names, found.sizes)
-    ]
+    starts = reference.problem(inputs, cotangents).inputs
+    terms = [size / differences.scales(x) for x, size in zip(starts, found.sizes)]
     return _Exact(
         found.gradients,
         [e + eps * t for e, t in zip(found.errors, terms)],

@@ -22,7 +22,7 @@ from tasks.arrays import held
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.told import announced, definitions
 from tasks.catalogs.user import functions, sources
-from tasks.catalogs.user.ops import DeclarationError, UserOp
+from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.model import errors
 from tasks.nearest import nearest
@@ -46,7 +46,7 @@ class Declared:
     lent: int = 0
 
     def function(self, what: str) -> Callable[..., Any]:
-        """The op's "kernel" or "reference" as a callable. Raises CatalogError."""
+        """One of the op's FUNCTIONS as a callable. Raises CatalogError."""
         given = getattr(self.op, what)
         if callable(given):
             return functions.callable_of(given)
@@ -58,8 +58,17 @@ class Declared:
             raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
         return functions.callable_of(found)
 
+    @property
+    def backward(self) -> Callable[..., Any] | None:
+        """The gradient of a kernel of NumPy arrays; None where it has none. Raises CatalogError."""
+        if self.op.framework != "numpy":
+            return None
+        if self.op.backward:
+            return self.function("backward")
+        return getattr(self.function("kernel"), "backward", None)
+
     def mistake(self, what: str, text: str) -> CatalogError:
-        """The error of the op's "kernel" or "reference": at its key of the config, or with the decorated function's place."""
+        """The error of one of the op's settings: at its key of the config, or with the decorated function's place."""
         if self.file:
             return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key)
         return CatalogError(text, (*self.key, what))
@@ -79,7 +88,7 @@ class Declared:
         """Digest of the definition and of every source file that kernel and reference are made of."""
         if self.lent:
             return f"lent {os.getpid()} {self.lent} {described(self.op)}"
-        files = sources.digest(sorted(self._files("kernel", "reference")))
+        files = sources.digest(sorted(self._files(*FUNCTIONS)))
         return hashlib.sha256(f"{described(self.op)} {files}".encode()).hexdigest()[:32]
 
     def outside(self) -> set[str]:
@@ -95,7 +104,7 @@ class Declared:
         """The source files that the op's functions are made of, as far as they are found."""
         files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
         for given in (getattr(self.op, x) for x in what):
-            if isinstance(given, str):
+            if isinstance(given, str) and given:
                 found = sources.locate(given if given.endswith(".py") else given.rpartition(":")[0], self._root)
                 files |= set(sources.closure(found, self._root)) if found else set()
         return files
@@ -108,7 +117,8 @@ def described(op: UserOp) -> str:
 
 
 def _fields(op: UserOp) -> dict[str, Any]:
-    return asdict(replace(op, kernel="", reference="")) | {"kernel": op.kernel, "reference": op.reference}
+    given = {what: getattr(op, what) for what in FUNCTIONS}
+    return asdict(replace(op, kernel="", reference="", backward="")) | given
 
 
 def deadline_s() -> float:
@@ -119,14 +129,15 @@ def deadline_s() -> float:
 def listing_digest() -> str:
     """Digest of all definitions and of the files they name; nothing is imported."""
     files: set[Path] = set()
-    given = definitions().get("sources", [])
-    for source in given:
-        named = [*source["modules"], *(k[what] for k in source["kernels"] for what in ("kernel", "reference"))]
+    told = definitions().get("sources", [])
+    for source in told:
+        given = [k[what] for k in source["kernels"] for what in FUNCTIONS if k.get(what)]
+        named = [*source["modules"], *given]
         for name in named:
             found = sources.locate(name if name.endswith(".py") else name.rpartition(":")[0] or name, source["root"])
             files |= set(sources.closure(found, source["root"])) if found else set()
     handed = [one.digest() for one in _lent.values()]
-    return f"{json.dumps(given, sort_keys=True)} {sources.digest(sorted(files))} {' '.join(handed)}".rstrip()
+    return f"{json.dumps(told, sort_keys=True)} {sources.digest(sorted(files))} {' '.join(handed)}".rstrip()
 
 
 def declared() -> dict[str, Declared]:
@@ -288,16 +299,22 @@ def _interpret() -> None:
 
 
 def check_call(one: Declared, what: str) -> None:
-    """Raise CatalogError unless the kernel or the reference function takes the op's inputs and kwargs by name."""
-    function = one.function(what)
+    """Raise CatalogError unless one of the op's FUNCTIONS takes its inputs and kwargs by name, a backward after the gradient."""
+    function = one.backward if what == "backward" else one.function(what)
+    if function is None:
+        if one.op.gradient and one.op.framework == "numpy":
+            text = "a kernel of NumPy arrays has no gradient of its own: give backward, a function of it, or use @tasks.autograd"
+            raise one.mistake("gradient", text)
+        return
+    first = [None] if what == "backward" else []
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # a builtin does not say
-    names = [*one.op.inputs, *one.op.kwargs]
+    names, called = [*one.op.inputs, *one.op.kwargs], getattr(function, "__qualname__", type(function).__qualname__)
     try:
-        signature.bind(**dict.fromkeys(names))
+        signature.bind(*first, **dict.fromkeys(names))
     except TypeError as error:
         raise one.mistake(
-            what, f"{function.__qualname__}{signature} is called with {', '.join(names)}: {error}"
+            what, f"{called}{signature} is called with {', '.join([*['a gradient' for _ in first], *names])}: {error}"
         ) from None

@@ -9,6 +9,9 @@ from typing import Any
 
 from tasks.nearest import nearest
 
+#: What of a declaration is a function or the name of one; the last is "" where there is none.
+FUNCTIONS = ("kernel", "reference", "backward")
+
 
 class DeclarationError(Exception):
     """A use of `@op` that cannot be meant; the text names the op."""
@@ -34,6 +37,10 @@ class UserOp:
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
     aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
     refuses: calls that the kernel must refuse, as its reference does: for each, what is otherwise of some inputs and kwargs.
+    backward: the gradient of a kernel of NumPy arrays, called as ``backward(gradient, **inputs, **kwargs)``. gradient: that of
+    the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
+    arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
+    Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
     """
 
     name: str
@@ -56,6 +63,17 @@ class UserOp:
     aliases: bool = False
     gradient: Sequence[str] = ()
     refuses: Sequence[Mapping[str, Any]] = ()
+    backward: Callable[..., Any] | str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the kernel is its own reference: what autograd says of that is what is judged."""
+        return bool(self.reference == self.kernel)
+
+    @property
+    def differenced(self) -> bool:
+        """Whether gradients may be had by differences alone, element by element."""
+        return self.alone or self.reference_framework == "numpy"
 
 
 def op(

@@ -21,9 +21,10 @@ from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inexact
 
 
-def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared, ``told``
     goes around its backward pass; ``own_copies``: it takes tensors of the CPU's memory alone, whatever it computes on.
+    backward: the gradient of a kernel of NumPy arrays (see `UserOp`), which is then autograd's.
 
     While torch traces the call (to compile or export it) nothing is checked, as there are no values.
     """
@@ -33,11 +34,16 @@ def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
     if op.framework == "numpy":
 
         def call_numpy(**arguments: Any) -> Any:
-            return _call_numpy(op, kernel, arguments, returned)
+            if backward is None:
+                return _call_numpy(op, kernel, arguments, returned)
+            forward = functools.partial(_call_numpy, op, kernel, returned=returned)
+            return _with_backward(op, forward, backward).apply(tuple(arguments), *arguments.values())
 
         # A compiler cannot look inside; saying so makes the row a fallback.
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
         disabled.own_copies = True  # type: ignore[attr-defined]
+        disabled.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
+        disabled.told = functools.partial(_told, kernel)  # type: ignore[attr-defined]
         return disabled
 
     def call(**arguments: Any) -> Any:
@@ -100,6 +106,71 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         if op.invariants:
             _invariants(op, before, [np.asarray(x) for x in outputs])
     return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
+
+
+def _with_backward(op: UserOp, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    """A torch.autograd.Function of (names of the arguments, the arguments): autograd then has the gradient that somebody wrote."""
+    import torch
+
+    class Pair(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, names: Sequence[str], *values: Any) -> Any:
+            tensors = [isinstance(x, torch.Tensor) for x in values]
+            kept = [x.clone() if name in op.mutates else x for name, x, is_one in zip(names, values, tensors) if is_one]
+            ctx.save_for_backward(*kept)
+            ctx.names, ctx.others = names, [None if is_one else x for x, is_one in zip(values, tensors)]
+            ctx.tensors = tensors
+            return forward(arguments=dict(zip(names, values)))
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *given: Any) -> Any:
+            saved = iter(ctx.saved_tensors)
+            values = [next(saved) if is_one else x for x, is_one in zip(ctx.others, ctx.tensors)]
+            arguments = {k: _array(x) if isinstance(x, torch.Tensor) else x for k, x in zip(ctx.names, values)}
+            arrays = tuple(map(_array, given))
+            found = _by_name(op, backward(arrays if len(arrays) > 1 else arrays[0], **arguments))
+            made = {name: torch_tree.from_numpy(_fitting(name, g, arguments[name])) for name, g in found.items()}
+            return None, *(made.get(name) for name in ctx.names)
+
+    return Pair
+
+
+def _array(x: Any) -> np.ndarray:
+    return torch_tree.to_numpy(x.detach().cpu().contiguous())
+
+
+def _by_name(op: UserOp, result: Any) -> dict[str, Any]:
+    """The gradients in what a backward function returned, those that are 0 left out. Raises Misbehaviour."""
+    if not isinstance(result, Mapping):
+        many = result if isinstance(result, tuple) else (result,)
+        if len(many) != len(op.gradient):
+            asked = f"{len(op.gradient)} are asked for, of {', '.join(op.gradient)}"
+            raise Misbehaviour("structure", f"the backward function returned {len(many)} gradients: {asked}")
+        result = dict(zip(op.gradient, many))
+    if missing := [name for name in op.gradient if name not in result]:
+        raise Misbehaviour(
+            "structure", f"the backward function returned no gradient of {missing[0]} (None says that it is 0)"
+        )
+    return {name: result[name] for name in op.gradient if result[name] is not None}
+
+
+def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
+    """A gradient that has its input's shape and dtype: torch itself would sum or cast one that has not, and nobody would see it.
+
+    Raises Misbehaviour."""
+    if not isinstance(gradient, (np.ndarray, np.generic)):
+        raise Misbehaviour(
+            "structure",
+            f"the backward function returned {_named(gradient)} as the gradient of {name}, not a NumPy array",
+        )
+    for what, found, wanted in (
+        ("shape", gradient.shape, given.shape),
+        ("dtype", dtype_name(gradient.dtype), dtype_name(given.dtype)),
+    ):
+        if found != wanted:
+            raise Misbehaviour(what, f"the gradient of {name} has the {what} {found}, that of {name} is {wanted}")
+    return np.array(gradient, order="C")
 
 
 @contextlib.contextmanager

@@ -52,10 +52,13 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         for i, name in enumerate(getattr(op, key)):
             if name not in op.inputs:
                 yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
-    if op.gradient and op.framework == "numpy":
-        yield ("gradient",), "a kernel of NumPy arrays has no gradient"
-    if op.gradient and isinstance(op.reference, str) and op.reference.endswith(".py"):
-        yield ("gradient",), "needs a reference function: a script is not differenced"
+    if op.backward and op.framework != "numpy":
+        yield (
+            ("backward",),
+            "autograd differentiates a kernel of tensors; make one that is not into a torch.autograd.Function",
+        )
+    elif op.backward and not op.gradient:
+        yield ("backward",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
     for name, value in op.kwargs.items():
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"
@@ -117,11 +120,9 @@ def _kinds(op: UserOp) -> Iterator[Mistake]:
     for key in LISTS:
         if isinstance(given := getattr(op, key), str) or not isinstance(given, Sequence):
             yield (key,), f"{given!r} is no list; give [{given!r}]"
-    if not callable(op.reference) and not isinstance(op.reference, str):
-        yield (
-            ("reference",),
-            f"{op.reference!r} is neither a function nor the name of one (module:function, or a script)",
-        )
+    for key, also in (("reference", ", or a script"), ("backward", "")):
+        if not callable(given := getattr(op, key)) and not isinstance(given, str):
+            yield (key,), f"{given!r} is neither a function nor the name of one (module:function{also})"
 
 
 def _plain(value: Any) -> bool:

@@ -12,11 +12,14 @@ import contextlib
 import io
 import json
 import os
-import runpy
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 import traceback
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,50 +39,89 @@ class ReferenceError(Exception):
         self.raised = raised
 
 
-def run(
-    script: Path, requests: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]], limit_s: float
-) -> list[list[np.ndarray]]:
-    """The outputs of a script for each (inputs, kwargs); one process for all, of ``limit_s`` seconds in all.
+class Script:
+    """A reference script that is called as often as one likes: in one process, unless it ends, of ``limit_s`` seconds in all."""
 
-    Raises ReferenceError.
-    """
-    lines = [
-        json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
-        for inputs, kwargs in requests
-    ]
-    folder = Path(__file__).resolve().parents[3]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.catalogs.user.scripts", str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    try:
-        out, err = process.communicate("\n".join(lines) + "\n", timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, err = process.communicate()
-        raise ReferenceError(_story(script, f"took longer than {limit_s:g} s", err)) from None
-    answers = out.splitlines()
-    if process.returncode or len(answers) != len(lines):
-        how = (
-            f"died of signal {-process.returncode}"
-            if process.returncode < 0
-            else f"ended with exit code {process.returncode}"
+    def __init__(self, path: Path, limit_s: float) -> None:
+        self.path, self._limit_s, self._end = path, limit_s, time.monotonic() + limit_s
+        self._process: _Process | None = None
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
+        """The outputs for some inputs. Raises ReferenceError."""
+        request = json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
+        self._process = self._process or _Process(self.path, self._end)
+        answer = self._process.asked(request)
+        try:
+            if not answer.endswith("\n"):
+                late, code = self._process.ended()
+                how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+                story = self._story(f"took longer than {self._limit_s:g} s" if late else how)
+                raise ReferenceError(story, raised=not late and code > 0)
+            return decode_outputs(json.loads(answer))
+        except ReferenceError:
+            self.close()
+            raise
+        except (ValueError, TypeError, KeyError) as error:
+            raise ReferenceError(self._story(f"wrote no outputs: {error}")) from None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self._process = None
+
+    def _story(self, what: str) -> str:
+        words = self._process.words() if self._process else ""
+        return f"the reference script {self.path.name} {what}" + (f"\n{words}" if words else "")
+
+
+class _Process:
+    """A process that runs a script once a request, and is killed at ``end`` (of `time.monotonic`)."""
+
+    def __init__(self, script: Path, end: float) -> None:
+        folder = Path(__file__).resolve().parents[3]
+        known = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+        self._stderr = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.catalogs.user.scripts", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            env=os.environ | {"PYTHONPATH": known},
         )
-        raise ReferenceError(_story(script, how, err), process.returncode > 0)
-    try:
-        return [decode_outputs(json.loads(answer)) for answer in answers]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ReferenceError(_story(script, f"wrote no outputs: {error}", err)) from None
+        self._late = False
+        self._timer = threading.Timer(max(end - time.monotonic(), 0.0), self._expired)
+        self._timer.daemon = True
+        self._timer.start()
 
+    def asked(self, request: str) -> str:
+        """The line that answers a request; without its end where the process has ended."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request + "\n")
+            self._process.stdin.flush()
+        return self._process.stdout.readline()
 
-def _story(script: Path, what: str, stderr: str) -> str:
-    words = stderr.strip()[-LAST_WORDS:]
-    return f"the reference script {script.name} {what}" + (f"\n{words}" if words else "")
+    def ended(self) -> tuple[bool, int]:
+        """(whether its time was over, its exit code)."""
+        code = self._process.wait()
+        return self._late, code
+
+    def words(self) -> str:
+        """The end of its stderr."""
+        self._stderr.seek(0)
+        return self._stderr.read().strip()[-LAST_WORDS:]
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+        self._stderr.close()
+
+    def _expired(self) -> None:
+        self._late = True
+        self._process.kill()
 
 
 def encode(array: np.ndarray) -> dict[str, Any]:
@@ -131,12 +173,16 @@ def main(script: str) -> None:
     requests, answers = sys.stdin, os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed past sys.stdout must not mix with the answers
     sys.argv, sys.path[0] = [script], str(Path(script).resolve().parent)
+    code = None
     for line in requests:
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
         sys.stdin = io.TextIOWrapper(io.BytesIO(line.encode()), "utf-8")
         with contextlib.redirect_stdout(out):
             try:
-                runpy.run_path(script, run_name="__main__")
+                code = code or compile(Path(script).read_bytes(), script, "exec")
+                module = sys.modules["__main__"] = types.ModuleType("__main__")
+                module.__file__ = script
+                exec(code, vars(module))
             except SystemExit as end:
                 if end.code not in (None, 0):
                     raise

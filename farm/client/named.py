@@ -1,0 +1,161 @@
+"""A function named on a command line as an op of the user catalog: as it is declared, else judged by differences of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.client.kernels import ClientError, Kernel, declared_of, kernel_of, loaded
+from farm.client.process import undisturbed
+from tasks.arrays import autograd, torch_tree
+from tasks.catalogs.models import drawn
+from tasks.catalogs.user import functions, load, of_torch, samples
+from tasks.catalogs.user.ops import UserOp
+from tasks.model import EPS, Group, is_inexact
+from tasks.nearest import nearest
+
+#: Sizes of an input of which nobody says any.
+SIZES = (3, 4)
+
+
+@dataclass(frozen=True)
+class Named:
+    """op: what the user catalog calls it; dtype: under test; why: why it has no gradient to judge, "" where it has one."""
+
+    op: str
+    dtype: str
+    why: str = ""
+
+
+@contextlib.contextmanager
+def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Named]:
+    """While this lasts, a function of the user's is an op of the user catalog, with a gradient.
+
+    name: "file.py:function", "module:function" or an op of ./farm.yaml; inputs: as "x=float64[3,4]", instead of those of
+    its declaration; dtype: under test ("": float64, or the first that it is declared in and that has one). Raises ClientError.
+    """
+    given = _inputs(inputs)
+    function = loaded(name) if ":" in name.removeprefix("user:") else name
+    declared = declared_of(function)
+    floating = [one.dtype for one in given.values() if is_inexact(one.dtype)]
+    known = list(declared.op.dtypes) if declared else []
+    dtype = dtype or next((d for d in [*floating, *known] if d in EPS), "float64")
+    why = ""
+    if declared:
+        if given and (missing := [x for x in declared.op.inputs if x not in given]):
+            raise ClientError(
+                f"--input: {missing[0]} is not given, and the sizes declared for it may not fit the others'"
+            )
+        fixed: dict[str, Any] = {"inputs": _specs(given, dtype), "dtypes": [dtype]} if given else {}
+        kernel = kernel_of(function, backward=declared.op.gradient or True, **fixed)
+    else:
+        assert not isinstance(function, str)
+        kernel, why = _alone(name, function, given, dtype)
+    with undisturbed(), load.lent(kernel.op, kernel.root):
+        yield Named(f"user:{kernel.op.name}", dtype, why)
+
+
+def _inputs(texts: Sequence[str]) -> dict[str, drawn.Drawn]:
+    try:
+        found = {one.name: one for one in map(drawn.parsed, texts)}
+    except ValueError as error:
+        raise ClientError(f"--input: {error}") from None
+    for text, one in zip(texts, found.values()):
+        if not one.dtype or one.shape is None:
+            raise ClientError(f"--input: {text!r} has no {'sizes' if one.dtype else 'dtype'}: write {drawn.FORM}")
+    return found
+
+
+def _specs(given: Mapping[str, drawn.Drawn], dtype: str) -> dict[str, Any]:
+    """Inputs of a declaration; floating ones are of the dtype under test."""
+    made: dict[str, Any] = {}
+    for name, one in given.items():
+        made[name] = {"shape": list(one.shape or ())}
+        made[name] |= {} if is_inexact(one.dtype) else {"dtype": one.dtype}
+        made[name] |= (
+            {} if one.below is None else {"low": 0, "high": one.below if is_inexact(one.dtype) else int(one.below)}
+        )
+    return made
+
+
+def _alone(name: str, function: Any, given: Mapping[str, drawn.Drawn], dtype: str) -> tuple[Kernel, str]:
+    """(the op of a function that has no reference but itself, why it has no gradient)."""
+    taken = _arguments(name, function, given)
+    specs = {x: {"shape": list(SIZES)} for x in taken} | _specs(given, dtype)
+    settings: dict[str, Any] = {"inputs": specs, "dtypes": [dtype], "backward": True}
+    own = functions.callable_of(function)
+    op = UserOp("op", own, own, specs)
+    arrays = samples.arrays(op, {}, Group("user:op", "", "float64", 1), 0)
+    if not (said := _fails(own, arrays, _as_tensors)):
+        return kernel_of(function, function, reference_framework="torch", **settings), ""
+    if also := _fails(own, arrays, lambda x: x):
+        hint = "" if given else f"; sizes are said by --input, e.g. --input '{taken[0]}=float64[3,4]'"
+        raise ClientError(f"{name}: of tensors: {said}; of NumPy arrays: {also}{hint}")
+    if hasattr(own, "backward"):
+        return kernel_of(function, function, framework="numpy", **settings), ""
+
+    @functools.wraps(own)
+    def followed(**inputs: Any) -> Any:
+        outputs = of_torch.of_arrays(own)(**inputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    if not (why := _fails(followed, arrays, _as_tensors)):
+        return kernel_of(followed, followed, reference_framework="torch", **settings), ""
+
+    def differences(gradient: Any, **inputs: Any) -> Any:
+        wrt = [x for x, y in inputs.items() if is_inexact(y.dtype.name)]
+        many = gradient if isinstance(gradient, tuple) else (gradient,)
+        return dict(zip(wrt, autograd.numpy_vjp(own, inputs, wrt, many)[0]))
+
+    settings |= {"backward": differences, "framework": "numpy"}
+    text = f"it has no backward, and autograd cannot follow it ({why}): give it one with @tasks.autograd, or as {own.__name__}.backward"
+    return kernel_of(function, function, **settings), text
+
+
+def _arguments(name: str, function: Any, given: Mapping[str, Any]) -> list[str]:
+    """The inputs of a function: those that are given, and its other arguments without a default. Raises ClientError."""
+    known: Mapping[str, inspect.Parameter]
+    try:
+        known = inspect.signature(functions.callable_of(function)).parameters
+    except (TypeError, ValueError):
+        known = {}
+    open_ended = not known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+    for x in given:
+        if x not in known and not open_ended:
+            raise ClientError(f"--input: {name} has no argument {x!r}{nearest(x, list(known))}")
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    asked = [x for x, p in known.items() if p.kind in kinds and (p.default is p.empty or x in given)]
+    found = list(dict.fromkeys([*asked, *given]))
+    if not found:
+        raise ClientError(f"{name} names no arguments: give its inputs with --input 'x=float64[3,4]'")
+    return found
+
+
+def _as_tensors(x: np.ndarray) -> Any:
+    made = torch_tree.from_numpy(x.copy())
+    return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
+
+
+def _fails(
+    function: Callable[..., Any], arrays: Mapping[str, np.ndarray], argument: Callable[[np.ndarray], Any]
+) -> str:
+    """Why a function does not return what it is given, tensors or arrays; "" if it does."""
+    given = {name: argument(x) for name, x in arrays.items()}
+    try:
+        with np.errstate(all="ignore"):
+            result = torch_tree.leaves(function(**given))
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    kinds = (
+        (np.ndarray, np.generic)
+        if isinstance(next(iter(given.values())), np.ndarray)
+        else type(next(iter(given.values())))
+    )
+    wrong = next((x for x in result if not isinstance(x, kinds)), None if result else result)
+    return "" if wrong is None else f"it returns a {type(wrong).__name__}"
