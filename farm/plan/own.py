@@ -13,8 +13,11 @@ from farm.plan import kernels
 from farm.plan.model import Config, ConfigError
 from tasks.catalogs.models import table
 
-#: Where a model runs that no config names backends for.
+#: Where a model runs that no config names backends for; a torch module is compiled as well.
 BACKENDS = ("torch-cpu", "ort-cpu", "openvino-cpu")
+COMPILED = ("inductor-cpu",)
+#: How often inputs are drawn that nobody counted: of one alone, a constant would do for a model with one number as its output.
+DRAWN = 2
 #: Seconds that a case of a whole model may take.
 DEADLINE_S = 600.0
 
@@ -27,15 +30,16 @@ def config_of(
     samples: int | None = None,
 ) -> Config:
     """The config of a run of one model. inputs: .npz files, one a sample; drawn: what is drawn instead (`--input`), ``samples``
-    times; config: whose backends, policy and checks are taken. Raises ConfigError."""
+    times, else DRAWN; config: whose backends, policy and checks are taken. Raises ConfigError."""
     if inputs and drawn:
         raise ConfigError("--input: the inputs are in the files that --inputs names; leave out one of the two")
     catalog = {
         "name": kernels.MODELS,
-        "samples": len(inputs) or samples or 1,
+        "samples": len(inputs) or samples or DRAWN,
         "own": [{"name": _name(model), "model": model, "inputs": _by_name(drawn) or list(inputs)}],
     }
-    base: dict[str, Any] = config.model_dump(by_alias=True) if config else {"backends": list(BACKENDS)}
+    backends = [*BACKENDS, *COMPILED * kernels.is_function(model)]
+    base: dict[str, Any] = config.model_dump(by_alias=True) if config else {"backends": backends}
     base |= {"catalogs": [catalog], "dtypes": ["float32"], "skip": []}
     base |= {} if config else {"name": _name(model), "deadline_s": DEADLINE_S}
 
