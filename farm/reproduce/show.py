@@ -63,10 +63,15 @@ def print_case(case: StoredCase) -> None:
     for i, spec in enumerate(case.sample.specs):
         line("inputs" if not i else "", _tensor_text(spec, arrays))
     digest = record["digest"]
+    other = (
+        "the module's tensors"
+        if case.row.get("weights") not in (None, record["columns"].get("weights"))
+        else "the inputs"
+    )
     agrees = (
         "as stored"
         if digest == case.row["digest"]
-        else f"NOT the stored {case.row['digest']}: the inputs differ from the run's"
+        else f"NOT the stored {case.row['digest']}: {other} differ from the run's"
     )
     line("digest", f"{digest} ({agrees})")
 

@@ -16,6 +16,7 @@ from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
+from tasks.catalogs.user import load as load_kernels
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.nearest import nearest
 
@@ -193,6 +194,7 @@ class Inductor(TorchEager):
         import torch
         from torch._dynamo.utils import counters
         from torch._inductor import metrics
+        from torch._inductor.decomposition import fast_random_decomps
 
         calls = [form.call for form in forms]
         if any(map(_seeds, calls)):
@@ -200,6 +202,8 @@ class Inductor(TorchEager):
         torch._dynamo.reset()
         metrics.reset()
         counters.clear()
+        # Read at the first compilation, which was the probe's; the module's file may have registered others since.
+        fast_random_decomps.cache_clear()
 
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
@@ -222,8 +226,13 @@ class Inductor(TorchEager):
             with torch.no_grad():
                 return list(compiled(bundle))
 
+        def compiles() -> None:
+            # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the user's registers.
+            with torch.compiler.config.patch(cache_key_tag=load_kernels.loaded()):
+                without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))
+
         try:
-            without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))  # compiles
+            compiles()
         except (
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,
@@ -234,7 +243,7 @@ class Inductor(TorchEager):
         if broken:  # as a user of torch.compile has it, in pieces: what it raises then, eager torch does not
             torch._dynamo.reset()
             compiled = torch.compile(joint, **how)
-            without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))
+            compiles()
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")

@@ -318,6 +318,14 @@ def _modes() -> Any:
 
             if _of_bits(func):
                 return self.narrow(func, args, kwargs)
+            if torch.Tag.nondeterministic_seeded in func.tags and not func.is_view:
+                torch.set_default_dtype(
+                    self.default
+                )  # the numbers that eager torch draws: those of another width are others
+                try:
+                    return self.narrow(func, args, kwargs)
+                finally:
+                    torch.set_default_dtype(torch.float64)
             given, named = mapped(args, widest), mapped(kwargs, widest)
             if self.precision and products.is_product(func.overloadpacket.__name__):
                 given = products.with_factors(func, given, self.coarse)

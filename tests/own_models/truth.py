@@ -111,7 +111,7 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "Shape": compiled("wrong", "shape"),
         "Lacking": compiled("wrong", "structure"),
         # Nothing can be asked of eager torch, as of any model that raises; but the compiler is to raise as well.
-        "Accepts": Expected(Truth("invalid", says="three dimensions"), Truth("wrong", "accepted")),
+        "Accepts": Expected(Truth("invalid", says="three dimensions are needed"), Truth("wrong", "accepted")),
         "Exported": SOUND,
         "OfDynamo": compiled("wrong", "numbers"),
     },

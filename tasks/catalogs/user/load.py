@@ -228,7 +228,9 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
         with held.seeded():  # what a module draws when it is imported is the same in every process
-            return _from_file(file) if name.endswith(".py") else importlib.import_module(name)
+            module = _from_file(file) if name.endswith(".py") else importlib.import_module(name)
+        _loaded[str(file)] = sources.digest(sources.closure(file, root))
+        return module
     except DeclarationError as error:
         raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None
     except (Exception, SystemExit) as error:
@@ -238,6 +240,13 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
 
 #: Files that are being executed for the functions in them: the farm is not called by these.
 EXECUTED: list[Path] = []
+#: What this process has loaded: module → digest of the files that it is made of.
+_loaded: dict[str, str] = {}
+
+
+def loaded() -> str:
+    """Digest of all that this process has loaded, "" for nothing: it may have changed a compiler (a decomposition, a lowering)."""
+    return hashlib.sha256(json.dumps(sorted(_loaded.items())).encode()).hexdigest()[:16] if _loaded else ""
 
 
 def _from_file(file: Path) -> ModuleType:
