@@ -212,6 +212,8 @@ def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt:
     if any(np.any(y) for y in oracle.references):
         words = "the outputs depend on the inputs, but autograd finds no path between them: something detaches them"
         return Check(check, False, None, words)
+    if random := _random(call, args):  # its differences are all noise, in which 0 is no worse than another slope
+        return Check(check, True, None, random, judged=False)
     return Check(check, True, None, "no output depends on a differentiable input")
 
 
