@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -208,13 +208,15 @@ def _wide(x: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class _Exact:
     """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of it; name: of the
-    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw."""
+    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw; plain: whether they are
+    autograd's everywhere."""
 
     values: list[np.ndarray]
     errors: list[np.ndarray]
     name: str
     other: Oracle | None
     again: Callable[[Arrays, Cotangents, int], list[np.ndarray]]
+    plain: bool = True
 
 
 def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact | Failure:
@@ -224,13 +226,27 @@ def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs
     if why and reference.check == "double_backward":
         text = f"autograd cannot follow the NumPy reference, and so not differentiate it twice: {why}"
         return Failure.vacuous(f"{text}; a function of torch tensors can be (reference_framework: torch)", "reference")
-    if why or reference.op.alone:  # what autograd says of a kernel is no witness for it
-        found = _by_differences(reference, inputs, cotangents)
-    else:
-        found = _by_autograd(reference, inputs, cotangents, outputs)
+    alone = reference.op.alone  # what autograd says of a kernel is no witness for it
+    if reference.check == "double_backward" and not reference.by_torch and not alone:
+        # The values of a function say of its first derivative where autograd's is not it; they are too coarse for the second.
+        once = replace(reference, check="backward")
+        if not _by_autograd(once, inputs, cotangents[: len(outputs)], outputs).plain:
+            text = "autograd's first derivative of the NumPy reference is not the reference's own at these inputs"
+            return Failure.vacuous(text, "reference")
+    found = _found(reference, inputs, cotangents, outputs, not (why or alone))
     if all(np.isinf(e).all() for e in found.errors) and any(e.size for e in found.errors):
         return Failure.vacuous("the reference is not differentiable at these inputs", "reference")
     return found
+
+
+def _found(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf], followed: bool) -> _Exact:
+    if followed:
+        try:
+            return _by_autograd(reference, inputs, cotangents, outputs)
+        except Exception:  # forward it was followed; backward torch may lack a thing, or nothing depends on an input
+            if reference.by_torch or reference.check == "double_backward":
+                raise
+    return _by_differences(reference, inputs, cotangents)
 
 
 def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents) -> _Exact:
@@ -279,13 +295,13 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     errors = [np.where(t, f, e) for t, f, e in zip(taken, found.errors, errors)]
     other, why = gradients.oracle_of(found, values)
     if not any(t.any() for t in taken):
-        return _Exact(values, errors, _named(why), other, again)
+        return _Exact(values, errors, _named(why), other, again, not any(np.isinf(e).any() for e in errors))
 
     def patched(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
         return [np.where(t, f, g) for t, f, g in zip(taken, beside, again(moved, given, draw))]
 
-    return _Exact(values, errors, f"{_named(why)}, {found.how} where that is no derivative", other, patched)
+    return _Exact(values, errors, f"{_named(why)}, {found.how} where that is no derivative", other, patched, False)
 
 
 def _beside(
