@@ -45,7 +45,7 @@ def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, bes
     centre = [np.asarray(y) for y in function(inputs)]
     found = _alike(inputs, COMPLEX)
     for i, x in enumerate(inputs):
-        steps = _sizes(x) * IMAGINARY
+        steps = sizes(x) * IMAGINARY
         for at in np.ndindex(x.shape):
             moved = [np.asarray(y, np.complex128) for y in inputs]
             moved[i] = moved[i].copy()
@@ -59,12 +59,12 @@ def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, bes
             terms = [c * y.imag / steps[at] for c, y in zip(cotangents, outputs)]
             found.gradients[i][at] = sum(float(np.sum(t)) for t in terms)
             # A sum of what cancels, of numbers that each are right to some spacings.
-            sizes = sum(float(np.sum(np.abs(t))) for t in terms)
-            sizes += sum(
+            size = sum(float(np.sum(np.abs(t))) for t in terms)
+            size += sum(
                 float(np.sum(np.abs(c * y) * (t != 0))) / float(scales(x)[at])
                 for c, y, t in zip(cotangents, centre, terms)
             )
-            found.errors[i][at] = 16 * EPS64 * sizes if np.isfinite(found.gradients[i][at] + sizes) else np.inf
+            found.errors[i][at] = 16 * EPS64 * size if np.isfinite(found.gradients[i][at] + size) else np.inf
     for value, error, slope, own in zip(found.gradients, found.errors, beside.gradients, beside.errors):
         told = np.isfinite(error) & np.isfinite(own)
         if not (np.abs(value - slope)[told] <= (2 * own + error + 1e-9 * np.abs(value))[told]).all():
@@ -92,7 +92,7 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
     return bool(told)
 
 
-def _sizes(x: np.ndarray) -> np.ndarray:
+def sizes(x: np.ndarray) -> np.ndarray:
     """What a step is short beside: an element itself, the scale of the others where it is 0."""
     size = np.abs(x)
     return np.where((size > 0) & (size < np.inf), size, scales(x))
@@ -229,7 +229,7 @@ def _in_many_digits(
     for i, (x, mask) in enumerate(zip(inputs, only)):
         found.errors[i][~mask] = np.inf
         for at in map(tuple, np.argwhere(mask)):
-            h = mpmath.mpf(float(_sizes(x)[at])) / mpmath.mpf(10) ** STEP
+            h = mpmath.mpf(float(sizes(x)[at])) / mpmath.mpf(10) ** STEP
             sides = []
             for step in (h, -h):
                 moved = [y.copy() for y in start]

@@ -108,7 +108,7 @@ class Untouched:
 
     def made(self, outputs: Sequence[Any]) -> None:
         """Told of what the forward pass returned."""
-        saved = [x for node in _nodes(outputs) if _is_own(node) for x in node.saved_tensors]
+        saved = [x for node in nodes(outputs) if _is_own(node) for x in node.saved_tensors]
         self.saved = len(saved)
         for called, given in (("saved tensor {}", saved), ("output {}", outputs)):
             self._keep(called, [None if x is None or _memory(x) in self._writable else x for x in given])
@@ -132,7 +132,7 @@ def _memory(x: Any) -> int | None:
     return x.untyped_storage().data_ptr() if x.layout == torch.strided and x.numel() else None
 
 
-def _nodes(found: Sequence[Any]) -> Iterator[Any]:
+def nodes(found: Sequence[Any]) -> Iterator[Any]:
     """The nodes of the graph that leads from tensors back to their inputs."""
     left, seen = [x.grad_fn for x in found if getattr(x, "grad_fn", None) is not None], set[Any]()
     while left:
@@ -240,7 +240,7 @@ class OnceDifferentiable(RuntimeError):
 def _refuse_once(gradients: Sequence[Any]) -> None:
     """Raise what torch means to raise of a backward pass marked with once_differentiable: its node leads to no input, so a
     gradient that may be unused is None instead."""
-    for node in _nodes(gradients):
+    for node in nodes(gradients):
         if type(node).name(node) == "torch::autograd::Error":  # a Function's context may have a name of its own
             raise OnceDifferentiable(ONCE)
 

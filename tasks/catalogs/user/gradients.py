@@ -80,16 +80,17 @@ class Reference:
     def by_autograd(
         self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None, compares: bool = False
     ) -> list[np.ndarray]:
-        """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, which is rounded to
-        the dtype under test, however exactly the inputs are given; compares: what is equal in it has to stay so."""
+        """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, and what that hands on,
+        which are rounded to the dtype under test, however exactly the inputs are given; compares: what is equal in it has to
+        stay so."""
         eps, alike = EPS.get(self.dtype, 0.0), _Alike()
 
-        def kept(x: Any, place: int) -> Any:
+        def moved(x: Any, place: int) -> Any:
             assert draw is not None
             return jittered(x, eps, draw, alike.place(x, place) if compares else place)
 
         return of_torch.gradients(
-            self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, kept if draw is not None else None
+            self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, moved if draw is not None else None
         )
 
     def by_differences(
@@ -151,8 +152,8 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``, or of their gradients.
 
     The cotangents are fixed random arrays in the dtypes of the outputs and, for "double_backward", of the inputs; the noise
-    floor is how far the derivatives move with inputs, cotangents and what the forward pass keeps, and what differences that
-    stand for them may be off by.
+    floor is how far the derivatives move with inputs, cotangents, what the forward pass keeps and what the backward pass
+    hands on, and what differences that stand for them may be off by.
     """
     floating = [i for i, leaf in enumerate(outputs) if is_inexact(leaf.dtype)]
     twice = group.check == "double_backward"
@@ -324,8 +325,13 @@ def _outvoted(
     found: differences.Differences,
 ) -> list[np.ndarray]:
     """Where two ways of differencing agree on another derivative than autograd's."""
-    apart = [np.abs(g - f) > e for g, f, e in zip(values, found.gradients, found.errors)]
-    apart = [a & (np.abs(g - f) > APART * np.abs(f)) for a, g, f in zip(apart, values, found.gradients)]
+    problem = reference.problem(inputs, cotangents)
+    # Autograd's own roundoff is no other derivative: it is relative to terms that may cancel, as large as an output over an input.
+    total = sum(float(np.abs(c * y).sum()) for c, y in zip(problem.cotangents, problem.function(problem.inputs)))
+    apart = [
+        np.abs(g - f) > e + APART * (np.abs(f) + total / analytic.sizes(x))
+        for x, g, f, e in zip(problem.inputs, values, found.gradients, found.errors)
+    ]
     if not any(a.any() for a in apart):
         return apart
     quick = reference.by_differences(inputs, cotangents, apart, quick=True)

@@ -50,12 +50,13 @@ def gradients(
     kwargs: Mapping[str, Any],
     wrt: Sequence[int],
     cotangents: Sequence[np.ndarray | None],
-    kept: Callable[[Any, int], Any] | None = None,
+    moved: Callable[[Any, int], Any] | None = None,
 ) -> list[np.ndarray]:
     """What a check of gradients computes (`tasks.arrays.autograd.backward`) of a function of tensors, in float64.
 
-    wrt: places of the inputs that are differentiated; cotangents: see there; kept: applied to every tensor, with its number,
-    that the forward pass keeps for the backward one. Raises ValueError where no output depends on an input by autograd.
+    wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its number,
+    that the forward pass keeps for the backward one, or, unless that is to be differentiated again, the backward pass hands
+    on. Raises ValueError where no output depends on an input by autograd.
     """
     import torch
 
@@ -65,11 +66,18 @@ def gradients(
         result = call(**arguments)
         if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in torch_tree.leaves(result)):
             raise ValueError("no output of the reference depends on an input by autograd: does it leave torch?")
+        if moved is not None and check == "backward":
+            for node in autograd.nodes(torch_tree.leaves(result)):
+                node.register_prehook(handed_on)
         return result
+
+    def handed_on(found: Any) -> Any:
+        assert moved is not None
+        return tuple(g if g is None else moved(g, next(places)) for g in found)
 
     given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
     passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
-    saved = None if kept is None else (lambda x: kept(x, next(places)))
+    saved = None if moved is None else (lambda x: moved(x, next(places)))
     with _wide():
         found = autograd.backward(check, connected, (), {**given, **kwargs}, wrt, passed, saved)
     return [torch_tree.to_numpy(g) for g in found]
