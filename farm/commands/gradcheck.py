@@ -86,7 +86,7 @@ def _answered(question: Question, path: Path | None, cache: Path | None = None, 
     answer = check(question, cache)
     if why and not path:
         raise GradcheckError(f"{question.op}: {why}; --plot draws the error of its differences")
-    lines = [f"  no gradient to judge: {why}"] if why else [*answer.lines, *answer.summary()]
+    lines = [f"  no gradient to judge: {why}"] if why else [*answer.summary(), "error units, by sample:", *answer.lines]
     print("\n".join([answer.title, *lines]))
     if path:
         plot(answer.samples, path)

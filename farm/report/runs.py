@@ -92,10 +92,19 @@ def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str
             record = lake.read_run(opened, earlier)
             if record.get("name") != run["name"] or record.get("run_id") == run_id or not record.get("finished_at"):
                 continue
+            if _own_models(record) != _own_models(run):  # --model a.py:Model and --model b.py:Model have one name
+                continue
             table = lake.read_table(opened, earlier)
             if len(rows := table.filter(pc.is_in(table["case_id"], now))):
                 return rows.to_pandas(), record
     return None
+
+
+def _own_models(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(folder, model) of each model of the user's own that a run names."""
+    config = run.get("config")
+    catalogs = config.get("catalogs", []) if isinstance(config, Mapping) else []
+    return sorted((str(c.get("root", "")), str(own.get("model", ""))) for c in catalogs for own in c.get("own") or [])
 
 
 def default_out(results: str, run_id: str) -> Path:

@@ -168,20 +168,22 @@ def _in_its_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, A
 
 
 def line(row: dict[str, Any]) -> str:
-    head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
+    """A sample's error units from each oracle, and those between the two."""
+    head = f"  sample {row['sample']:<4} {row['shapes'][:20]:20}"
     if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
         return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
+    units = f"{row['error_units']:.3g}"
     if by_differences(row["oracle"]):
-        return f"{head} {row['agreement']:24} {row['error_units']:.3g} units from {plain(row['oracle'])}"
-    text = f"{head} {row['agreement']:24} {row['error_units']:.3g} units from autograd"
+        return f"{head} {units} from {plain(row['oracle'])}"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
-        return f"{text}, {_apart(row['second_units'])} differences, the two oracles {_apart(row['oracles_units'])} each other"
-    return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
+        second, apart = _apart(row["second_units"]), _apart(row["oracles_units"])
+        return f"{head} {units} from autograd, {second} from differences, {apart} between"
+    return f"{head} {units} from autograd, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
 
 
 def _apart(units: float) -> str:
     # The differences' estimate of their own error is taken off first: 0 is no equality.
-    return f"{units:.3g} from" if units else "within the differences' own error of"
+    return f"{units:.3g}" if units else "about 0"
 
 
 def plot(samples: list[PreparedSample], path: Path) -> None:
