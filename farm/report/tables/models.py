@@ -81,7 +81,11 @@ def _square(line: Line | None) -> Cell:
     if words in MEASURED_STATUSES:
         far = number(line["error_units"])
         words = far if words == Status.PASS else f"{words} {far} units"
-    more = (decided(line), f"in {line['unasked']}" if line["unasked"] else "", "weak" if line["weak"] else "")
+    more = (
+        decided(line),
+        f"in {line['unasked']}" if line["unasked"] else "",
+        "weak" if line["weak"] and words != Status.INVALID else "",
+    )
     square = f"{line['label']}|{line['backend']}"
     return Cell(words, status=line["status"], small="; ".join(filter(None, more)), square=square)
 
@@ -91,6 +95,15 @@ def _unobserved(frame: pd.DataFrame) -> list[str]:
     found = frame[frame["unobserved"] != ""].drop_duplicates(["label", "dtype"])
     return [
         f"{plain(line['label'])} in {line['dtype']}: no sample observes {plain(line['unobserved'], 400)}"
+        for line in records(found)
+    ]
+
+
+def _not_run_there(frame: pd.DataFrame) -> list[str]:
+    """A sentence for each model and backend that ran it elsewhere, or not with what it is there for: why."""
+    found = frame[frame["status"] == Status.FALLBACK].fillna({"error": ""})
+    return [
+        f"{plain(line['label'])} on {plain(line['backend'])}: {plain(line['error'] or line['kind'], 400)}"
         for line in records(found)
     ]
 
@@ -121,7 +134,7 @@ def whole_models(report: Report) -> Iterator[View]:
         (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
         lines=lines,
         unit="models",
-        notes=_unobserved(frame),
+        notes=[*_not_run_there(frame), *_unobserved(frame)],
         open=True,
         most=10_000,
     )
