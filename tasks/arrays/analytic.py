@@ -45,7 +45,7 @@ def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, bes
     centre = [np.asarray(y) for y in function(inputs)]
     found = _alike(inputs, COMPLEX)
     for i, x in enumerate(inputs):
-        steps = scales(x) * IMAGINARY
+        steps = _sizes(x) * IMAGINARY
         for at in np.ndindex(x.shape):
             moved = [np.asarray(y, np.complex128) for y in inputs]
             moved[i] = moved[i].copy()
@@ -90,6 +90,12 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
             if abs(found - slope.value) > slope.error + 1e-9 * abs(found):
                 return False
     return bool(told)
+
+
+def _sizes(x: np.ndarray) -> np.ndarray:
+    """What a step is short beside: an element itself, the scale of the others where it is 0."""
+    size = np.abs(x)
+    return np.where((size > 0) & (size < np.inf), size, scales(x))
 
 
 def _alike(inputs: Arrays, how: str) -> Differences:
@@ -223,7 +229,7 @@ def _in_many_digits(
     for i, (x, mask) in enumerate(zip(inputs, only)):
         found.errors[i][~mask] = np.inf
         for at in map(tuple, np.argwhere(mask)):
-            h = mpmath.mpf(float(scales(x)[at])) / mpmath.mpf(10) ** STEP
+            h = mpmath.mpf(float(_sizes(x)[at])) / mpmath.mpf(10) ** STEP
             sides = []
             for step in (h, -h):
                 moved = [y.copy() for y in start]
@@ -238,13 +244,14 @@ def _in_many_digits(
 
 
 def best(first: Differences, *others: Differences | None) -> Differences:
-    """Per element the derivative whose error estimate is least. What one of them takes for a kink is none if another, which looks
-    nearer, finds a derivative there."""
+    """Per element the derivative whose error estimate is least. A kink remains one, unless differences in many digits look nearer: the
+    complex step takes one side of it."""
     chosen = [np.zeros(e.shape, np.int64) for e in first.errors]
     known = [first, *filter(None, others)]
     for number, other in enumerate(known[1:], 1):
         for i, own in enumerate(other.errors):
             better = own < first.errors[i]
+            better &= ~first.kinks[i] | (other.how == MANY)
             chosen[i][better] = number
             first.gradients[i] = np.where(better, other.gradients[i], first.gradients[i])
             first.errors[i] = np.where(better, own, first.errors[i])

@@ -225,7 +225,7 @@ def differentiated(
             for g, v in zip(found, cotangents[len(outputs) :])
             if v is not None and g is not None and g.requires_grad
         ]
-        if not pairs:
+        if not pairs and any(v is not None for v in cotangents[len(outputs) :]):
             raise RuntimeError(WITHOUT_GRAPH)
         inputs += given
         starts, weights = [g for g, _ in pairs], [v for _, v in pairs]

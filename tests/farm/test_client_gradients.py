@@ -150,3 +150,39 @@ def test_a_backward_pass_that_raises_fails_and_silences_no_other_check() -> None
     assert not found.passed and [c.name for c in found.checks if c.passed] == ["forward"]
     assert "backward: failed: raised RuntimeError: boom" in found.message
     assert "raised RuntimeError: boom" in farm.check_autograd(_Raises.apply, (torch.ones(3),)).message
+
+
+@pytest.mark.parametrize("tie", [1e3, 1e8, 1e9, 1e12])
+def test_a_tie_of_large_numbers_is_no_float32(tie: float) -> None:
+    found = farm.check_autograd(lambda x: torch.softmax(x, -1), (torch.tensor([tie, tie, 0.0], dtype=torch.float64),))
+    assert found.passed and found.checks[0].judged, found.message
+
+
+def test_what_no_step_shows_is_not_judged() -> None:
+    found = farm.check_autograd(lambda x: torch.softmax(x, -1), (torch.tensor([1e15, 1e15, 0.0], dtype=torch.float64),))
+    assert not found.passed and "differences say nothing" in found.message and "float32" not in found.message
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (20, 20)])  # every element; projections
+@pytest.mark.parametrize(("eps", "fits"), [(1e-3, True), (1e-5, True), (0.1, False), (1e-12, False), (1e3, False)])
+def test_a_step_is_used_where_it_is_given(shape: tuple[int, ...], eps: float, fits: bool) -> None:
+    x = torch.linspace(-2, 2, shape[0] * shape[1]).reshape(shape)
+    found = farm.check_autograd(torch.sin, (x,), eps=eps)
+    assert ("does not fit these values" not in found.message) is fits, found.message
+    assert found.passed is (eps < 1)
+
+
+def test_a_wrong_gradient_is_found_with_a_step_of_ones_own() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return 0.99 * g * x.cos()
+
+    for shape in ((5,), (200,)):
+        assert not farm.check_autograd(Wrong.apply, (torch.linspace(-1, 1, shape[0]),), eps=1e-4).passed

@@ -465,6 +465,49 @@ def test_the_second_derivative_of_a_reference_that_autograd_cannot_follow(declar
     assert {(r["status"], "cannot follow" in r["error"]) for r in said} == {("vacuous", True)}
 
 
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "def reference(x): x[0] = 3 * x[0]; return np.sin(x)",
+        "def reference(x): y = np.zeros_like(x); y[1:] = np.sin(x[1:]); y[0] = np.sin(3 * x[0]); return y",
+        "def reference(x): return np.array([np.sin(float(v) * (3 if i == 0 else 1)) for i, v in enumerate(x)])",
+        "def reference(x): return np.sin(np.where(np.arange(len(x)) == 0, 3 * x, x))",
+    ],
+)
+def test_a_numpy_reference_has_a_gradient_however_it_is_written(declare: Any, cache: Path, reference: str) -> None:
+    kernel = "\ndef kernel(x): return torch.sin(torch.cat([FACTOR * x[:1], x[1:]]))"
+    declare(reference + kernel.replace("FACTOR", "3"), gradient=["x"])
+    assert outcome(cache, check="backward") == {("pass", "")}
+    declare(reference + kernel.replace("FACTOR", "1.0"), gradient=["x"])
+    assert outcome(cache, check="backward") == {("wrong", "numbers")}
+
+
+def test_a_reference_that_autograd_makes_nan_of_is_differenced(declare: Any, cache: Path) -> None:
+    source = "def reference(x): return x / (1 + torch.exp(-x))\ndef kernel(x): return "
+    fields = {"inputs": {"x": {"shape": [4], "data": [-1000, -1, 2, 1000]}}, "dims": {}, "gradient": ["x"]}
+    declare(source + "x * torch.sigmoid(x)", reference_framework="torch", **fields)
+    (row,) = rows(cache, check="backward", count=1)
+    assert row["status"] == "pass" and row["oracles_units"] == 0 and "where that is no derivative" in row["oracle"]
+    declare(source + "x / (1 + torch.exp(-x))", reference_framework="torch", **fields)
+    assert outcome(cache, check="backward") == {("wrong", "nonfinite")}
+
+
+def test_a_reference_whose_autograd_is_no_derivative_of_it_blames_nobody(declare: Any, cache: Path) -> None:
+    source = """
+class Off(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): ctx.save_for_backward(x); return x.sin()
+    @staticmethod
+    def backward(ctx, g): return g * 0.99 * ctx.saved_tensors[0].cos()
+def reference(x): return Off.apply(x)
+def kernel(x): return x.sin()
+"""
+    declare(source, reference_framework="torch", gradient=["x"])
+    found = rows(cache, check="backward")
+    assert {(r["status"], r["kind"]) for r in found} == {("invalid", "oracle")}
+    assert all(r["second_units"] < 1 < r["oracles_units"] for r in found)
+
+
 def test_uninitialised_and_exact(declare: Any, cache: Path) -> None:
     declare("def reference(x): return x\ndef kernel(x): return torch.empty_like(x)", op_class=OpClass.UNINITIALISED)
     assert outcome(cache) == {("pass", "")}

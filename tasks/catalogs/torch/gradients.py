@@ -142,7 +142,7 @@ class GradientMaker(Maker):
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
         self.wrt, self.draw = made.wrt, 0
-        with _equalities() as met, drawing() as drew:
+        with equalities() as met, drawing() as drew:
             exact = self._run((args, kwargs, passed), {}, widen)
         self.compares = bool(met)
         drawn = drew()
@@ -196,7 +196,7 @@ class GradientMaker(Maker):
 
 
 @contextlib.contextmanager
-def _equalities() -> Iterator[list[str]]:
+def equalities() -> Iterator[list[str]]:
     """The comparisons for equality that torch makes inside, forward and backward, by name."""
     from torch.utils._python_dispatch import TorchDispatchMode
 

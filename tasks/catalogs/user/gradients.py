@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from tasks.arrays import analytic, differences, noise
 from tasks.arrays import autograd as gradients
 from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.gradients import equalities
 from tasks.catalogs.torch.noise import jittered
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
@@ -21,6 +22,8 @@ from tasks.model import EPS, Group, Leaf, Oracle, is_inexact, wide
 MOST = 1000
 #: Differences that are worse than this, relative to the derivative, are taken in more digits where that can be done.
 POOR = 1e-9
+#: Derivatives further apart than this are two.
+APART = 1e-6
 AUTOGRAD = "autograd of the reference"
 
 Arrays = Mapping[str, np.ndarray]
@@ -31,6 +34,23 @@ Cotangents = list["np.ndarray | None"]
 def elements(op: UserOp, dims: Mapping[str, int]) -> int:
     """How many elements are to be differentiated."""
     return samples.elements(op, dims, op.gradient)
+
+
+class _Alike:
+    """Places of tensors that a pass keeps: one whose numbers are all in another, as a maximum is, has that one's."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, np.ndarray]] = []
+
+    def place(self, x: Any, number: int) -> int:
+        values = np.unique(x.detach().reshape(-1).cpu().numpy())
+        for place, other in self._seen:
+            fewer, more = sorted((values, other), key=len)
+            if np.isin(fewer, more).all():
+                number = place
+                break
+        self._seen.append((number, values))
+        return number
 
 
 @dataclass(frozen=True)
@@ -57,12 +77,22 @@ class Reference:
         """Whether autograd's derivative at a kink is what the reference means."""
         return self.op.reference_framework == "torch"
 
-    def by_autograd(self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None) -> list[np.ndarray]:
+    def by_autograd(
+        self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None, compares: bool = False
+    ) -> list[np.ndarray]:
         """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, which is rounded to
-        the dtype under test, however exactly the inputs are given."""
-        eps = EPS.get(self.dtype, 0.0)
-        kept = None if draw is None else (lambda x, place: jittered(x, eps, draw, place))
-        return of_torch.gradients(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, kept)
+        the dtype under test, however exactly the inputs are given; compares: what is equal in it has to stay so."""
+        eps, alike = EPS.get(self.dtype, 0.0), _Alike()
+
+        def kept(x: Any, place: int) -> Any:
+            assert draw is not None
+            if not x.requires_grad:  # a constant, such as an exponent, or an input that the draw has moved
+                return x
+            return jittered(x, eps, draw, alike.place(x, place) if compares else place)
+
+        return of_torch.gradients(
+            self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, kept if draw is not None else None
+        )
 
     def by_differences(
         self,
@@ -85,11 +115,17 @@ class Reference:
             if self.by_torch:
                 return found
             poor = [m & (e > POOR * np.abs(g)) for m, g, e in zip(looked, found.gradients, found.errors)]
+            return analytic.best(found, self.in_many_digits(inputs, cotangents, poor))
+
+    def in_many_digits(
+        self, inputs: Arrays, cotangents: Cotangents, only: Sequence[np.ndarray]
+    ) -> differences.Differences | None:
+        """The gradient of a function of NumPy arrays that takes numbers of many digits (`tasks.arrays.analytic`)."""
+        problem = self.problem(inputs, cotangents)
+        with np.errstate(all="ignore"):
             outputs = problem.function(problem.inputs)
-            return analytic.best(
-                found,
-                analytic.many_digits(self._chosen(inputs, cotangents, self._raw), *given[1:2], outputs, given[2], poor),
-            )
+            raw = self._chosen(inputs, cotangents, self._raw)
+            return analytic.many_digits(raw, problem.inputs, outputs, problem.cotangents, only)
 
     def problem(self, inputs: Arrays, cotangents: Cotangents) -> gradients.Problem:
         """The function whose gradient the check computes, of the inputs (and cotangents) that it is differentiated by."""
@@ -174,13 +210,15 @@ def _wide(x: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class _Exact:
     """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of it; name: of the
-    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw."""
+    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw; plain: whether they are
+    autograd's everywhere."""
 
     values: list[np.ndarray]
     errors: list[np.ndarray]
     name: str
     other: Oracle | None
     again: Callable[[Arrays, Cotangents, int], list[np.ndarray]]
+    plain: bool = True
 
 
 def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact | Failure:
@@ -190,12 +228,26 @@ def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs
     if why and reference.check == "double_backward":
         text = f"autograd cannot follow the NumPy reference, and so not differentiate it twice: {why}"
         return Failure.vacuous(f"{text}; a function of torch tensors can be (reference_framework: torch)", "reference")
-    found = (
-        _by_differences(reference, inputs, cotangents) if why else _by_autograd(reference, inputs, cotangents, outputs)
-    )
+    if reference.check == "double_backward" and not reference.by_torch:
+        # The values of a function say of its first derivative where autograd's is not it; they are too coarse for the second.
+        once = replace(reference, check="backward")
+        if not _by_autograd(once, inputs, cotangents[: len(outputs)], outputs).plain:
+            text = "autograd's first derivative of the NumPy reference is not the reference's own at these inputs"
+            return Failure.vacuous(text, "reference")
+    found = _found(reference, inputs, cotangents, outputs, not why)
     if all(np.isinf(e).all() for e in found.errors) and any(e.size for e in found.errors):
         return Failure.vacuous("the reference is not differentiable at these inputs", "reference")
     return found
+
+
+def _found(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf], followed: bool) -> _Exact:
+    if followed:
+        try:
+            return _by_autograd(reference, inputs, cotangents, outputs)
+        except Exception:  # forward it was followed; backward torch may lack a thing, or nothing depends on an input
+            if reference.by_torch or reference.check == "double_backward":
+                raise
+    return _by_differences(reference, inputs, cotangents)
 
 
 def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents) -> _Exact:
@@ -219,45 +271,75 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     """Autograd's derivatives and those by differences beside them.
 
     Autograd may be NaN or infinite where the derivative is neither (x / (1 + exp(−x)) at −1000): there it is what differences
-    say. Where these say nothing either, or a function of NumPy arrays has a kink, whose derivative is nobody's convention,
-    nothing is asked.
+    say, and nothing is asked where they say nothing either.
     """
-    values = reference.by_autograd(inputs, cotangents)
-    errors = [np.zeros(g.shape) for g in values]
+    with equalities() as met:
+        values = reference.by_autograd(inputs, cotangents)
     finite = all(np.isfinite(np.asarray(leaf.reference)).all() for leaf in outputs)
     lost = [finite & ~np.isfinite(g) for g in values]
-    if reference.check == "double_backward":
-        errors = [np.where(np.isnan(g) & m, np.inf, e) for g, m, e in zip(values, lost, errors)]
+
+    def again(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
+        return reference.by_autograd(moved, given, draw, bool(met))
+
+    found = _beside(reference, inputs, cotangents, values, lost)
+    if found is None:
+        errors = [np.where(m & np.isnan(g), np.inf, 0.0) for m, g in zip(lost, values)]
         other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
-        return _Exact(values, errors, _named(why), other, reference.by_autograd)
-    count, filled = sum(g.size * (1 + np.iscomplexobj(g)) for g in values), sum(int(m.sum()) for m in lost)
-    other, why, how = None, "", ""
-    if count < gradients.FULL_JACOBIAN or (count <= MOST and not reference.by_torch):
-        found = reference.by_differences(inputs, cotangents)
-    elif 0 < filled <= MOST:
-        found = reference.by_differences(inputs, cotangents, lost)
-    else:
-        other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
-        return _Exact(values, errors, _named(why), other, reference.by_autograd)
-    kinks = [m & np.isnan(g) if reference.by_torch else np.ones(g.shape, np.bool_) for m, g in zip(lost, values)]
-    errors = [
-        np.where(k & (f | (m & np.isnan(g) & np.isinf(e))), np.inf, 0.0)
-        for k, f, m, g, e in zip(kinks, found.kinks, lost, values, found.errors)
-    ]
-    taken = [m & np.isfinite(e) for m, e in zip(lost, found.errors)]
+        return _Exact(values, errors, _named(why), other, again)
+    known = [np.isfinite(e) for e in found.errors]
+    taken = [m & k for m, k in zip(lost, known)]
+    errors = [np.where(m & np.isnan(g) & ~k, np.inf, 0.0) for m, g, k in zip(lost, values, known)]
+    if not reference.by_torch:
+        # Its values are all that a function of NumPy arrays says: not what a derivative at a kink is, nor at a tie inside of it.
+        taken = [t | o for t, o in zip(taken, _outvoted(reference, inputs, cotangents, values, found))]
+        errors = [np.where(k, np.inf, e) for k, e in zip(found.kinks, errors)]
     values = [np.where(t, f, g) for t, f, g in zip(taken, found.gradients, values)]
     errors = [np.where(t, f, e) for t, f, e in zip(taken, found.errors, errors)]
     other, why = gradients.oracle_of(found, values)
+    if not any(t.any() for t in taken):
+        return _Exact(values, errors, _named(why), other, again, not any(np.isinf(e).any() for e in errors))
 
-    def again(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
-        by_autograd = reference.by_autograd(moved, given, draw)
-        if not any(t.any() for t in taken):
-            return by_autograd
+    def patched(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
-        return [np.where(t, f, g) for t, f, g in zip(taken, beside, by_autograd)]
+        return [np.where(t, f, g) for t, f, g in zip(taken, beside, again(moved, given, draw))]
 
-    how = f", {found.how} where that is not finite" if any(t.any() for t in taken) else ""
-    return _Exact(values, errors, _named(why) + how, other, again)
+    return _Exact(values, errors, f"{_named(why)}, {found.how} where that is no derivative", other, patched, False)
+
+
+def _beside(
+    reference: Reference, inputs: Arrays, cotangents: Cotangents, values: list[np.ndarray], lost: list[np.ndarray]
+) -> differences.Differences | None:
+    """Differences of every element, or of those that autograd has lost; None where projections are to do."""
+    if reference.check == "double_backward":
+        return None
+    count = sum(g.size * (1 + np.iscomplexobj(g)) for g in values)
+    if count < gradients.FULL_JACOBIAN or (count <= MOST and not reference.by_torch):
+        return reference.by_differences(inputs, cotangents)
+    return reference.by_differences(inputs, cotangents, lost) if 0 < sum(int(m.sum()) for m in lost) <= MOST else None
+
+
+def _outvoted(
+    reference: Reference,
+    inputs: Arrays,
+    cotangents: Cotangents,
+    values: list[np.ndarray],
+    found: differences.Differences,
+) -> list[np.ndarray]:
+    """Where two ways of differencing agree on another derivative than autograd's."""
+    apart = [np.abs(g - f) > e for g, f, e in zip(values, found.gradients, found.errors)]
+    apart = [a & (np.abs(g - f) > APART * np.abs(f)) for a, g, f in zip(apart, values, found.gradients)]
+    if not any(a.any() for a in apart):
+        return apart
+    quick = reference.by_differences(inputs, cotangents, apart, quick=True)
+    many = reference.in_many_digits(inputs, cotangents, apart)
+    agreed = []
+    for place, (mask, f) in enumerate(zip(apart, found.gradients)):
+        seconds = [many.gradients[place]] if many is not None else []
+        if found.how != quick.how:
+            seconds.append(quick.gradients[place])
+        near = [np.abs(f - y) <= APART * np.abs(f) + found.errors[place] + quick.errors[place] for y in seconds]
+        agreed.append(mask & np.any(near, axis=0) if near else np.zeros(mask.shape, np.bool_))
+    return agreed
 
 
 def _named(why: str) -> str:

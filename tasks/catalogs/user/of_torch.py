@@ -106,7 +106,8 @@ def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
 
         with _as_numpy():
             result = reference(
-                **{name: ndarray(x) if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
+                # A copy: it may be written to.
+                **{name: ndarray(x.clone()) if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
             )
         parts = result if isinstance(result, (tuple, list)) else [result]
         return [y.tensor if isinstance(y, ndarray) else torch.as_tensor(y) for y in parts]
