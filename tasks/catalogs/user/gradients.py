@@ -87,6 +87,8 @@ class Reference:
 
         def moved(x: Any, place: int) -> Any:
             assert draw is not None
+            if not x.requires_grad:  # a constant, such as an exponent, or an input that the draw has moved
+                return x
             return jittered(x, eps, draw, alike.place(x, place) if compares else place)
 
         return of_torch.gradients(
