@@ -244,7 +244,7 @@ def _modes() -> Any:
             eps = EPS.get(torch_tree.name_of(own), 0.0)
             eps = eps or EPS.get({torch.complex64: "float32", torch.complex128: "float64"}.get(own, ""), 0.0)
             self.place += 1
-            if not eps or not x.numel():
+            if not eps or not x.numel() or x._is_zerotensor() or x.is_meta:  # without memory, as functorch makes them
                 return
             value = torch_tree.to_numpy(x)
             made = noise.moved(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(value.shape)

@@ -40,6 +40,7 @@ class OwnModule:
         self.own = own
         self.module = own.made()
         self._hidden: list[str] | None = None
+        self._lazy = held.unmade(self.module)
         self.state: dict[str, np.ndarray] = held.state(self.module)
 
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
@@ -81,7 +82,9 @@ class OwnModule:
     def _hold(self, made: Sample) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones."""
         now, plain = held.state(self.module), held.plain_digest(self.module)
-        self.state = self.state | {name: x for name, x in now.items() if name not in self.state}
+        self.state = self.state | {
+            name: x for name, x in now.items() if name in self._lazy
+        }  # what else is new, the call keeps
         self._renew()
         made.state, made.alike = self.state, held.plain_digest(self.module)
         made.writes = held.digest(now) != held.digest(self.state) or plain != made.alike
