@@ -44,20 +44,20 @@ class Seen:
             self.drawing.append(func.overloadpacket.__name__)
 
 
-def run(module: Any, inputs: Sequence[np.ndarray]) -> list[Any]:
-    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. What it raises is passed on."""
+def run(module: Any, inputs: Sequence[np.ndarray], gradients: bool = False) -> list[Any]:
+    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. gradients: whether they are recorded meanwhile.
+    What it raises is passed on."""
     import torch
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(gradients):
         return list(module(*[torch_tree.from_numpy(np.array(x)) for x in inputs]))
 
 
-def watched(module: Any, inputs: Sequence[np.ndarray]) -> Seen:
-    """What `run` dispatches."""
+def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
+    """What `run` dispatches, and what it returns where nothing is compiled."""
     seen = Seen()
     with _uncompiled(), _modes().Watching(seen):
-        run(module, inputs)
-    return seen
+        return seen, run(module, inputs)
 
 
 def exactly(
