@@ -96,7 +96,9 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         SOUND,
     ),
     "counting": {
-        **dict.fromkeys(("CountsInBuffer", "CountsInNumber", "Smooths", "Toggles", "Caches"), SOUND),
+        **dict.fromkeys(
+            ("CountsInBuffer", "CountsInNumber", "Smooths", "Toggles", "Caches", "KeepsTables", "KeepsLosses"), SOUND
+        ),
         **dict.fromkeys(
             ("TogglesElsewhere", "RaisesAtTheSecond"), invalid("in an object that the farm does not look into")
         ),
