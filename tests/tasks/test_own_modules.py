@@ -244,7 +244,7 @@ def test_what_is_no_function_of_its_inputs_is_not_judged(prepared: Callable[...,
     returned, says = UNJUDGED[what]
     counted = "class Calls: n = 0\ndef _counted():\n  Calls.n += 1\n  return Calls.n\n"
     row = judged(prepared(counted + of(f"pass|{returned}"), np.full((8, 16), 0.125, np.float32) + X * (what[0] != "r")))
-    assert row.status == "invalid" and re.search(says, row.error), row.error
+    assert row.status == "invalid" and re.search(says, row.error or ""), row.error
 
 
 def test_a_used_module_that_raises_is_made_anew(prepared: Callable[..., PreparedGroup]) -> None:
