@@ -51,6 +51,11 @@ def tensors(module: Any) -> dict[str, Any]:
     return dict(found.values())
 
 
+def unmade(module: Any) -> frozenset[str]:
+    """Names of the parameters and buffers that torch makes at the first call."""
+    return frozenset(name for name, x in _parts(module) if _is_unmade(x))
+
+
 def state(module: Any) -> dict[str, np.ndarray]:
     """Copies of `tensors` as arrays. Raises NotAlike for one that cannot be stored."""
     import torch
@@ -59,7 +64,10 @@ def state(module: Any) -> dict[str, np.ndarray]:
     with torch.no_grad():
         for name, x in tensors(module).items():
             if x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":
-                raise NotAlike(f"{name} is a tensor that cannot be stored ({x.layout}, on {x.device})")
+                kind = "quantised" if x.is_quantized else f"on {x.device}" if x.device.type == "meta" else str(x.layout)
+                raise NotAlike(
+                    f"{name.removeprefix('model.')} is a tensor that cannot be stored ({kind}): let forward make it of dense ones"
+                )
             found[name] = np.array(torch_tree.to_numpy(x.detach().cpu()), order="C")
     return found
 
@@ -182,7 +190,9 @@ def _parts(module: Any) -> Iterator[tuple[str, Any]]:
             for name, x in own.get(kind, {}).items():
                 yield f"{path}.{name}".lstrip("."), x
         for name, x in own.items():
-            if not name.startswith("_") or name not in _bookkeeping():
+            if (
+                not name.startswith("_torchdynamo") and name not in _bookkeeping()
+            ):  # the former: addresses, of a compiled module
                 yield from _inside(f"{path}.{name}".lstrip("."), x, 0)
 
 

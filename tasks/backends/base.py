@@ -57,6 +57,7 @@ class Backend:
     toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it may be there already.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
+    is_eager_cpu: whether it is eager torch itself on the CPU, which says what a torch module of the user's may raise.
     torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
     runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
     numbered: whether its devices are called with a number ("gpu.1").
@@ -86,6 +87,7 @@ class Backend:
     found: Mapping[str, str] = {}
     takes_threads: bool = False
     captures: bool = False
+    is_eager_cpu: bool = False
     torch_device: str = ""
     numbered: bool = False
     ordinals: tuple[int, ...] = (0,)

@@ -182,7 +182,9 @@ class Inductor(TorchEager):
 
         Sample by sample if that fails, or if it cannot be told which of them the kernels belong to.
         """
-        if len(forms) > 1 and all(form.check == "forward" for form in forms):
+        # A module that writes to what it holds is put back before each of its calls, which it is not within one graph of all of them.
+        apart = any(hasattr(form.call, "renew") for form in forms)
+        if len(forms) > 1 and not apart and all(form.check == "forward" for form in forms):
             try:
                 return list(self._compile(forms))
             except Exception as error:  # which sample it was, the single builds tell

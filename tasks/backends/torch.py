@@ -81,6 +81,7 @@ class TorchEager(Backend):
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
         self.torch_device = "" if self.target == "cpu" else device_name
+        self.is_eager_cpu = type(self) is TorchEager and self.target == "cpu"
         self.captures = type(self) is TorchEager and self.target == "cuda"
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = self.switch(REDUCED)

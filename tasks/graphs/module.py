@@ -44,20 +44,20 @@ class Seen:
             self.drawing.append(func.overloadpacket.__name__)
 
 
-def run(module: Any, inputs: Sequence[np.ndarray]) -> list[Any]:
-    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. What it raises is passed on."""
+def run(module: Any, inputs: Sequence[np.ndarray], gradients: bool = False) -> list[Any]:
+    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. gradients: whether they are recorded meanwhile.
+    What it raises is passed on."""
     import torch
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(gradients):
         return list(module(*[torch_tree.from_numpy(np.array(x)) for x in inputs]))
 
 
-def watched(module: Any, inputs: Sequence[np.ndarray]) -> Seen:
-    """What `run` dispatches."""
+def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
+    """What `run` dispatches, and what it returns where nothing is compiled."""
     seen = Seen()
     with _uncompiled(), _modes().Watching(seen):
-        run(module, inputs)
-    return seen
+        return seen, run(module, inputs)
 
 
 def exactly(
@@ -244,7 +244,7 @@ def _modes() -> Any:
             eps = EPS.get(torch_tree.name_of(own), 0.0)
             eps = eps or EPS.get({torch.complex64: "float32", torch.complex128: "float64"}.get(own, ""), 0.0)
             self.place += 1
-            if not eps or not x.numel():
+            if not eps or not x.numel() or x._is_zerotensor() or x.is_meta:  # without memory, as functorch makes them
                 return
             value = torch_tree.to_numpy(x)
             made = noise.moved(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(value.shape)

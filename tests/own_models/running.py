@@ -15,7 +15,7 @@ import pandas as pd
 
 from tasks.model import FAILED, Status, names
 from tests.bench.running import newest, run, write_config
-from tests.own_models.truth import EXPECTED, Truth
+from tests.own_models.truth import EXPECTED, SAMPLES, Truth
 
 HERE = Path(__file__).parent
 BACKENDS = ("torch-cpu", "inductor-cpu")
@@ -70,7 +70,7 @@ def ask(module: str, some: Sequence[str], folder: Path, env: Mapping[str, str], 
     """The models of one module in one run, with its ``get_inputs()``: what a file does to torch is done to them alone."""
     folder.mkdir(parents=True)
     own = [{"name": x, "model": f"{HERE / module}.py:{x}"} for x in some]
-    catalogs = [{"name": "models", "own": own, "samples": 1}]
+    catalogs = [{"name": "models", "own": own, "samples": SAMPLES.get(module, 1)}]
     config = write_config(folder, module, catalogs, list(BACKENDS), dtypes=["float32"], seed=seed, deadline_s=600.0)
     run([sys.executable, "-m", "farm", "run", str(config), *_quietly(folder)], env, ENDED)
     return told(module, some, newest(folder / "lake"))
@@ -79,7 +79,14 @@ def ask(module: str, some: Sequence[str], folder: Path, env: Mapping[str, str], 
 def ask_alone(module: str, name: str, folder: Path, env: Mapping[str, str]) -> tuple[list[Told], float]:
     """One model on the command line; and the seconds that its author waits."""
     folder.mkdir(parents=True)
-    asked = ["--model", f"{HERE / module}.py:{name}", "--backends", ",".join(BACKENDS), "--samples", "1"]
+    asked = [
+        "--model",
+        f"{HERE / module}.py:{name}",
+        "--backends",
+        ",".join(BACKENDS),
+        "--samples",
+        str(SAMPLES.get(module, 1)),
+    ]
     begun = time.perf_counter()
     run([sys.executable, "-m", "farm", "run", *asked, *_quietly(folder)], env, ENDED)
     seconds = time.perf_counter() - begun
@@ -91,9 +98,12 @@ def _quietly(folder: Path) -> list[str]:
 
 
 def told(module: str, some: Sequence[str], rows: pd.DataFrame) -> list[Told]:
-    """Rows beside the truth; a model without a row is told as ``lost``."""
-    by = {(x["op"].partition(":")[2], x["backend"]): x for x in rows.astype(object).fillna("").to_dict("records")}
-    return [_one(module, name, backend, by.get((name, backend), {})) for name in some for backend in BACKENDS]
+    """Rows beside the truth, of several samples the first that differs; a model without a row is told as ``lost``."""
+    by: dict[tuple[str, str], list[Told]] = {(name, backend): [] for name in some for backend in BACKENDS}
+    for row in rows.astype(object).fillna("").to_dict("records"):
+        name, backend = row["op"].partition(":")[2], row["backend"]
+        by[name, backend].append(_one(module, name, backend, row))
+    return [next((x for x in one if x.differs), one[0]) if one else _one(module, *key, {}) for key, one in by.items()]
 
 
 def _one(module: str, name: str, backend: str, row: Mapping[Any, Any]) -> Told:

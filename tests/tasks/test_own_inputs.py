@@ -194,3 +194,38 @@ def test_arrays_of_a_file_go_to_the_arguments_of_their_names(tmp_path: Path) -> 
     assert list(of_file.ordered({"arr_0": a, "arr_1": b}, forward, "m.npz", strict=False)) == ["arr_0", "arr_1"]
     with pytest.raises(GivenError, match="forward has no argument 'arr_1'"):
         of_file.ordered({"input1": a, "arr_1": b}, forward, "m.npz", strict=False)
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ("None", "returned nothing"),
+        ("[]", "returned nothing"),
+        ("[torch.eye(3).to_sparse()]", "input 0 is a tensor of torch.sparse_coo"),
+        ("[torch.ones(3, device='meta')]", "input 0 is a tensor on meta"),
+        ("[2**70]", "input 0 is 1180591620717411303424, which int64 does not hold"),
+        ("{'x': np.array([object()])}", "input x is an array of object, which no tensor holds"),
+        ("[np.array(['2020-01-01'], 'datetime64[D]')]", "input 0 is an array of datetime64[D], which no tensor holds"),
+    ],
+)
+def test_inputs_that_no_tensor_holds_are_said(tmp_path: Path, returned: str, says: str) -> None:
+    (tmp_path / "own.py").write_text(f"import numpy as np\nimport torch\ndef get_inputs(): return {returned}\n")
+    with pytest.raises(GivenError) as raised:
+        of_file.inputs("own.py:M", str(tmp_path), lambda x: x, 0, 0)
+    assert says in str(raised.value) and str(raised.value).startswith("own.py:M: get_inputs()")
+
+
+def test_what_is_true_is_a_tensor_of_no_dimension(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def get_inputs(): return [True]\n")
+    made = of_file.inputs("own.py:M", str(tmp_path), lambda x: x, 0, 0)
+    assert made is not None and (made["x"].dtype, made["x"].shape) == (np.dtype(bool), ())
+
+
+def test_a_part_of_a_package_is_named_as_one(tmp_path: Path) -> None:
+    folder = tmp_path / "whole" / "inner"
+    folder.mkdir(parents=True)
+    for file in (folder.parent / "__init__.py", folder / "__init__.py", folder.parent / "layers.py"):
+        file.touch()
+    (folder / "net.py").write_text("from ..layers import Layer\nclass Net: pass\n")
+    with pytest.raises(GivenError, match=r"it is part of a package: write it as whole\.inner\.net:NAME, run"):
+        of_file.made("whole/inner/net.py:Net", str(tmp_path))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,8 +222,51 @@ def test_a_backend_that_accepts_what_eager_torch_refuses_is_wrong(prepared: Call
     build = made.build
     made.build = lambda form: replace(build(form), run=lambda: [np.zeros((8, 8), np.float32)])  # type: ignore[method-assign]
     (done,) = runner.run([runners.whole(group)])
+    assert done.row.status == "invalid"  # eager torch itself accepts what it refuses where the module is to blame
+    made.is_eager_cpu = False
+    (done,) = runner.run([runners.whole(group)])
     assert (done.row.status, done.row.kind) == ("wrong", "accepted")
     assert "it returned a result where eager torch raises RuntimeError" in done.row.error
+
+
+#: Modules that nobody can judge, and what is said of them.
+UNJUDGED = {
+    "toggles at each call": ("torch.sin(x) if _counted() % 2 else torch.cos(x)", "does not look into"),
+    "another one at the second call": ("torch.sin(x) if _counted() < 2 else torch.cos(x)", "does not look into"),
+    "raises at the second call": ("torch.sin(x) if _counted() < 2 else 1 / 0", "does not look into.*ZeroDivisionError"),
+    "records gradients": ("torch.autograd.grad(x.requires_grad_().sin().sum(), x)[0]", "wrap what needs gradients in"),
+    "raises where it is moved": ("x if x[0, 0].item() * 8 % 1 == 0 else 1 / 0", "moved by their rounding: ZeroDiv"),
+}
+
+
+@pytest.mark.parametrize("what", UNJUDGED)
+def test_what_is_no_function_of_its_inputs_is_not_judged(prepared: Callable[..., PreparedGroup], what: str) -> None:
+    returned, says = UNJUDGED[what]
+    counted = "class Calls: n = 0\ndef _counted():\n  Calls.n += 1\n  return Calls.n\n"
+    row = judged(prepared(counted + of(f"pass|{returned}"), np.full((8, 16), 0.125, np.float32) + X * (what[0] != "r")))
+    assert row.status == "invalid" and re.search(says, row.error or ""), row.error
+
+
+def test_a_used_module_that_raises_is_made_anew(prepared: Callable[..., PreparedGroup]) -> None:
+    source = """
+class Other: pass
+class Model(nn.Module):
+    def __init__(s): super().__init__(); s.other = Other(); s.other.n = 0
+    def forward(s, x):
+        s.other.n += 1
+        if s.other.n > 3: raise RuntimeError("no more")
+        return torch.sin(x)
+"""
+    prepared(source)
+    from tasks.catalogs.models import own
+    from tasks.catalogs.models.modules import OwnModule
+
+    network = OwnModule(own.declared()["m"])
+    for _ in range(4):
+        with contextlib.suppress(RuntimeError):
+            network.module(torch.zeros(8, 16))
+    failure = network.sample(0, {"x": X}, 1).failure
+    assert failure is not None and not failure.raised and "does not look into: called again it raises" in failure.error
 
 
 def test_a_compiled_module_that_computes_something_else_is_wrong(prepared: Callable[..., PreparedGroup]) -> None:

@@ -6,7 +6,9 @@ its tensors as bytes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,10 @@ __all__ = ["OwnModule"]
 _RANDOM_DRAWS, _REPEATS = 32, 3
 #: Seeds of two runs that a module without randomness answers alike.
 _SEEDS = (1, 2)
+#: Why a module cannot be judged that is another one once it was called.
+_KEEPS = "it keeps something from one call to the next in an object that the farm does not look into"
+#: What a module lacks that returns where gradients are recorded.
+_NO_GRAD = "(forward is called under torch.no_grad: wrap what needs gradients in torch.enable_grad())"
 
 
 class OwnModule:
@@ -40,6 +46,7 @@ class OwnModule:
         self.own = own
         self.module = own.made()
         self._hidden: list[str] | None = None
+        self._lazy = held.unmade(self.module)
         self.state: dict[str, np.ndarray] = held.state(self.module)
 
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
@@ -55,22 +62,19 @@ class OwnModule:
         try:
             first = self._eager(arrays, _SEEDS[0])
         except Exception as error:
-            made.failure = Failure.of(error, "reference", raised=True)
+            made.failure = self._refused(error, arrays)
             self._hold(made)
             return made
         self._hold(made)
         if not first:
             raise ValueError(f"{self.own.source}: forward returned no tensor and no number")
-        seen = modules.watched(self.module, arrays)
-        self._renew()
+        arrays_of = _arrays(first)
+        try:
+            seen, again = self._called_again(arrays, arrays_of)
+        except Exception as error:
+            raise ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}") from None
         made.products = any(map(products.is_product, seen.names))
-        arrays_of = [torch_tree.output(torch_tree.dense(y)) for y in first]
-        if _differ(arrays_of, again := self._outputs(arrays, _SEEDS[1])):
-            if _differ(arrays_of, self._outputs(arrays, _SEEDS[0])):
-                raise ValueError(
-                    f"{self.own.source}: it returns something else when it is called again with the same inputs, tensors and seeds: "
-                    "it keeps something from one call to the next that is no tensor"
-                )
+        if _differ(arrays_of, again):
             names = ",".join(dict.fromkeys(seen.drawing)) or "numbers outside torch"
             made.columns["flags"] = f"random={names}"
             self._random(made, arrays, first, [x.shape for x in again])
@@ -78,10 +82,43 @@ class OwnModule:
         self._exact(made, arrays, first, draws)
         return made
 
+    def _called_again(
+        self, arrays: Sequence[np.ndarray], first: Sequence[np.ndarray]
+    ) -> tuple[modules.Seen, list[np.ndarray]]:
+        """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that returns something
+        else than at ``first`` with the same seed, and what it raises."""
+        with held.seeded(_SEEDS[0]):
+            seen, found = modules.watched(self.module, arrays)
+        self._renew()
+        again = self._outputs(arrays, _SEEDS[1])
+        # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even and one odd.
+        apart = _differ(first, again) or _differ(first, _arrays(found))
+        if apart and any(_differ(first, self._outputs(arrays, _SEEDS[0])) for _ in range(2)):
+            raise ValueError("something else with the same inputs, tensors and seeds")
+        return seen, again
+
+    def _refused(self, error: Exception, arrays: Sequence[np.ndarray]) -> Failure:
+        """The failure of a module that raised: its own word if it raises as well when it is made anew, with gradients or without."""
+        if self._returns_anew(arrays):
+            told = ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}")
+            return Failure.of(told, "reference")
+        if self._returns_anew(arrays, gradients=True):
+            found = Failure.of(error, "reference")
+            return replace(found, error=f"{found.error} {_NO_GRAD}")
+        return Failure.of(error, "reference", raised=True)
+
+    def _returns_anew(self, arrays: Sequence[np.ndarray], gradients: bool = False) -> bool:
+        with contextlib.suppress(Exception), held.seeded(_SEEDS[0]):
+            modules.run(self.own.anew(), arrays, gradients)
+            return True
+        return False
+
     def _hold(self, made: Sample) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones."""
         now, plain = held.state(self.module), held.plain_digest(self.module)
-        self.state = self.state | {name: x for name, x in now.items() if name not in self.state}
+        self.state = self.state | {
+            name: x for name, x in now.items() if name in self._lazy
+        }  # what else is new, the call keeps
         self._renew()
         made.state, made.alike = self.state, held.plain_digest(self.module)
         made.writes = held.digest(now) != held.digest(self.state) or plain != made.alike
@@ -96,7 +133,7 @@ class OwnModule:
             return modules.run(self.module, arrays)
 
     def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
-        found = [torch_tree.output(torch_tree.dense(y)) for y in self._eager(arrays, seed)]
+        found = _arrays(self._eager(arrays, seed))
         self._renew()
         return found
 
@@ -108,15 +145,24 @@ class OwnModule:
         if [y.shape for y in references] != [tuple(y.shape) for y in first]:
             raise NoOracle(f"{self.own.source}: in float64 its outputs have other shapes")
 
+        returned, refused = 0, list[str]()
+
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+            nonlocal returned
             for draw in drawn:
                 try:
-                    yield modules.exactly(self.module, arrays, draw)
-                except Exception:
+                    found = modules.exactly(self.module, arrays, draw)
+                except Exception as error:
+                    refused.append(essential(error))
                     yield None  # a number moved across an edge: the result may be anything
+                else:
+                    returned += 1
+                    yield found
 
         elements = sum(x.size for x in [*arrays, *self.state.values()])
         floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+        if refused and not returned:  # no edge, then: within limits that are infinite everything would pass
+            raise NoOracle(f"{self.own.source}: it raises where its numbers are moved by their rounding: {refused[0]}")
         made.expected = [_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
         rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
         self._hidden = parameters.unobserved(self.module, arrays, references, rows, self._hidden)
@@ -141,6 +187,10 @@ class OwnModule:
                 made.derived = definitions.moments(found, "float32")
                 made.definition, made.oracle = "moments", "float64"
                 made.repeats = _REPEATS if _alike(drawn) == 0 else 1
+
+
+def _arrays(outputs: Sequence[Any]) -> list[np.ndarray]:
+    return [torch_tree.output(torch_tree.dense(y)) for y in outputs]
 
 
 def _alike(drawn: Sequence[Sequence[np.ndarray]]) -> int:

@@ -13,6 +13,7 @@ from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import load
 from tasks.graphs.given import GivenError
 from tasks.model import errors
+from tasks.model.dtypes import NATIVE, dtype_name
 from tasks.nearest import nearest
 
 #: Functions of a file, as KernelBench has them: the arguments of the model's class, and those of its forward.
@@ -85,12 +86,16 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     ``inputs``, else the tensors at the top of the file that are called as forward's arguments.
     """
     found, where = _called(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
+    if found is None and INPUTS in _beside(source, root):
+        raise GivenError(f"{where} returned nothing: let it return a list of forward's inputs")
     if found is None:
         found, where = _at_top(_beside(source, root), forward), f"{source}: the inputs at the top of the file"
     if found is None:
         return None
     if not isinstance(found, (Mapping, Sequence)) or isinstance(found, str):
         found = [found]
+    if not found:
+        _bound(forward, [], f"{where} returned nothing: forward")
     if isinstance(found, Mapping):
         return ordered({name: _array(x, name, where) for name, x in found.items()}, forward, where)
     values = [_array(x, str(place), where) for place, x in enumerate(found)]
@@ -112,12 +117,22 @@ def _at_top(there: Mapping[str, Any], forward: Callable[..., Any]) -> Any:
 def _array(x: Any, name: str, where: str) -> np.ndarray:
     import torch
 
+    what = f"{where}: input {name} is"
     if isinstance(x, torch.Tensor):
+        if x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":
+            kind = "on meta" if x.device.type == "meta" else "quantised" if x.is_quantized else f"of {x.layout}"
+            raise GivenError(f"{what} a tensor {kind}: give a dense one, and let forward make it what it needs")
         return np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()), order="C")
     if isinstance(x, (np.ndarray, np.generic)):
-        return np.array(x, order="C")
-    if isinstance(x, (int, float)) and not isinstance(x, bool):  # a tensor of no dimension computes the same
-        return np.array(x, np.float32 if isinstance(x, float) else np.int64)
+        made = np.array(x, order="C")
+        if dtype_name(made.dtype) not in (*NATIVE, *torch_tree.AS_INTEGER):
+            raise GivenError(f"{what} an array of {made.dtype}, which no tensor holds: give numbers")
+        return made
+    if isinstance(x, (bool, int, float)):  # a tensor of no dimension computes the same
+        try:
+            return np.array(x, bool if isinstance(x, bool) else np.float32 if isinstance(x, float) else np.int64)
+        except OverflowError:
+            raise GivenError(f"{what} {x}, which int64 does not hold") from None
     raise GivenError(
         f"{where}: input {name} is a {type(x).__name__}, no tensor and no number: let the module hold it, as an argument of its __init__"
     )

@@ -246,7 +246,18 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
         raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None
     except (Exception, SystemExit) as error:
         where = errors.place(error) or file
-        raise CatalogError(f"{where}: cannot be imported: {errors.essential(error)}", key) from None
+        told = f"{where}: cannot be imported: {errors.essential(error)}"
+        raise CatalogError(f"{told}{_as_part(file, error)}", key) from None
+
+
+def _as_part(file: Path, error: BaseException) -> str:
+    """How to name a file that is a part of a package, where it failed for being loaded by its path; "" where it did not."""
+    if not isinstance(error, ImportError) or "no known parent package" not in str(error):
+        return ""
+    packages = list(itertools.takewhile(lambda x: (x / "__init__.py").is_file(), file.parents))
+    name = ".".join([*(x.name for x in reversed(packages)), file.stem])
+    within = f", run in {packages[-1].parent}" if packages else ""
+    return f": it is part of a package: write it as {name}:NAME{within}"
 
 
 #: Files that are being executed for the functions in them: the farm is not called by these.
