@@ -93,7 +93,7 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         ),
         (
             frame(
-                make_row(op="user:a"),
+                make_row(op="user:z"),
                 *(make_row("vacuous", f"user:{x}", check="double_backward", error="no torch", sample=s) for x in "abcde" for s in (0, 1)),
                 make_row("unsupported", "user:f", check="backward", error="none"),
                 make_row(op="user:f", backend="torch-cuda", check="backward"),

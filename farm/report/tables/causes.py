@@ -105,7 +105,9 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        said = "; ".join(filter(None, (self._failures(), self._imprecise(), self._unjudged(), self.unseen, self.left_out)))
+        said = "; ".join(
+            filter(None, (self._failures(), self._imprecise(), self._unjudged(), self.unseen, self.left_out))
+        )
         if lacks := self._lacks():
             return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
         return said if self.found or not self.recorded else f"OK: {said}"
@@ -162,7 +164,8 @@ def unseen(rows: pd.DataFrame) -> str:
         (reason,) = unjudged([(line["status"], line["error"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
-        f"{check} of {_some(ops)} ({shorten(reason, 160, placeholder=' …')})" for (check, reason), ops in by_reason.items()
+        f"{check} of {_some(ops)} ({shorten(reason, 160, placeholder=' …')})"
+        for (check, reason), ops in by_reason.items()
     ]
     more = f"; and {many(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
     return f"not judged: {'; '.join(told[:_TOLD_REASONS])}{more}" if told else ""
