@@ -6,6 +6,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -256,3 +257,14 @@ def test_what_cancels_in_float64_is_not_called_float32() -> None:
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = farm.check_autograd(lambda x: torch.nn.functional.layer_norm(x, (6,)).sum(-1), (x,))
     assert "float32" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "kernel, reference, names",
+    [(lambda x: torch.sin(x), np.sin, ["x"]), (lambda a, b: torch.maximum(a, b), np.maximum, ["a", "b"])],
+)
+def test_a_ufunc_is_a_reference_whatever_the_inputs_are_called(kernel: Any, reference: Any, names: list[str]) -> None:
+    shapes = {"inputs": {name: ["n"] for name in names}, "dims": {"n": (1, 9)}}
+    farm.fuzz(kernel, reference, **shapes, cases=2, results=None).check()
+    wrong = farm.fuzz(lambda **given: kernel(**given) + 1, reference, **shapes, cases=2, results=None)
+    assert wrong.failed == 2
