@@ -28,6 +28,8 @@ RANDOM = (
 
 #: A step is unfit whose error estimate is so many times that of one that fits, and more than this of the slope.
 UNFIT, GOOD = 100.0, 1e-6
+#: Beside the inputs, or 1: outputs no larger are what cancelling left.
+TINY = 1e-12
 #: Said of a function that rounds to less than float64 inside or at its end.
 COARSE = (
     "differences of {0} say nothing about a gradient; compute in the inputs' dtype, or compare with a reference: farm.fuzz(…, "
@@ -221,7 +223,7 @@ def _without_graph(
 def _raised(check: str, error: Exception) -> Check:
     text = " ".join(str(error).split())
     if check == "double_backward" and "once_differentiable" in text:
-        return Check(check, True, None, "declared once-differentiable")
+        return Check(check, True, None, autograd.DECLARED_ONCE)
     if unsupported := interpreted.not_interpreted(error):
         return Check(check, True, None, unsupported, judged=False)
     return Check(check, False, None, f"raised {type(error).__name__}: {text}")
@@ -285,6 +287,8 @@ def _compared(
     if not passed and (coarse := _coarse(call, wide)):
         return Check(check, True, None, coarse, judged=False)
     said = [f"{units:.3g} error units from differences in float64, {compared['detail']}{which * (not passed)}"]
+    if oracle.name == autograd.ZERO:
+        said = ["0 within the differences' error"]
     said += [unfit] * bool(unfit)
     if not passed and (random := _random(call, wide)):
         said.append(random)
@@ -336,21 +340,27 @@ def _coarse(call: Callable[..., Any], args: Sequence[Any]) -> str:
         for x in args
     ]
     # 0.5 is a float32: a softmax of ties is no evidence, a softmax of random numbers is.
-    seen = [_as_float32(y) for y in _outputs(call, moved)]
-    near = [_as_float32(y) for y in _outputs(call, tame)]
+    seen, near = ([_as_float32(y, TINY * _largest(xs)) for y in _outputs(call, xs)] for xs in (moved, tame))
     if any(x and y is not False for x, y in zip(seen, near)):
         return f"it always computes in float32 or less internally: {COARSE.format('that')}"
     return ""
 
 
-def _as_float32(y: Any) -> bool | None:
-    """Whether every number of an output that is not whole is a float32; None where none says anything."""
+def _largest(args: Sequence[Any]) -> float:
+    """The largest number among differentiable inputs, 1 at most."""
+    sizes = [float(x.abs().max()) for x in args if autograd.is_differentiable(x) and x.numel()]
+    return min([1.0, *sizes])
+
+
+def _as_float32(y: Any, tiny: float) -> bool | None:
+    """Whether every number of an output that is not whole is a float32; None where none says anything. What is left of terms that
+    cancel says nothing: a few multiples of their last bit, no larger than ``tiny``."""
     import torch
 
     if not autograd.is_differentiable(y):
         return None
     y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
-    fractions = y[(y != y.round()) & y.isfinite()]
+    fractions = y[(y != y.round()) & y.isfinite() & (y.abs() > tiny)]
     return torch.equal(fractions, fractions.float().double()) if fractions.numel() else None
 
 

@@ -14,6 +14,7 @@ from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.reproduce.find import seed_of
+from tasks.arrays.autograd import DECLARED_ONCE
 from tasks.model import Status
 from tasks.model.failing import unjudged
 
@@ -87,7 +88,8 @@ class Result:
         return "\n".join([*lines, *(f"  not judged: {text}" for text in self._not_judged())])
 
     def check(self, imprecise: bool = True) -> None:
-        """Raise AssertionError with every finding, if there is one or nothing was judged. imprecise: whether results may be."""
+        """Raise AssertionError with every finding, if there is one, or with each check of which nothing was judged, unless the kernel
+        declares that it has no second derivative. imprecise: whether results may be."""
         __tracebackhide__ = True  # pytest shows the test's line
         bad = self.findings + (() if imprecise else self.imprecise)
         if bad:
@@ -96,6 +98,16 @@ class Result:
             raise AssertionError("\n".join([*several, *told_]))
         if not self.passed:
             raise AssertionError(f"nothing was judged: {'; '.join(self._not_judged()) or 'no case'}")
+        if silent := list(self._silent()):
+            raise AssertionError("\n".join(silent))
+
+    def _silent(self) -> Iterator[str]:
+        """Of each check that was asked for and has no judged row, why."""
+        for check, rows in self.rows.groupby("check", sort=False):
+            told = list(zip(rows["status"], rows["error"]))
+            if any(Status(status).judged or str(error).startswith(DECLARED_ONCE) for status, error in told):
+                continue
+            yield f"nothing was judged of {check}: {'; '.join(unjudged(told))}"
 
     def _not_judged(self) -> list[str]:
         return unjudged(zip(self.rows["status"], self.rows["error"]))

@@ -18,10 +18,16 @@ from tasks.model import Form, Misbehaviour, OpClass, Oracle, is_complex, np_dtyp
 FULL_JACOBIAN = 100
 PROJECTIONS = 2
 DIFFERENCES = differences.NAME
+#: How an oracle judges a gradient that is 0 within the differences' own error.
+ZERO = f"{DIFFERENCES}, whose error a gradient of 0 is within"
+#: Share of the outputs, moved by as much as an element is large, below which a slope is none.
+NOTHING = 2.0**-20
 #: Of a gradient that is to be differentiated.
 WITHOUT_GRAPH = "the gradient has no graph: what the backward pass computes cannot be differentiated"
 #: Of one that somebody has declared not to be.
 ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"
+#: What is said of a kernel whose backward pass says so itself: there is no second derivative to judge, which is no gap.
+DECLARED_ONCE = "declared once-differentiable"
 #: Classes that an op's gradient shares: it is made of the same kind of steps. All others have composite gradients.
 _KEPT = (OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.RANDOM, OpClass.UNINITIALISED)
 
@@ -342,10 +348,59 @@ def second_oracle(
         try:
             if elements < FULL_JACOBIAN:
                 how = differences.gradient(found.function, found.inputs, found.cotangents, eps=eps)
-                return oracle_of(how, gradients)
+                oracle, why = oracle_of(how, gradients)
+                if why == differences.BLIND and _is_nothing(found, how, gradients):
+                    return Oracle(ZERO, list(gradients)), ""
+                if oracle is not None and _differ(oracle.references, gradients):
+                    if not _is_additive(found, how, gradients):
+                        return None, differences.KINK
+                return oracle, why
             return _projected(found, gradients, step, slack, eps)
         except Exception as error:
             return None, f"not evaluated near the input: {type(error).__name__}"
+
+
+def _differ(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    return not all(np.array_equal(x, y, equal_nan=True) for x, y in zip(values, others))
+
+
+def _is_additive(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+    """Whether the slopes along some directions are what the differences of single elements add up to. At a tie of three a median stands
+    still under each of them alone, and yet moves with all of them; max(min(x, y), min(x, z)) moves with y and z, if both fall."""
+    centre = found.function(found.inputs)
+    (mixed,) = differences.directions(found.inputs, 1)
+    alike = [np.abs(d) for d in mixed]
+    gaps = [np.abs(d) * np.sign(np.nan_to_num(g - y)) for d, g, y in zip(mixed, gradients, how.gradients)]
+    return all(_adds_up(found, how, centre, direction) for direction in (mixed, alike, gaps))
+
+
+def _adds_up(
+    found: Problem, how: differences.Differences, centre: differences.Arrays, direction: Sequence[np.ndarray]
+) -> bool:
+    direction = [np.where(np.isfinite(e), d, 0.0) for d, e in zip(direction, how.errors)]
+    if not any(d.any() for d in direction):
+        return True
+    slope = differences.Along(found.function, found.inputs, found.cotangents, direction).steepest(centre)
+    if slope.why:
+        return slope.why != differences.KINK
+    given = [np.where(np.isfinite(e), g, 0.0) for g, e in zip(how.gradients, how.errors)]
+    terms = sum(float(np.sum(np.abs(g) * np.abs(d))) for g, d in zip(given, direction))
+    error = slope.error + sum(
+        float(np.sum(np.where(np.isfinite(e), e, 0.0) * np.abs(d))) for e, d in zip(how.errors, direction)
+    )
+    return abs(differences.project(given, direction) - slope.value) <= error + 1e-6 * (terms + abs(slope.value))
+
+
+def _is_nothing(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+    """Whether the gradient is 0 as far as float64 tells: an element that moves by its own scale moves the outputs by less than a
+    millionth of their size. What is small because its outputs are, is not."""
+    total = sum(float(np.sum(np.abs(c) * np.abs(y))) for c, y in zip(found.cotangents, found.function(found.inputs)))
+    for x, value, given, error, size in zip(found.inputs, how.gradients, gradients, how.errors, how.sizes):
+        near = np.maximum(np.abs(value), np.abs(value - given)) <= error
+        least = NOTHING * np.where(size > 0, size, total) / differences.scales(x)
+        if not (near & (error <= least)).all():
+            return False
+    return True
 
 
 def fit(found: Problem, eps: float) -> tuple[differences.Slope, differences.Slope]:

@@ -253,7 +253,8 @@ def tolerated(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
 
 
 def _unavoidable(spacing: np.ndarray, noise: np.ndarray | None, share: float) -> np.ndarray:
-    """How far off a result may be that is computed in float32 from exactly given inputs and rounded once: no tolerance can ask for more.
+    """How far off a result may be that is computed in float32 from exactly given inputs and rounded once: no tolerance asks for more. Of
+    a long sum it may be more yet, since a leaf does not tell how many terms it has.
     share: of the noise floor, that float32's is (`_share_of_float32`)."""
     return np.asarray(0.5 * spacing if noise is None else 0.5 * spacing + _MISSED * share * noise)
 

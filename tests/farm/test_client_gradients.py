@@ -6,6 +6,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -186,3 +187,84 @@ def test_a_wrong_gradient_is_found_with_a_step_of_ones_own() -> None:
 
     for shape in ((5,), (200,)):
         assert not farm.check_autograd(Wrong.apply, (torch.linspace(-1, 1, shape[0]),), eps=1e-4).passed
+
+
+@pytest.mark.parametrize(
+    "function, x",
+    [
+        (lambda x: x.median(-1).values, torch.ones(3)),
+        (lambda x: x.sort().values[1], torch.ones(3)),
+        (lambda x: torch.max(torch.min(x[0], x[1]), torch.min(x[0], x[2])), torch.ones(3)),
+        (lambda x: (x[0] * x[1]).abs().sqrt(), torch.zeros(2)),
+    ],
+)
+def test_a_tie_that_single_elements_do_not_show_is_a_kink(function: Any, x: Any) -> None:
+    found = farm.check_autograd(function, (x,))
+    assert [c.judged for c in found.checks] == [False] and "not differentiable at the input" in found.message
+
+
+class _Median(torch.autograd.Function):
+    """The median with a gradient of so many times what it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, share: float) -> Any:
+        ctx.share, (value, place) = share, x.median(-1)
+        ctx.one = torch.nn.functional.one_hot(place, x.shape[-1])
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
+        return ctx.share * g * ctx.one, None
+
+
+def test_a_wrong_gradient_away_from_a_tie_fails() -> None:
+    x = torch.tensor([1.0, 2.0, 4.0, 1.0, 7.0])
+    assert farm.check_autograd(lambda x: _Median.apply(x, 1.0), (x,)).passed
+    found = farm.check_autograd(lambda x: _Median.apply(x, 1.01), (x,))
+    assert not found.passed and found.checks[0].judged
+
+
+class _SumOfSoftmax(torch.autograd.Function):
+    """1 whatever x is, with a gradient that is not 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, off: float) -> Any:
+        ctx.shape, ctx.off = x.shape, off
+        return torch.softmax(x, -1).sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
+        return (g[..., None] * ctx.off).expand(ctx.shape), None
+
+
+def test_a_gradient_of_0_is_judged_by_how_small_it_is_beside_the_outputs() -> None:
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    for function in (
+        lambda x: torch.softmax(x, -1).sum(-1),
+        lambda x: torch.log_softmax(x, -1).exp().sum(-1),
+        lambda x: torch.nn.functional.normalize(x, dim=-1).norm(dim=-1),
+        lambda x: x.sin() ** 2 + x.cos() ** 2,
+    ):
+        farm.check_autograd(function, (x,)).check()
+    for off in (0.1, 1e-3, 1e-7):
+        found = farm.check_autograd(lambda x, off=off: _SumOfSoftmax.apply(x, off), (x,))
+        assert not found.passed and found.checks[0].judged
+    # Small because its outputs are small: nothing is known of it.
+    assert not farm.check_autograd(lambda x: 1e-14 * x.sin(), (x,)).checks[0].judged
+
+
+def test_what_cancels_in_float64_is_not_called_float32() -> None:
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = farm.check_autograd(lambda x: torch.nn.functional.layer_norm(x, (6,)).sum(-1), (x,))
+    assert "float32" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "kernel, reference, names",
+    [(lambda x: torch.sin(x), np.sin, ["x"]), (lambda a, b: torch.maximum(a, b), np.maximum, ["a", "b"])],
+)
+def test_a_ufunc_is_a_reference_whatever_the_inputs_are_called(kernel: Any, reference: Any, names: list[str]) -> None:
+    shapes = {"inputs": {name: ["n"] for name in names}, "dims": {"n": (1, 9)}}
+    farm.fuzz(kernel, reference, **shapes, cases=2, results=None).check()
+    wrong = farm.fuzz(lambda **given: kernel(**given) + 1, reference, **shapes, cases=2, results=None)
+    assert wrong.failed == 2

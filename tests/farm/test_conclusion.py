@@ -91,6 +91,17 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
             REC | {"planned": 2},
             "no failures in 1 result; 1 sample of your own could not be judged: model, reference or inputs are broken",
         ),
+        (
+            frame(
+                make_row(op="user:z"),
+                *(make_row("vacuous", f"user:{x}", check="double_backward", error="no torch", sample=s) for x in "abcde" for s in (0, 1)),
+                make_row("unsupported", "user:f", check="backward", error="none"),
+                make_row(op="user:f", backend="torch-cuda", check="backward"),
+                make_row("unsupported", "torch:add", check="backward", error="of a suite, not asked for by name"),
+            ),
+            REC | {"planned": 14},
+            "OK: no failures in 2 results; not judged: double_backward of a, b, c and 2 more (vacuous: no torch)",
+        ),
     ),
 )  # fmt: skip
 def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any], sentence: str) -> None:

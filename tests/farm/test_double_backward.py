@@ -153,3 +153,29 @@ def test_the_marker_of_pytest(pytester: pytest.Pytester) -> None:
     outcomes = done.parseoutcomes()
     assert outcomes["passed"] >= 3 and outcomes["failed"] >= 2 and sum(outcomes.values()) == 6
     done.stdout.fnmatch_lines(["*double_backward/user:*test_fault*"])
+
+
+class Once(Cube):
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * x
+
+
+def looped(x: Any) -> Any:
+    """What autograd cannot follow."""
+    return np.array([float(v) ** 3 for v in x])
+
+
+def test_a_check_that_judged_nothing_has_not_passed_unless_the_kernel_has_no_second_derivative() -> None:
+    def found(kernel: Any, reference: Any, **settings: Any) -> Any:
+        return farm.fuzz(kernel, reference, **INPUTS, cases=2, backward=True, double=True, results=None, **settings)
+
+    silent = found(cube, looped, reference_framework="numpy")
+    assert not silent.findings
+    with pytest.raises(AssertionError, match="nothing was judged of double_backward: vacuous: autograd cannot follow"):
+        silent.check()
+    once = found(lambda x: Once.apply(x), right, reference_framework="torch")
+    assert "declared once-differentiable" in str(once)
+    once.check()

@@ -58,6 +58,9 @@ _TOLD = [
     *("op", "variant", "dtype", "backend", "status", *HOW, "case_id", "run_id", "reproduce"),
 ]
 
+#: Reasons why checks judged nothing that one line tells.
+_TOLD_REASONS = 3
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -68,7 +71,8 @@ class Verdict:
     unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
-    anything as known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say.
+    anything as known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say; unseen: checks of own kernels
+    and models that judged nothing (`unseen`).
     """
 
     failures: int
@@ -85,6 +89,7 @@ class Verdict:
     left_out: str = ""
     silent: str = ""
     first_seen: int = 0
+    unseen: str = ""
 
     @property
     def found(self) -> bool:
@@ -100,7 +105,9 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        said = "; ".join(filter(None, (self._failures(), self._imprecise(), self._unjudged(), self.left_out)))
+        said = "; ".join(
+            filter(None, (self._failures(), self._imprecise(), self._unjudged(), self.unseen, self.left_out))
+        )
         if lacks := self._lacks():
             return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
         return said if self.found or not self.recorded else f"OK: {said}"
@@ -140,12 +147,37 @@ def many(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def _own(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are of a user's own kernels and models."""
+    own = rows["catalog"] == "user"
+    return own | (rows["licence"] == YOUR_OWN) if "licence" in rows else own
+
+
+def unseen(rows: pd.DataFrame) -> str:
+    """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason; "" if there
+    are none. What is broken, or was not run, is told elsewhere."""
+    own = rows[_own(rows) & ~broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
+    judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
+    silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for line in records(silent):
+        (reason,) = unjudged([(line["status"], line["error"])]) or [line["status"]]
+        by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
+    told = [
+        f"{check} of {_some(ops)} ({shorten(reason, 160, placeholder=' …')})"
+        for (check, reason), ops in by_reason.items()
+    ]
+    more = f"; and {many(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
+    return f"not judged: {'; '.join(told[:_TOLD_REASONS])}{more}" if told else ""
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
 def broken(rows: pd.DataFrame) -> pd.Series:
     """Which rows are a user's own kernels and models that could not be judged: model, reference or inputs are at fault."""
-    own = rows["catalog"] == "user"
-    if "licence" in rows:
-        own |= rows["licence"] == YOUR_OWN
-    return own & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
+    return _own(rows) & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
@@ -201,6 +233,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         listed=bool(entries),
         left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
         first_seen=int((failed & rows["first_seen"]).sum()),
+        unseen=unseen(rows) if judged else "",
         silent=""
         if judged
         else shorten("; ".join(unjudged(zip(rows["status"], rows["error"]))), 300, placeholder=" …"),

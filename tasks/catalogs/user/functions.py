@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 
 def callable_of(found: Any) -> Callable[..., Any]:
     """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name, whose defaults
@@ -29,6 +31,29 @@ def callable_of(found: Any) -> Callable[..., Any]:
     apply.__wrapped__ = found.forward  # type: ignore[attr-defined]
     apply.by_position = {k: p.default for k, p in taken.parameters.items()}  # type: ignore[attr-defined]
     return apply
+
+
+def in_order(found: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes its arguments by name; what takes some by position alone, as NumPy's ufuncs do, is given the first that are
+    named."""
+    if isinstance(found, np.ufunc):
+        count = found.nin
+    else:
+        try:
+            kinds = [p.kind for p in inspect.signature(found).parameters.values()]
+        except (TypeError, ValueError):
+            return found  # a builtin does not say
+        count = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+    if not count:
+        return found
+
+    def call(*first: Any, **arguments: Any) -> Any:
+        given = [*first, *(arguments.pop(name) for name in list(arguments)[: max(0, count - len(first))])]
+        return found(*given, **arguments)
+
+    for name in ("__name__", "__qualname__", "__module__"):
+        setattr(call, name, getattr(found, name, None) or type(found).__name__)
+    return call
 
 
 def _is_autograd_function(found: Any) -> bool:

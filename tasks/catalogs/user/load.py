@@ -49,14 +49,14 @@ class Declared:
         """One of the op's FUNCTIONS as a callable. Raises CatalogError."""
         given = getattr(self.op, what)
         if callable(given):
-            return functions.callable_of(given)
+            return functions.in_order(functions.callable_of(given))
         try:
             found: Any = named(given, self._root)
         except CatalogError as error:
             raise self.mistake(what, str(error)) from None
         if not callable(found):
             raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
-        return functions.callable_of(found)
+        return functions.in_order(functions.callable_of(found))
 
     @property
     def backward(self) -> Callable[..., Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.autograd import OnceDifferentiable
+from tasks.arrays.autograd import DECLARED_ONCE, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
 from tasks.catalogs.user import interpreted
 from tasks.catalogs.user.ops import UserOp
@@ -184,7 +184,7 @@ def _told(kernel: Callable[..., Any]) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         place = _place(kernel, error)
         if isinstance(error, OnceDifferentiable):
-            raise Unsupported(f"declared once-differentiable{place}") from error
+            raise Unsupported(f"{DECLARED_ONCE}{place}") from error
         if text := interpreted.not_interpreted(error):
             raise Unsupported(text + place) from error
         text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
