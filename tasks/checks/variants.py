@@ -58,7 +58,9 @@ class Refuses(Variant):
     compiled or run; that it does not is ``wrong``, of the kind "accepted"."""
 
     name = "refuses"
-    lacking = "no calls that it must refuse are known: of torch ops those of op_db, of a kernel what its `refuses` lists"
+    lacking = (
+        "no calls that it must refuse are known: of torch ops those of op_db, of a kernel what its `refuses` lists"
+    )
     about = "calls that eager torch refuses (op_db's error inputs), or your kernel's reference (its `refuses`): the backend must raise too"
 
     def build(self, backend: Backend, form: Form) -> Program:
