@@ -273,7 +273,7 @@ def test_a_config_draws_inputs_as_well(here: Path) -> None:
 def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("net.py").write_text("import torch\n" + source)
     assert torch_run("--model", f"net.py:{name}", "--input", "x=float32[2,3]") == FOUND
-    ((_, status, error),) = rows()
+    ((_, status, error), _) = rows()
     assert status == "invalid" and says in error and "\n" not in error and "\x1b" not in error and len(error) < 300
     assert f"not judged: models:{name}: " in capsys.readouterr().out
 
@@ -288,7 +288,7 @@ def test_a_module_s_case_has_a_script_of_its_own(
         "    def forward(self, x):\n        self.calls += 1\n        return {'y': self.layers(x) + self.more[0], 'n': self.calls * 1}\n"
         "def get_inputs():\n    return [torch.randn(3, 6)]\ndef get_init_inputs():\n    return [6]\n"
     )
-    assert torch_run("--model", "net.py:Net") == OK
+    assert torch_run("--model", "net.py:Net", "--samples", "1") == OK
     opened = lake.open_lake("lake")
     (key,) = (f"{x.run_id}:{x.case_id}:{x.backend}" for x in lake.read(opened, lake.run_ids(opened)[-1]).itertuples())
     monkeypatch.setenv("FARM_CACHE", str(Path("empty").resolve()))  # the same inputs and weights are made again
