@@ -187,7 +187,7 @@ def test_why_a_function_is_not_taken_is_said_and_not_that_there_is_no_file() -> 
         )
 
     sample = SimpleNamespace(owner=SimpleNamespace(group=group, check="forward"), failure=None, form=form, op_class="")
-    case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported=None))
+    case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported=None), raises=False)
     info = RuntimeInfo("1", "cpu")
     runner = Runner(BackendSpec.parse("tensorflow-cpu").create(), info, verdict.load("error_units"), lambda *step: None)
     with pytest.raises(Unsupported, match="^no counterpart of fmod$"):
