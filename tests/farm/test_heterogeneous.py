@@ -186,7 +186,7 @@ def sick(head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
             nodes.add(name, "wrong", intel=1)
         nodes.cluster.wait_for_nodes()
         slow = {"options": {"ms": 20}}
-        backends = [{"name": "gpu-nvidia", **slow}, {"name": "gpu-amd", **slow}, "gpu-intel"]
+        backends = [{"name": name, **slow} for name in ("gpu-nvidia", "gpu-amd", "gpu-intel")]
         file = config(folder / "c.yaml", backends, samples=40)
         done = launch(file, "--address", nodes.address, "--results", folder)
     assert done.returncode == 1, done.stdout + done.stderr
