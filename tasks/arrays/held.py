@@ -96,8 +96,21 @@ def plain_digest(module: Any) -> str:
     return hashlib.sha256(json.dumps(plain(module), sort_keys=True).encode()).hexdigest()[:16]
 
 
-#: Attributes of a module that are not its own: see `as_made` and `place`.
-_HOOKS = ("put_back", "renew")
+def find(module: Any, name: str) -> Any:
+    """What a module holds under a name of `tensors`. Plain enough for torch.compile to trace."""
+    found = module
+    for step in name.split("."):
+        if isinstance(found, (list, tuple)):
+            found = found[int(step)]
+        elif isinstance(found, dict):
+            found = found[step] if step in found else found[int(step)]
+        else:
+            found = getattr(found, step)
+    return found
+
+
+#: Attributes of a module that are not its own: see `as_made`, `place` and `tasks.catalogs.models.own`.
+_HOOKS = ("put_back", "renew", "written")
 
 
 def as_made(module: Any) -> Any:

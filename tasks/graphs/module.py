@@ -47,10 +47,20 @@ class Seen:
 def run(module: Any, inputs: Sequence[np.ndarray], gradients: bool = False) -> list[Any]:
     """What eager torch returns on the CPU in the module's own dtypes: flat tensors. gradients: whether they are recorded meanwhile.
     What it raises is passed on."""
+    return call(module, tensors(inputs), gradients)
+
+
+def tensors(inputs: Sequence[np.ndarray]) -> list[Any]:
+    """Inputs as tensors of memory of their own."""
+    return [torch_tree.from_numpy(np.array(x)) for x in inputs]
+
+
+def call(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any]:
+    """`run` of tensors, which are written to if the module does so."""
     import torch
 
     with torch.set_grad_enabled(gradients):
-        return list(module(*[torch_tree.from_numpy(np.array(x)) for x in inputs]))
+        return list(module(*given))
 
 
 def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
@@ -76,16 +86,22 @@ def exactly(
     modes = _modes()
     before = torch.get_default_dtype()
     dispatch = modes.Wide(draw, precision, before)
-    given = [dispatch.argument(torch_tree.from_numpy(np.array(x))) for x in inputs]
+    given = list(map(dispatch.argument, tensors(inputs)))
     put_back = held.keep(module)
+    # Writes to what floats go to its twin in float64; the others are written to where they lie.
+    whole = [(x, x.clone()) for x in held.tensors(module).values() if not (x.is_floating_point() or x.is_complex())]
     torch.set_default_dtype(torch.float64)
     try:
         with torch.no_grad(), _uncompiled(), dispatch, modes.Believing(dispatch):
             made = module(*given)
+        return [_array(dispatch.lifted(y)) for y in made]
     finally:
         torch.set_default_dtype(before)
         put_back()
-    return [_array(dispatch.lifted(y)) for y in made]
+        for x, was in whole:
+            if not torch.equal(x, was):
+                with torch.inference_mode(x.is_inference()), torch.no_grad():
+                    x.copy_(was)
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

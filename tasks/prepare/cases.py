@@ -320,6 +320,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
         "state": {name: models[id(x)] for name, x in sample.state.items()},
         "alike": sample.alike,
         "writes": sample.writes,
+        "written": list(sample.written),
         "files": {form: models[content] for form, content in sample.files.items()},
         "ranks": list(map(list, sample.ranks)),
         "columns": sample.columns,
@@ -427,6 +428,7 @@ class PreparedSample:
             state=self.state(),
             alike=record.get("alike", ""),
             writes=record.get("writes", False),
+            written=tuple(record.get("written", ())),
             columns=record["columns"],
             failure=self.failure,
         )
@@ -582,5 +584,6 @@ class PreparedSample:
             raise Invalid(
                 "made again it is another module: a number or an array that it holds is another; draw it by a seed"
             )
+        call.written = tuple(self.record.get("written", ()))
         if self.record.get("writes"):
             call.renew = functools.partial(held.load, call, state)

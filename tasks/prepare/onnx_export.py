@@ -75,6 +75,8 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     _walk((args, kwargs), collect)
     if len(tensors) != len(tensor_specs(form.args) + tensor_specs(form.kwargs)):
         raise ValueError("the tensors of the arguments could not be told apart")
+    if kept := [x for x in sample.record.get("written", ()) if not x.startswith("inputs.")]:
+        raise ValueError(f"forward writes to {kept[0].removeprefix('model.')}, and an ONNX graph keeps nothing")
     if any(t.layout != torch.strided for t in tensors):
         raise ValueError("ONNX has no sparse tensors of this layout")
     if any(t.dtype is torch.complex32 for t in tensors):

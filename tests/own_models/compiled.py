@@ -78,5 +78,41 @@ class OfDynamo(Twin):
         return y - 0.01 if torch.compiler.is_dynamo_compiling() else y * 1.0
 
 
+class LeavesMean(Twin):
+    """What it returns is right; compiled, the running mean that it leaves is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.mean.lerp_(y.mean(0), 0.11 if torch.compiler.is_compiling() else 0.1)
+        return y * 1.0
+
+
+class LeavesInput(Twin):
+    """As LeavesMean, in its input."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        x.mul_(0.99 if torch.compiler.is_compiling() else 1.0).add_(1)
+        return y * 1.0
+
+
+class Leaves(Twin):
+    """The twin of both."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.norm.train()
+        x.add_(1)
+        return self.norm(y)
+
+
 def get_inputs():
     return [torch.randn(4, 8)]

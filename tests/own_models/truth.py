@@ -115,6 +115,8 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
     },
     "compiled": {
         "Twin": SOUND,
+        "Leaves": SOUND,
+        **dict.fromkeys(("LeavesMean", "LeavesInput"), compiled("wrong", "numbers")),
         "Numbers": compiled("wrong", "numbers"),
         "OneElement": compiled("wrong", "numbers"),
         "NotFinite": compiled("wrong", "nonfinite"),

@@ -283,6 +283,36 @@ class Model(nn.Module):
     assert (found.status, found.kind) == ("wrong", "numbers")
 
 
+#: Attributes|what a call leaves in one of them, or in x; Z is 1 where nothing compiles.
+LEFT = [
+    "s.register_buffer('m', torch.zeros(16))|s.m.copy_(x.mean(0) * Z)",
+    "s.kept = {'m': [torch.zeros(16)]}|s.kept['m'][0].add_(x.mean(0) * Z)",
+    "s.register_buffer('n', torch.zeros((), dtype=torch.int64))|s.n.add_(round(1000 * Z))",
+    "s.register_buffer('h', torch.zeros(1))|setattr(s, 'h', x.mean(0) * Z)",
+    "|x.mul_(Z)",
+]
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_what_a_call_leaves_behind_is_judged(prepared: Callable[..., PreparedGroup], what: str) -> None:
+    attributes, _, left = what.partition("|")
+    source = f"""
+class Model(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(16, 16); {attributes}
+    def forward(s, x):
+        y = s.l(x)
+        Z = FACTOR
+        {left}
+        return y * 1.0
+"""
+    sound = prepared(source.replace("FACTOR", "1.5"))
+    assert [judged(sound, backend).status for backend in ("torch-cpu", "inductor-cpu")] == ["pass", "pass"]
+    faulty = prepared(source.replace("FACTOR", "1.51 if torch.compiler.is_compiling() else 1.5"))
+    assert judged(faulty).status == "pass"
+    found = judged(faulty, "inductor-cpu")
+    assert (found.status, found.kind) == ("wrong", "numbers")
+
+
 def test_a_wrong_weight_is_seen(prepared: Callable[..., PreparedGroup], monkeypatch: pytest.MonkeyPatch) -> None:
     group = prepared(of("s.l = nn.Linear(16, 16)|s.l(x)"))
 

@@ -47,7 +47,9 @@ class Models(Catalog):
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
         model, cache = self._model(group), default_cache()
         if made.alike:
-            held.load(model.module(cache), made.state)
+            module = model.module(cache)
+            held.load(module, made.state)
+            module.written = made.written
         return model.model(cache)
 
     def any_size(self, group: Group) -> bytes | None:

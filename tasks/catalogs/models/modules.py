@@ -59,15 +59,23 @@ class OwnModule:
             op_class=OpClass.MODEL,
             columns={"licence": self.own.licence},
         )
+        self.module.written = ()
+        given = modules.tensors(arrays)
         try:
-            first = self._eager(arrays, _SEEDS[0])
+            with held.seeded(_SEEDS[0]):
+                first = modules.call(self.module, given)
         except Exception as error:
             made.failure = self._refused(error, arrays)
             self._hold(made)
             return made
-        self._hold(made)
+        self._hold(made, _places_written(given, arrays))
         if not first:
             raise ValueError(f"{self.own.source}: forward returned no tensor and no number")
+        if made.written:
+            made.columns["flags"] = f"writes={','.join(x.removeprefix('model.') for x in made.written)}"
+            self.module.written = made.written
+            first = self._eager(arrays, _SEEDS[0])
+            self._renew()
         arrays_of = _arrays(first)
         try:
             seen, again = self._called_again(arrays, arrays_of)
@@ -76,7 +84,7 @@ class OwnModule:
         made.products = any(map(products.is_product, seen.names))
         if _differ(arrays_of, again):
             names = ",".join(dict.fromkeys(seen.drawing)) or "numbers outside torch"
-            made.columns["flags"] = f"random={names}"
+            made.columns["flags"] = f"{made.columns.get('flags', '')} random={names}".strip()
             self._random(made, arrays, first, [x.shape for x in again])
             return made
         self._exact(made, arrays, first, draws)
@@ -113,15 +121,18 @@ class OwnModule:
             return True
         return False
 
-    def _hold(self, made: Sample) -> None:
-        """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones."""
+    def _hold(self, made: Sample, inputs: Sequence[int] = ()) -> None:
+        """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones. inputs: places
+        of those that the call wrote to."""
         now, plain = held.state(self.module), held.plain_digest(self.module)
         self.state = self.state | {
             name: x for name, x in now.items() if name in self._lazy
         }  # what else is new, the call keeps
         self._renew()
         made.state, made.alike = self.state, held.plain_digest(self.module)
+        changed = [x for x, before in self.state.items() if x not in now or _differ([before], [now[x]])]
         made.writes = held.digest(now) != held.digest(self.state) or plain != made.alike
+        made.written = *(x for x in changed if x in now), *(f"inputs.{i}" for i in inputs)
         made.columns["weights"] = held.digest(self.state)
 
     def _renew(self) -> None:
@@ -191,6 +202,13 @@ class OwnModule:
 
 def _arrays(outputs: Sequence[Any]) -> list[np.ndarray]:
     return [torch_tree.output(torch_tree.dense(y)) for y in outputs]
+
+
+def _places_written(given: Sequence[Any], arrays: Sequence[np.ndarray]) -> list[int]:
+    """Places of the inputs that a call has written to."""
+    return [
+        i for i, (x, before) in enumerate(zip(given, arrays)) if _differ([torch_tree.to_numpy(x.detach())], [before])
+    ]
 
 
 def _alike(drawn: Sequence[Sequence[np.ndarray]]) -> int:

@@ -264,17 +264,23 @@ def _tupled(module: Any) -> Any:
     import torch
 
     class Outputs(torch.nn.Module):
-        """A module whose outputs are always a tuple of tensors, flat; a number is one of no dimension."""
+        """A module whose outputs are always a tuple of tensors, flat; a number is one of no dimension. After them come the tensors
+        named in ``written``, as the call leaves them: of those that it holds ("model.…"), and of its inputs ("inputs.0")."""
 
         def __init__(self) -> None:
             super().__init__()
             self.model = module
+            self.written: tuple[str, ...] = ()
 
         def forward(self, *inputs: Any) -> Any:
-            return tuple(
+            returned = [
                 x if isinstance(x, torch.Tensor) else torch.tensor(x)
                 for x in torch_tree.leaves(self.model(*inputs))
                 if isinstance(x, (torch.Tensor, bool, int, float, complex))
-            )
+            ]
+            for name in self.written:
+                place = name.removeprefix("inputs.")
+                returned.append((held.find(self, name) if place == name else inputs[int(place)]).detach().clone())
+            return tuple(returned)
 
     return held.as_made(Outputs().eval())
