@@ -239,19 +239,38 @@ def _own_module(one: own.Own, source: Source, data: Data) -> str:
             "",
             *load_lines(found.__file__, one.root),
             "torch.manual_seed(0), np.random.seed(0), random.seed(0)",
-            f"OP = module.{function}{called}.eval().to(DEVICE)",
+            f"net = OP = module.{function}{called}.eval().to(DEVICE)",
             *_HOLD.splitlines(),
             "    state = {",
             *(f"    {x}" for x in held),
             "    }",
             "    with torch.no_grad():",
             "        for name, value in state.items():",
-            "            x = part(OP, name)",
+            "            x = part(net, name)",
             "            if hasattr(x, 'materialize'):  # a lazy one",
             "                x.materialize(value.shape)",
             "            x.copy_(value)",
+            *_written(getattr(source.form.call, "written", ())),
         ]
     )
+
+
+def _written(names: Sequence[str]) -> list[str]:
+    """Lines that make OP return, after the module's outputs, the tensors that it writes to (`tasks.catalogs.models.own`)."""
+    held, given = "part(net, {!r})", "inputs[{}]"
+    left = [
+        (given if name.startswith("inputs.") else held).format(name.removeprefix("inputs.").removeprefix("model."))
+        for name in names
+    ]
+    if not left:
+        return []
+    return [
+        "",
+        "",
+        "def OP(*inputs):",
+        '    """The outputs, and after them what the call leaves in the tensors that it writes to."""',
+        f"    return net(*inputs), [x.detach().clone() for x in [{', '.join(left)}]]",
+    ]
 
 
 #: Lines that find a part of a module by its name.
