@@ -8,6 +8,7 @@ numbers of `tasks.fuzz.seeds.words` and exact arithmetic, so that a seed makes t
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -118,10 +119,14 @@ def label(name: str, structure: str) -> str:
     return f"{name}={structure}"
 
 
+def named(labels: str) -> dict[str, str]:
+    """The structures that the labels of a row name, by input."""
+    return {name: code for name, _, code in (x.partition("=") for x in labels.split())}
+
+
 def told(labels: str) -> str:
     """The labels of a row in words: "expert is all equal"."""
-    pairs = (x.partition("=") for x in labels.split())
-    return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, _, code in pairs)
+    return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, code in named(labels).items())
 
 
 def contradiction(given: Input, x: np.ndarray) -> str:
@@ -170,7 +175,7 @@ def infer(name: str, given: Input) -> Input:
     """An input with the kind that its dtype, bounds and name suggest. Every value of that kind is one that it may have: an inferred
     kind never widens what is declared."""
     parts = re.findall(r"[a-z0-9]+", name.lower())
-    parts += [a + b for a, b in zip(parts, parts[1:])]
+    parts += [a + b for a, b in itertools.pairwise(parts)]
 
     def named(table: dict[str, tuple[str, ...]]) -> str:
         return next((kind for kind, names in table.items() if set(names) & set(parts)), "")

@@ -135,6 +135,13 @@ class User(Catalog):
             raise ValueError(outside)
         return of_inputs(one, dims, lambda: arrays, group, given.index, draws)
 
+    def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
+        op, names = self._op(group).op, structure.named(labels)
+        places = {name: spec_of(node).id for name, node in given.kwargs["v"] if name in op.inputs}
+        dims = sizes.dims_of(op, {name: given.arrays[place] for name, place in places.items()})
+        plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
+        return {place: plain[name] for name, place in places.items() if name in names or not names}
+
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _fuzzed(self._op(group), group, 0, draws, choose)
 

@@ -96,7 +96,11 @@ def described(name: str, spec: Mapping[str, Any], dims: Mapping[str, int], dtype
     """What an input is: as declared, else as its dtype, bounds and name suggest."""
     declared = spec.get("is", "")
     given = structure.Input(
-        declared, shape_of(spec["shape"], dims), spec.get("dtype") or dtype, *bounds(spec, dims), declared=bool(declared)
+        declared,
+        shape_of(spec["shape"], dims),
+        spec.get("dtype") or dtype,
+        *bounds(spec, dims),
+        declared=bool(declared),
     )
     return given if declared else structure.infer(name, given)
 

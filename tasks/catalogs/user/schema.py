@@ -235,7 +235,9 @@ def _kind(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterato
         yield (*key, "is"), f"unknown kind of input {name!r}{nearest(name, list(structure.KINDS))}"
         return
     kind, dtypes = structure.KINDS[name], [given["dtype"]] if "dtype" in given else list(op.dtypes)
-    wrong = next((d for d in dtypes if d in DTYPES and kind.integers not in (None, not is_inexact(d) and d != "bool")), "")
+    wrong = next(
+        (d for d in dtypes if d in DTYPES and kind.integers not in (None, not is_inexact(d) and d != "bool")), ""
+    )
     if wrong:
         needs = "whole numbers, e.g. dtype: int64" if kind.integers else "floating numbers"
         yield (*key, "is"), f"a {name} is made of {needs}; this input is {wrong}"
