@@ -364,7 +364,9 @@ def _mask(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> 
         sizes = [n for n in BOUNDARIES if n < last]
         return places % last < np.resize(sizes, count // last).repeat(last) if sizes else None
     if structure == "triangle":
-        return np.broadcast_to(np.tri(*given.shape[-2:]) > 0, given.shape) if len(given.shape) > 1 else None
+        if len(given.shape) < 2:
+            return None
+        return np.broadcast_to(np.arange(given.shape[-2])[:, None] >= np.arange(last), given.shape)
     return (words(seed, count) & np.uint64(1)).astype(bool)
 
 

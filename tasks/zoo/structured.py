@@ -332,7 +332,7 @@ def _searched(strict: bool = False) -> Kernel:
 
 THEME.add(
     "bucket",
-    reference=np.searchsorted,
+    reference=lambda edges, x: np.searchsorted(edges, x),
     inputs={"edges": {"shape": ["n"], "is": "sorted"}, "x": ["m"]},
     dims={"n": [12, 30], "m": [7, 50]},
     op_class="exact",

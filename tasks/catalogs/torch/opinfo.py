@@ -219,8 +219,8 @@ def _listed(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
             for sample in _sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
                 made.append(sample)
     except Exception as error:
-        return made, Failure.of(error, "sample")
-    return made, None
+        return variants.usable(group.check, made), Failure.of(error, "sample")
+    return variants.usable(group.check, made), None
 
 
 def _key(group: Group) -> tuple[str, str, str, bool]:

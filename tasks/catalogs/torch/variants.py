@@ -25,6 +25,8 @@ OUT, IN_PLACE, METHOD, PROMOTION, REFUSES = "out", "inplace", "method", "promoti
 PARTNERS = ("float32", "int64", "float16", "bool", "bfloat16", "int32", "float64", "uint8", "int8")
 #: Of each mixed call: which of the tensors is in another dtype, and whether it is 0-d, which promotes within its kind alone.
 WAYS = ((1, False), (0, False), (1, True), (0, True))
+#: Ways of mixing that are tried for a sample: an op may refuse some.
+TRIES = 4
 #: Largest size of a value that becomes an integer: float16 and bfloat16 hold all whole numbers up to it.
 WHOLE = 100
 
@@ -86,6 +88,19 @@ def _in_place(op: Callable[..., Any]) -> Callable[..., Any]:
     return in_place
 
 
+def usable(check: str, made: list[Any]) -> list[Any]:
+    """The samples of op_db that a check can use: for mixed dtypes, calls of two tensors with elements."""
+    import torch
+
+    def two(source: Any) -> bool:
+        pair = (source.input, *source.args[:1])
+        return len(pair) == 2 and all(
+            isinstance(x, torch.Tensor) and x.layout == torch.strided and x.numel() for x in pair
+        )
+
+    return [x for x in made if two(x)] if check == PROMOTION else made
+
+
 class VariantMaker(Maker):
     """Makes the samples that eager torch takes in the way of a check; the others are vacuous, with eager's words."""
 
@@ -118,24 +133,24 @@ class VariantMaker(Maker):
         (torch.result_type): its dtype is the one to give."""
         import torch
 
-        pair = (source.input, *source.args[:1])
-        if len(pair) < 2 or not all(isinstance(x, torch.Tensor) and x.layout == torch.strided for x in pair):
-            return Sample(index, failure=Failure.vacuous("it is not a call of two tensors"))
         placement = classes.of(self.name, self.variant, {}, self.dtype)
-        first = zlib.crc32(f"{self.name}/{self.dtype}".encode()) / 2**32
-        mixed = _with_partner(first + index, pair, self.dtype, placement.op_class not in WITHOUT_NOISE)
-        if mixed is None:
-            return Sample(index, failure=Failure.vacuous("it has no elements"))
-        common = torch.result_type(*mixed)
-        # A 0-d tensor may be of a wider dtype than the result: whether it is rounded before, devices do as they like.
-        mixed = tuple([x.to(common).to(x.dtype) for x in mixed])
-        rest, kwargs = source.args[1:], source.kwargs
-        try:
-            with torch.no_grad():
-                self.op(*map(clone, mixed), *replaced(rest, clone), **replaced(kwargs, clone))
-                same = self.op(*[x.to(common) for x in mixed], *replaced(rest, clone), **replaced(kwargs, clone))
-        except Exception as error:
-            return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {text_of(error)}"))
+        first = zlib.crc32(f"{self.name}/{self.dtype}".encode()) / 2**32 + index
+        rest, kwargs, refused = source.args[1:], source.kwargs, ""
+        for turn in range(TRIES):
+            pair = (source.input, source.args[0])
+            mixed = _with_partner(first + turn / TRIES, pair, self.dtype, placement.op_class not in WITHOUT_NOISE)
+            common = torch.result_type(*mixed)
+            # A 0-d tensor may be of a wider dtype than the result: whether it is rounded before, devices do as they like.
+            mixed = tuple([x.to(common).to(x.dtype) for x in mixed])
+            try:
+                with torch.no_grad():
+                    self.op(*map(clone, mixed), *replaced(rest, clone), **replaced(kwargs, clone))
+                    same = self.op(*[x.to(common) for x in mixed], *replaced(rest, clone), **replaced(kwargs, clone))
+                break
+            except Exception as error:
+                refused = text_of(error)
+        else:
+            return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {refused}"))
         self.second = False  # the further oracle knows one dtype
         self.common = common if placement.own_dtype else widen(common)
         made = super().make(index, SimpleNamespace(input=mixed[0], args=(mixed[1], *rest), kwargs=kwargs))
@@ -156,8 +171,8 @@ class VariantMaker(Maker):
         return args if self.common is None else (*[x.to(self.common) for x in args[:2]], *args[2:])
 
 
-def _with_partner(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool) -> tuple[Any, ...] | None:
-    """The tensors with one of them in another dtype, as its turn says (golden ratio); None where that has no elements. rounded: whether the
+def _with_partner(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool) -> tuple[Any, ...]:
+    """The tensors with one of them in another dtype, as its turn says (golden ratio). rounded: whether the
     op is judged by moving its inputs, which whole numbers cannot be."""
     import torch
 
@@ -165,8 +180,6 @@ def _with_partner(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool)
     number = int((turn * 0.6180339887) % 1.0 * len(partners) * len(WAYS))
     partner, (place, scalar) = partners[number % len(partners)], WAYS[number // len(partners)]
     x = pair[place].detach()
-    if not x.numel():
-        return None
     if scalar and pair[1 - place].dim():
         x = x.reshape(-1)[0]
     target = getattr(torch, partner)
@@ -229,4 +242,5 @@ __all__ = [
     "into",
     "offered",
     "refused",
+    "usable",
 ]
