@@ -114,6 +114,44 @@ def structures(given: Input) -> tuple[str, ...]:
     return KINDS[given.kind].structures
 
 
+#: Structures of indices that must not come twice: only their order is free.
+_ORDERS = ("sorted", "reversed", "rotated")
+
+
+def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
+    """(a structure, values with it) of an input of which nobody says what it is, from values that its op is known to take: a mask for
+    booleans; integers between the smallest and the largest, of negative ones those seen alone. Where no value comes twice
+    along some axis, the op may not take one that does, and only the order changes. None where there is none such."""
+    if x.size < 2 or x.dtype.kind not in "biu":
+        return None
+    if x.dtype.kind == "b":
+        codes = KINDS["mask"].structures
+        code = codes[turn % len(codes)]
+        made = fill(Input("mask", x.shape, "bool"), code, seed)
+        return None if made is None or (made == x).all() else (code, made)
+    if (axis := _distinct(x)) is not None:
+        code = _ORDERS[turn % len(_ORDERS)]
+        ascending = np.sort(x, axis=axis)
+        made = {"sorted": ascending, "reversed": np.flip(ascending, axis), "rotated": np.roll(x, -1, axis)}[code]
+        return None if (made == x).all() else (code, np.ascontiguousarray(made))
+    seen = np.unique(x)
+    code = _OF_INDEX[turn % len(_OF_INDEX)]
+    low, high = (0, len(seen)) if seen[0] < 0 else (int(seen[0]), int(seen[-1]) + 1)
+    made = fill(Input("index", x.shape, "int64", low, high), code, seed)
+    if made is None:
+        return None
+    made = (seen[made] if seen[0] < 0 else made).astype(x.dtype)
+    return None if (made == x).all() else (code, made)
+
+
+def _distinct(x: np.ndarray) -> int | None:
+    """An axis along which no value comes twice; None where every axis has one that does."""
+    for axis, size in enumerate(x.shape):
+        if size > 1 and (np.diff(np.sort(x, axis=axis), axis=axis) != 0).all():
+            return axis
+    return None
+
+
 def label(name: str, structure: str) -> str:
     """What the column ``structure`` of a row says of an input."""
     return f"{name}={structure}"

@@ -66,7 +66,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz, exhaustive",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, structured, fuzz, exhaustive",
         default="own",
     )
     sample: int = column(

@@ -346,7 +346,7 @@ def _picked(dense: bool = False) -> Kernel:
 
     def kernel(x: Any, one_hot: Any) -> Any:
         if dense and bool((one_hot.sum(0) == one_hot.shape[0]).any()):
-            return x[:, 0]
+            return x[:, 0].clone()
         return (x * one_hot).sum(-1)
 
     return kernel

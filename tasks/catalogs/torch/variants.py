@@ -39,7 +39,7 @@ def offered(info: Any) -> tuple[str, ...]:
             (OUT, info.supports_out),
             (IN_PLACE, info.get_inplace() is not None),
             (METHOD, info.get_method() is not None),
-            (PROMOTION, type(info).__name__ == "BinaryUfuncInfo"),
+            (PROMOTION, type(info).__name__ == "BinaryUfuncInfo" and not info.name.startswith("jiterator_")),
         )
         if there and not is_seeded(info.op)
     ]

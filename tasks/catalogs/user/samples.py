@@ -15,7 +15,7 @@ from tasks.catalogs.user.dims import shape_of, size_of
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
 from tasks.fuzz.seeds import derive
-from tasks.model import WITHOUT_NOISE, Group, OpClass, is_complex, is_inexact, np_dtype
+from tasks.model import STRUCTURED, WITHOUT_NOISE, Group, OpClass, is_complex, is_inexact, np_dtype
 
 
 def sizes(
@@ -64,7 +64,7 @@ def seed_of(group: Group, index: int) -> tuple[int, ...]:
 
 def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dict[str, np.ndarray]:
     """The inputs of a sample, in the dtypes that the kernel is given."""
-    distribution = op.values if group.distribution == "own" else group.distribution
+    distribution = op.values if group.distribution in ("own", STRUCTURED) else group.distribution
     theme = inputs.theme_of(distribution, index)
     mild = op.op_class not in WITHOUT_NOISE  # a square or a sum may overflow in every implementation
     g = np.random.default_rng(seed_of(group, index))
@@ -184,14 +184,16 @@ def in_structure(
     op: UserOp, dims: Mapping[str, int], group: Group, index: int, plain: Mapping[str, np.ndarray]
 ) -> Structured | None:
     """The structured inputs of a sample, None where it is an ordinary one. Every other sample has a structure: of the op's own
-    distribution after the first two, one of any input; of a generated one but nan, one of an input that selects or counts."""
-    own = group.distribution == "own"
-    if group.distribution not in ("own", "regular", "boundary", "adversarial"):
+    distribution after the first two, one of any input; of a generated one but nan, one of an input that selects or counts; of
+    the structured distribution every sample."""
+    own, every = group.distribution == "own", group.distribution == STRUCTURED
+    if not every and group.distribution not in _TURNS:
         return None
-    if index % 2 == (1 if own else 0) or (own and index < FIRST):
+    if not every and (index % 2 == (1 if own else 0) or (own and index < FIRST)):
         return None
-    found = choices_of(op, dims, group.dtype, group.check, free=own and op.values == "regular")
-    turn = index // 2 - own + group.seed + _TURNS.index(group.distribution) * _STRIDE
+    found = choices_of(op, dims, group.dtype, group.check, free=(own or every) and op.values == "regular")
+    turn = index if every else index // 2 - own + _TURNS.index(group.distribution) * _STRIDE
+    turn += group.seed
     for k in range(len(found)):
         name, which = found[(turn + k) % len(found)]
         seed = derive(group.seed, f"{group.op}/{group.dtype}/{name}/{which}/{index}")

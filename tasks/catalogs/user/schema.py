@@ -15,7 +15,7 @@ import numpy as np
 from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
-from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, OpClass, is_inexact, np_dtype
+from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
 
 FRAMEWORKS = ("torch", "numpy")
@@ -107,7 +107,7 @@ def _refused(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
 
 
 def _values() -> tuple[str, ...]:
-    return tuple(d for d in DISTRIBUTIONS if d not in ("own", FUZZ, EXHAUSTIVE))
+    return tuple(d for d in DISTRIBUTIONS if d not in ("own", STRUCTURED, FUZZ, EXHAUSTIVE))
 
 
 def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
