@@ -221,22 +221,28 @@ def elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None 
     return total
 
 
+def contradicted(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
+    """How the first input that is declared to be of a kind has values that are not; "" where there is none."""
+    for name, given in op.inputs.items():
+        if isinstance(given, Mapping) and "is" in given and "data" not in given and name in arrays:
+            what = described(name, given, dims, arrays[name].dtype.name)
+            if said := structure.contradiction(what, arrays[name]):
+                return f"{name} is declared as {what.kind}, and {said}"
+    return ""
+
+
 def outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
     """How the first input whose values are not those that it is declared with contradicts that; "" where there is none."""
     for name, given in op.inputs.items():
-        if not isinstance(given, Mapping) or "data" in given:
-            continue
-        x = arrays[name]
-        what = described(name, given, dims, x.dtype.name)
-        if what.declared:
-            if said := structure.contradiction(what, x):
-                return f"{name} is declared as {what.kind}, and {said}"
-        elif what.low is not None:
-            low, high = (np.asarray(end).astype(x.dtype) for end in (what.low, what.high))
+        if isinstance(given, Mapping) and "data" not in given and "is" not in given:
+            x, (low, high) = arrays[name], bounds(given, dims)
+            if low is None:
+                continue
+            low, high = (np.asarray(end).astype(x.dtype) for end in (low, high))
             parts = (x.real, x.imag) if x.dtype.kind == "c" else (x,)
             if not all(((low <= y) & ((y < high) if x.dtype.kind in "iu" else (y <= high))).all() for y in parts):
                 return f"{name} has values that are not between its low and high"
-    return ""
+    return contradicted(op, dims, arrays)
 
 
 def uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
