@@ -11,7 +11,7 @@ from farm.client.process import backend_here
 from farm.client.results import Result
 from farm.client.running import config_of, run
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import load
+from tasks.catalogs.user import load, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
 from tasks.nearest import nearest
@@ -152,7 +152,10 @@ def given(
     if declared and isinstance(inputs, Mapping):
         # What a call does not say is as declared.
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
-        kwargs = sizes.keywords(told, _dims(declared.op, arrays)) | kwargs
+        dims = _dims(declared.op, arrays)
+        if said := samples.contradicted(declared.op, dims, arrays):
+            raise ClientError(f"inputs: {said}; give values of that kind, or declare another one")
+        kwargs = sizes.keywords(told, dims) | kwargs
     if not arrays:
         raise ClientError("inputs: none is a tensor or array")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]

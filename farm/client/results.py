@@ -13,6 +13,7 @@ from farm.client.smaller import Smaller, minimize
 from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
+from farm.report.tables.structured import only_where
 from farm.reproduce.find import seed_of
 from tasks.arrays.autograd import DECLARED_ONCE
 from tasks.model import Status
@@ -115,12 +116,14 @@ class Result:
 
 def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config, only_here: str) -> Result:
     """The result of a run's rows."""
+    rows = rows.assign(only=only_where(rows))
     failing = rows[rows["status"].isin([s.value for s in Status if s.failed])]
     new = not_known(failing, config)
     counts = {str(k): int(v) for k, v in rows["status"].value_counts().items()}
     good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
     lost = not_known(rows[rows["status"] == Status.IMPRECISE.value], config)
     found, imprecise = (tuple(_findings(x, results, only_here)) for x in (new, lost))
+    rows = rows.drop(columns="only")
     return Result(
         str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found, imprecise
     )
@@ -145,8 +148,9 @@ def _elements(shapes: Any) -> int:
     return total
 
 
-def _finding(row: Mapping[str, Any], results: str, only_here: str, count: int) -> Finding:
+def _finding(row: dict[str, Any], results: str, only_here: str, count: int) -> Finding:
     units = row.get("error_units")
+    only = row.pop("only", "")
     return Finding(
         str(Key.of(row)),
         seed_of(row),
@@ -155,7 +159,7 @@ def _finding(row: Mapping[str, Any], results: str, only_here: str, count: int) -
         str(row["shapes"] or ""),
         str(row["status"]),
         str(row["kind"] or ""),
-        message_of(row),
+        message_of(row) + f"; {row['status']} {only}" * bool(only),
         None if units is None or units != units else float(units),
         count,
         results,

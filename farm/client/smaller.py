@@ -108,7 +108,8 @@ def minimize(
 
 def _taken_apart(case: KernelCase) -> CallCase:
     given = tuple(case.sample.arrays[: len(case.names)])
-    return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS)
+    labels = case.sample.columns.get("structure") or ""
+    return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS, labels)
 
 
 def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minimal, tuple[str, ...]]:

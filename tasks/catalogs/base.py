@@ -198,6 +198,11 @@ class Catalog:
         noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
         raise NotImplementedError(f"the catalog {self.name} makes no references for other arguments than its own")
 
+    def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
+        """Ordinary values, by place among the arrays of ``given``, for the inputs whose structure ``labels`` name
+        (`tasks.fuzz.structure.label`; "": for all); none where the catalog cannot say."""
+        return {}
+
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         """The sample that some choices make, its `failure` set where they make none."""
         raise NotImplementedError(f"the catalog {self.name} makes no cases of choices")

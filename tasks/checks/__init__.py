@@ -21,7 +21,7 @@ from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.checks.switch import Switch
-from tasks.checks.variants import InPlace, Method, Out, Refuses
+from tasks.checks.variants import InPlace, Method, Out, Promotion, Refuses
 from tasks.model import FORWARD, Unsupported
 from tasks.plugins import Part, PluginError, parts
 
@@ -51,6 +51,7 @@ BUILT_IN: dict[str, Check] = {
         Out(),
         InPlace(),
         Method(),
+        Promotion(),
         Refuses(),
         Build(),
     )

@@ -47,6 +47,15 @@ class Method(Variant):
     about = "the op as a method of its first argument"
 
 
+class Promotion(Variant):
+    name = "promotion"
+    lacking = "no op of two tensors whose dtypes torch promotes"
+    about = (
+        "a torch op of two tensors with one of them in another dtype, or 0-d in another one: the dtype and the numbers of the same "
+        "call with both in torch.result_type"
+    )
+
+
 #: Of what `Refuses` compares: whether the call raised, and whether it returned.
 REFUSED = np.array([True, False])
 #: Classes of errors that a compiler's own code raises: its user is told nothing of what he did wrong.

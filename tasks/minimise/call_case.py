@@ -19,17 +19,27 @@ from tasks.prepare import derived
 @dataclass(frozen=True, eq=False)
 class CallCase:
     """args, kwargs: encoded trees (`tasks.arrays.tree`) over ``stored``; group: of its catalog, which makes its reference;
-    draws: of the noise floor."""
+    draws: of the noise floor; structure: the labels of its structured inputs (`tasks.fuzz.structure`)."""
 
     args: Any
     kwargs: Any
     stored: tuple[np.ndarray, ...] = field(repr=False)
     group: Group
     draws: int
+    structure: str = ""
 
     @classmethod
     def of(cls, sample: Sample, group: Group, draws: int) -> CallCase:
-        return cls(*sample.encoded(), tuple(sample.arrays), group, draws)
+        return cls(*sample.encoded(), tuple(sample.arrays), group, draws, sample.columns.get("structure") or "")
+
+    def ordinary(self, seed: int, every: bool = False) -> CallCase | None:
+        """The case with ordinary values in the place of structured inputs, or of every one; None where nobody knows any."""
+        given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
+        try:
+            found = catalogs.get(self.group.catalog).ordinary(self.group, given, "" if every else self.structure, seed)
+        except (ValueError, KeyError, TypeError):
+            return None
+        return self.with_arrays({str(place): x for place, x in found.items()}) if found else None
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -88,7 +98,7 @@ class CallCase:
 
     def as_made(self) -> CallCase:
         """The case with the arguments that its catalog made of it: sizes that are among a kernel's own follow its inputs'."""
-        return CallCase.of(self.made()[1], self.group, self.draws)
+        return replace(CallCase.of(self.made()[1], self.group, self.draws), structure=self.structure)
 
     def key(self) -> Any:
         return digest([self.args, self.kwargs], self.arrays)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import tensor_specs
+from tasks.fuzz import structure
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
 from tasks.minimise.chosen_case import ChosenCase
@@ -36,7 +37,7 @@ def described(case: Case) -> dict[str, Any]:
         return {
             "ops": list(case.ops),
             "attributes": dict(_arguments(call)) if call else {},
-            "modes": _layouts(call) if call else [],
+            "modes": [*_layouts(call), *_structures(call)] if call else [],
             "inputs": [_told(called.get(name, name), x, "input") for name, x in case.arrays.items()],
         }
     weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
@@ -91,6 +92,11 @@ def _layouts(case: CallCase) -> list[str]:
             if x.strides or x.layout != "strided"
         }
     )
+
+
+def _structures(case: CallCase) -> list[str]:
+    """What its inputs are, where it takes that."""
+    return [structure.told(structure.label(*pair)) for pair in structure.named(case.structure).items()]
 
 
 def _attributes(case: GraphCase) -> dict[str, Any]:

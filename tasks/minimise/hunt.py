@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit
 from tasks.minimise.same import Failure
 from tasks.model.row import Row
@@ -25,6 +26,9 @@ class Ask:
     patient: bool = False
 
 
+#: How many ordinary cases are tried in the place of a structured one: one may have its structure by chance.
+ORDINARY = 2
+
 #: A part of a search: yields Ask, is sent the row of the last case, returns what it found.
 Search = Generator[Ask, Row, T]
 
@@ -41,7 +45,8 @@ class Spent(Exception):
 class Hunt:
     """best: the smallest case that fails as ``wanted`` says; budget: runs of the backend that are left; runs: taken so far;
     refused: cases that the reference did not take, which cost no run; told: what was done to the case; fresh: whether each is
-    run in a new process, since what others left behind in one made a case fail."""
+    run in a new process, since what others left behind in one made a case fail; structured: whether it takes the structure of an
+    input, which a smaller case is to need as well; None where nobody asked."""
 
     wanted: Failure
     best: Case
@@ -50,6 +55,7 @@ class Hunt:
     refused: int = 0
     told: list[str] = field(default_factory=list)
     fresh: bool = False
+    structured: bool | None = None
     _seen: set[Any] = field(default_factory=set)
 
     def run(self, ask: Ask) -> Search[Row]:
@@ -74,9 +80,29 @@ class Hunt:
         found = Failure.of(row, sample.expected, case.names)
         if not self.wanted.again(found):
             return False
+        if isinstance(case, CallCase) and case.structure and self.structured is not False:
+            # Of the first all else stays; a smaller one may have lost what else it takes, and is to be right for ordinary inputs.
+            needed = yield from self.needs_structure(case, every=self.structured is not None)
+            if self.structured and not needed:
+                return False
+            self.structured = needed
         if found.status != self.wanted.status:
             self.wanted = replace(self.wanted, status=found.status, also="")
         return True
+
+    def needs_structure(self, case: CallCase, every: bool = False) -> Search[bool]:
+        """Whether a case that fails does not with ordinary values in the place of its structured inputs, or of every one."""
+        for seed in range(ORDINARY):
+            if (other := case.ordinary(seed, every)) is None:
+                return False
+            try:
+                _, sample = other.made()
+            except Unfit:
+                continue
+            row = yield from self.run(Ask(other, fresh=self.fresh))
+            if not self.wanted.again(Failure.of(row, sample.expected, other.names)):
+                return True
+        return False
 
     def take(self, case: Case, what: str = "") -> Search[bool]:
         """`fails`; a case that does is the best from now on."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tasks.fuzz import structure
 from tasks.minimise import numbers, parts, sizes
+from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit
 from tasks.minimise.chosen_case import ChosenCase, simpler_choices
 from tasks.minimise.graph_case import GraphCase
@@ -153,6 +155,8 @@ def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
     """A hunt after its strategy, within the budget but for what is kept for the end."""
     budget, hunt.budget = hunt.budget, hunt.budget - KEPT
     try:
+        if isinstance(hunt.best, CallCase) and hunt.best.structure:
+            hunt.structured = yield from hunt.needs_structure(hunt.best)
         yield from STRATEGIES[strategy](hunt)
     except Spent:
         why.append(f"the search has used its part of the budget of {budget} runs: it may not be minimal")
@@ -213,6 +217,10 @@ def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -> Sear
     """The minimal case, run again ``tried`` times in new processes, and toggled."""
     case = hunt.best
     _, sample = case.made()
+    if isinstance(case, CallCase):
+        case = replace(case, structure=case.structure if hunt.structured else "")
+        if case.structure:
+            why = (*why, f"it takes that {structure.told(case.structure)}: with ordinary values it does not fail")
     failed = 0
     row: Row | None = None
     for _ in range(tried):

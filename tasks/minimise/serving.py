@@ -97,7 +97,9 @@ class Minimiser:
                 self._first = self._traced(form, group)
             else:
                 record = sample.record
-                self._first = CallCase(record["args"], record["kwargs"], tuple(sample.inputs()), group, DRAWS)
+                labels = record["columns"].get("structure") or ""
+                given = tuple(sample.inputs())
+                self._first = CallCase(record["args"], record["kwargs"], given, group, DRAWS, labels)
             return self._first
         raise Unfit(why or "the backend takes no form of it")
 

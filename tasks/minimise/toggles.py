@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tasks.fuzz import structure
+from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
 from tasks.minimise.graph_case import GraphCase, copy
 
@@ -18,6 +21,9 @@ MOST = 16
 def toggles(case: Case) -> Iterator[tuple[str, Case]]:
     """(what is otherwise, the case)."""
     found = _of_graph(case) if isinstance(case, GraphCase) else case.simpler()
+    if isinstance(case, CallCase) and case.structure and (plain := case.ordinary(0)) is not None:
+        told = f"ordinary values of {', '.join(structure.named(case.structure))}"
+        found = itertools.chain([(told, plain)], found)
     for place, (what, other) in enumerate(found):
         if place >= MOST:
             return

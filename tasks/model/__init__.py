@@ -6,6 +6,7 @@ from tasks.model.case import (
     FILES,
     FORWARD,
     FUZZ,
+    STRUCTURED,
     Flushes,
     Form,
     Group,

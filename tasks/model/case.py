@@ -11,9 +11,10 @@ import numpy as np
 from tasks.model.dtypes import EPS
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
-#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`).
-FUZZ, EXHAUSTIVE = "fuzz", "exhaustive"
-DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ, EXHAUSTIVE)
+#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`); of a structured
+#: one every sample has a structure of one of its inputs (`tasks.fuzz.structure`).
+STRUCTURED, FUZZ, EXHAUSTIVE = "structured", "fuzz", "exhaustive"
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", STRUCTURED, FUZZ, EXHAUSTIVE)
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"

@@ -66,7 +66,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz, exhaustive",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, structured, fuzz, exhaustive",
         default="own",
     )
     sample: int = column(
@@ -75,6 +75,9 @@ class Row:
     seed: int = column("int64", "case", "seed of the samples", default=0)
     digest: str | None = column("string", "case", "SHA-256 of the inputs' bytes, first 16 hex digits")
     shapes: str | None = column("string", "case", "shapes of the input tensors")
+    structure: str | None = column(
+        "string", "case", "which input has which structure (index=all_equal); empty: ordinary values"
+    )
     weak: bool | None = column(
         "bool", "case", "no evidence: a constant output, or nearly any, would have passed this sample"
     )

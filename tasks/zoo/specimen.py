@@ -56,6 +56,7 @@ FAULTS = {
     "small beside large": "small results are lost because they stand beside large ones",
     "steep point": "an argument where the function is steep or its reduction hard",
     "stride ignored": "storage is read as if it were contiguous",
+    "structure of inputs": "right only for indices, lengths, masks or values without a pattern",
     "subnormals flushed": "subnormal numbers become zero",
     "uninitialised": "a part of the output is never written",
     "wrong axis": "reduces, normalises or indexes along another axis",

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 from tasks.arrays.inputs import SATURATING, THEMES, fill, theme_of
-from tasks.model import DISTRIBUTIONS, DTYPES, EPS, EXHAUSTIVE, FUZZ, LARGEST, SMALLEST_NORMAL, is_inexact, np_dtype
+from tasks.model import (
+    DISTRIBUTIONS,
+    DTYPES,
+    EPS,
+    EXHAUSTIVE,
+    FUZZ,
+    LARGEST,
+    SMALLEST_NORMAL,
+    STRUCTURED,
+    is_inexact,
+    np_dtype,
+)
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 INTEGERS = ("int8", "uint8", "int32", "int64", "uint64")
@@ -26,7 +37,7 @@ def wide(dtype: str, distribution: str, theme: str = "", count: int = 400, **mor
 
 
 def test_every_distribution_but_the_ops_own_and_what_is_fuzzed_is_generated() -> None:
-    assert ("own", *THEMES, FUZZ, EXHAUSTIVE) == DISTRIBUTIONS
+    assert ("own", *THEMES, STRUCTURED, FUZZ, EXHAUSTIVE) == DISTRIBUTIONS
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "str"])

@@ -29,8 +29,10 @@ class Planted(TorchEager):
         return super().build(form if self.change is None else replace(form, call=self.change(form.call)))
 
 
-def found(cache: Path, op: str, check: str, change: Callable[[Any], Any] | None = None) -> set[tuple[str, str]]:
-    made = prepare(Group(f"torch:{op}", "", "float32", 3, 0, check), cache)[1]
+def found(
+    cache: Path, op: str, check: str, change: Callable[[Any], Any] | None = None, dtype: str = "float32", count: int = 3
+) -> set[tuple[str, str]]:
+    made = prepare(Group(f"torch:{op}", "", dtype, count, 0, check), cache)[1]
     backend = Planted(change)
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     done = [d.row for d in runner.run([whole(made)])]
@@ -122,3 +124,33 @@ def test_they_are_asked_of_ops_that_have_them_on_backends_of_torch() -> None:
     assert not {"out", "method"} & set(entries["torch:normal", ""].checks)  # random
     for name in ("out", "inplace", "method", "refuses"):
         assert not checks.get(name).unfit(Planted(None)) and checks.samples_of(name) == name
+
+
+def promotes_to_the_first(call: Any) -> Any:
+    """Takes the dtype of its first tensor for the result's, as a compiler that does not promote."""
+    return lambda first, second, *more, **kwargs: call(first, second, *more, **kwargs).to(first.dtype)
+
+
+def rounds_the_other(call: Any) -> Any:
+    """Rounds the wider tensor to eight bits before it computes."""
+
+    def rounded(first: Any, second: Any, *more: Any, **kwargs: Any) -> Any:
+        common = torch.result_type(first, second)
+        return call(first, second.to(torch.bfloat16), *more, **kwargs).to(common)
+
+    return rounded
+
+
+@pytest.mark.parametrize("op", ["mul", "maximum", "atan2"])
+def test_mixed_dtypes_give_what_the_common_one_does(op: str, cache: Path) -> None:
+    assert found(cache, op, "promotion", count=8) == {("pass", "")}
+    assert ("wrong", "dtype") in found(cache, op, "promotion", promotes_to_the_first, count=8)
+
+
+def test_a_partner_that_is_rounded_is_wrong(cache: Path) -> None:
+    assert ("wrong", "numbers") in found(cache, "mul", "promotion", rounds_the_other, dtype="float16", count=6)
+
+
+def test_torch_itself_divides_mixed_dtypes_otherwise(cache: Path) -> None:
+    """`Tensor.__rdiv__` takes the reciprocal in the divisor's own dtype (configs/known/torch-cpu.yaml)."""
+    assert ("wrong", "dtype") in found(cache, "__rdiv__", "promotion", dtype="bfloat16", count=8)

@@ -6,7 +6,8 @@ What a page or a script builds on (nothing of it need be worked out again):
   it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
   reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
-  `farm.plan.model.KnownFailure`; "" for all else) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
+  `farm.plan.model.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
+  `farm.report.tables.structured`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
   that were not seen on its backend before).
 - `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
 - `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
@@ -28,7 +29,7 @@ import pandas as pd
 from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.program import program
-from farm.report.tables import alike
+from farm.report.tables import alike, structured
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
@@ -54,7 +55,7 @@ HOW = [
 ]
 #: What `causes` tells of each.
 _TOLD = [
-    *("standing", "fault", "first_seen", "reason", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
+    *("standing", "fault", "first_seen", "reason", "only", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
     *("op", "variant", "dtype", "backend", "status", *HOW, "case_id", "run_id", "reproduce"),
 ]
 
@@ -208,6 +209,7 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
         cause=reason,
         fault=told([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
         first_seen=pd.Series(met.first, index=some.index).reindex(rows.index, fill_value=False),
+        only=structured.only_where(rows),
     )
 
 
@@ -311,13 +313,13 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
-    return JOINED_BY.join([line["vendor"], *how, line["cause"], what])
+    return JOINED_BY.join([line["vendor"], *how, line["only"] or line["cause"], what])
 
 
 def _said(line: Mapping[str, Any]) -> str:
     """What new failures are, in a few words: "numbers: log_softmax, softmax"."""
     ops = [op.partition(":")[2] for op in line["all_ops"].split(", ")]
-    words = dict.fromkeys(filter(None, (line[name] for name in ("cause", "kind", "stage", "error_type"))))
+    words = dict.fromkeys(filter(None, (line[name] for name in ("only", "cause", "kind", "stage", "error_type"))))
     return f"{', '.join(words)}: {', '.join(ops[:3])}" + f" and {len(ops) - 3} more ops" * (len(ops) > 3)
 
 

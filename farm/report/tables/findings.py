@@ -53,7 +53,7 @@ def findings(
 
     Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
     units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
-    the command that shows it; ``standing`` and ``cause`` where the rows have them. ``statuses``: keep these only (default: all but ``pass``); ``standing``: rows with this one only. ``limit``: None for all.
+    the command that shows it; ``standing``, ``cause`` and ``only`` where the rows have them. ``statuses``: keep these only (default: all but ``pass``); ``standing``: rows with this one only. ``limit``: None for all.
     """
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
@@ -65,7 +65,7 @@ def findings(
     if limit is not None:
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
-    told = [*_TOLD, *(name for name in ("standing", "cause") if name in rows)]
+    told = [*_TOLD, *(name for name in ("standing", "cause", "only") if name in rows)]
     return rows.assign(reproduce=commands(rows, results))[told].reset_index(drop=True)
 
 

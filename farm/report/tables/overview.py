@@ -52,12 +52,13 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: culprit, cause (of a known failure it has a place of its own), kind, stage, how far off in what is judged and its limit, error.
+    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known failure it has a place of its own), kind, stage, how far off in what is judged and its limit, error.
 
     Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
     """
     error = ": ".join(text for text in (line["error_type"], gist(line["error"])) if text)
-    parts = [f"culprit: {line['culprit']}"] * bool(line["culprit"])
+    parts = [line["only"]] if line.get("only") else []
+    parts += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
     if line.get("cause") and line.get("standing") in (None, NEW):
         parts.append(plain(line["cause"]))
     parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]

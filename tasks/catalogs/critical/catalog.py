@@ -14,8 +14,10 @@ from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical.ops import OPS, Call, Op
+from tasks.fuzz import structure
+from tasks.fuzz.seeds import derive
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, Group, Leaf, OpClass, Oracle, np_dtype
+from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, np_dtype
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -43,7 +45,10 @@ class Critical(Catalog):
 
     def entries(self) -> list[Entry]:
         """One entry per op, without variants."""
-        return [Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS) for name in sorted(OPS)]
+        return [
+            Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS + (STRUCTURED,) * op.selects)
+            for name, op in sorted(OPS.items())
+        ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1 of an op in a dtype.
@@ -84,14 +89,33 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         made = op.inputs(np.random.default_rng(seed))
-        if group.distribution != "own":
+        columns = {}
+        if group.distribution == STRUCTURED:
+            made, columns["structure"] = _structured(made, index, group)
+        elif group.distribution != "own":
             made = _revalued(
                 made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode())))
             )
         stored = _rounded(made, np_dtype(group.dtype))
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "sample"))
-    return _judged(op, stored, group, index, draws)
+    sample = _judged(op, stored, group, index, draws)
+    sample.columns |= columns
+    return sample
+
+
+def _structured(made: Call, index: int, group: Group) -> tuple[Call, str]:
+    """The call with a structure of its first input that has one, and its label. Raises ValueError where none has."""
+    args, kwargs = made
+    for name, x in (*((f"argument{k}", x) for k, x in enumerate(args)), *kwargs.items()):
+        if not isinstance(x, np.ndarray):
+            continue
+        for turn in range(index, index + len(structure.WORDS)):
+            found = structure.like(x, turn, derive(group.seed, f"{group.op}/{name}/{turn}"))
+            if found is not None:
+                changed = _mapped(made, lambda y, x=x, new=found[1]: new if y is x else y)  # type: ignore[misc]
+                return changed, structure.label(name, found[0])
+    raise ValueError("no input selects or counts")
 
 
 def _judged(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:

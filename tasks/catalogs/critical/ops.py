@@ -22,7 +22,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class Op:
     """One op: ``inputs(rng)`` makes a call, ``reference(*call)`` its exact result, ``torch_form(torch)`` the callable.
 
-    narrow: given the call's arguments, an equal call of the reference on fewer bytes, for an op that reads little
+    selects: whether an input of integers or booleans says what is taken. narrow: given the call's arguments, an equal call of the reference on fewer bytes, for an op that reads little
     of what it is given; None means the call as it is.
     """
 
@@ -31,6 +31,7 @@ class Op:
     reference: Callable[..., Any]
     torch_form: Callable[[Any], Callable[..., Any]]
     narrow: Callable[..., Call] | None = None
+    selects: bool = False
 
 
 def call(*args: Any, **kwargs: Any) -> Call:
@@ -195,7 +196,7 @@ _ELEMENTWISE = (
     Op("sqrt", lambda g: call(positive(g, 128, 768, spread=2)), np.sqrt, lambda torch: torch.sqrt),
     Op("rsqrt", lambda g: call(positive(g, 128, 768, spread=2)), ref.rsqrt, lambda torch: torch.rsqrt),
     Op("where", lambda g: call(g.random((128, 768)) < 0.5, normal(g, 128, 768), normal(g, 128, 768)),
-       np.where, lambda torch: torch.where),
+       np.where, lambda torch: torch.where, selects=True),
     Op("clamp", lambda g: call(normal(g, 128, 768), min=-1.0, max=0.75), ref.clamp, lambda torch: torch.clamp),
     Op("dropout", lambda g: call(normal(g, 128, 768), p=0.1, training=False),
        ref.dropout, lambda torch: torch.nn.functional.dropout),
@@ -204,15 +205,15 @@ _ELEMENTWISE = (
 _MOVEMENT = (
     # GPT-2's table of tokens.
     Op("embedding", lambda g: call(g.integers(0, 50257, (4, 128)), normal(g, 50257, 768, scale=0.02)),
-       ref.embedding, lambda torch: torch.nn.functional.embedding, narrow=ref.embedding_rows),
+       ref.embedding, lambda torch: torch.nn.functional.embedding, narrow=ref.embedding_rows, selects=True),
     Op("index_select", lambda g: call(normal(g, 4096, 128), dim=0, index=g.integers(0, 4096, 512)),
-       ref.index_select, lambda torch: torch.index_select),
+       ref.index_select, lambda torch: torch.index_select, selects=True),
     Op("gather", lambda g: call(normal(g, 32, 8192), dim=1, index=g.integers(0, 8192, (32, 64))),
-       ref.gather, lambda torch: torch.gather),
+       ref.gather, lambda torch: torch.gather, selects=True),
     # Messages summed at the nodes of a graph: about four a node.
     Op("scatter_add", lambda g: call(normal(g, 512, 128), dim=0, index=g.integers(0, 512, (2048, 128)),
                                      src=normal(g, 2048, 128)),
-       ref.scatter_add, lambda torch: torch.scatter_add),
+       ref.scatter_add, lambda torch: torch.scatter_add, selects=True),
     Op("cat", lambda g: call(normal(g, 64, 256), normal(g, 64, 512), normal(g, 64, 128), dim=1),
        ref.cat, lambda torch: lambda *tensors, dim: torch.cat(tensors, dim=dim)),
     # Attention heads moved before positions.
@@ -253,7 +254,7 @@ _COMPOSITES = (
        ref.swiglu, lambda torch: lambda x, w, v: torch.nn.functional.silu(x @ w) * (x @ v)),
     Op("cross_entropy",
        lambda g: call(normal(g, 32, 50257, scale=2), with_ignored(g, 32, 50257), ignore_index=-100),
-       ref.cross_entropy, lambda torch: torch.nn.functional.cross_entropy),
+       ref.cross_entropy, lambda torch: torch.nn.functional.cross_entropy, selects=True),
     # The same weights in every framework.
     Op("bert_encoder", encoder.inputs, encoder.reference, encoder.torch_form),
     Op("mse_loss", lambda g: call(normal(g, 64, 768), normal(g, 64, 768)),

@@ -15,13 +15,13 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
-from tasks.catalogs.onnx import every, pooling
+from tasks.catalogs.onnx import every, pooling, structured
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.graphs.floor import TRANSFORMS
 from tasks.graphs.moving import DRAWN
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
-from tasks.model import EPS, EXHAUSTIVE, Group, Leaf, OpClass, is_inexact, np_dtype, wide
+from tasks.model import EPS, EXHAUSTIVE, STRUCTURED, Group, Leaf, OpClass, is_inexact, np_dtype, wide
 
 #: Raised whenever this file changes what a sample is.
 CATALOG_VERSION = 3
@@ -54,7 +54,12 @@ class OnnxNode(Catalog):
         """All cases, sorted by op and variant; takes about 4 s in a process's first call."""
         cases = self._cases()
         found = [
-            Entry(f"{self.name}:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
+            Entry(
+                f"{self.name}:{_op_type(name, cases)}",
+                name.removeprefix("test_"),
+                (_dtype(case),),
+                distributions=("own", *(STRUCTURED,) * bool(_selecting(case))),
+            )
             for name, case in cases.items()
         ]
         return sorted(found + self._every(), key=lambda x: (x.op, x.variant))
@@ -75,6 +80,9 @@ class OnnxNode(Catalog):
             return
         name = f"test_{group.variant}"
         case = self._case(name, group.op_name)
+        if group.distribution == STRUCTURED:
+            yield from structured.samples(group, case, _inputs(case), draws, skip)
+            return
         for place, index in enumerate(stratified(len(case.data_sets), group.samples)):
             if place in skip:
                 yield Sample(index)
@@ -115,6 +123,15 @@ def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any
     except onnx_float64.NoOracle:
         pass
     return sample
+
+
+def _inputs(case: Any) -> list[Any]:
+    """Those of its first data set."""
+    return [_dense_all(x) for x in case.data_sets[0][0]]
+
+
+def _selecting(case: Any) -> list[int]:
+    return structured.selecting(case, _inputs(case)) if len(case.model.graph.node) == 1 else []
 
 
 def _attributes(graph: Any) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, candidates
-from tasks.catalogs.torch import declared, every, variants
+from tasks.catalogs.torch import declared, every, structured, variants
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
 from tasks.importing import uncollected
-from tasks.model import EXHAUSTIVE, Group
+from tasks.model import EXHAUSTIVE, STRUCTURED, Group
 from tasks.vendors import TORCH_DEVICES
 
 CATALOG_VERSION = 2
@@ -77,6 +77,7 @@ class TorchOpInfo(Catalog):
                 *variants.offered(info),
             )
             sources = torch_generated.distributions(name, variant, is_seeded(info.op))
+            sources += (STRUCTURED,) * (len(sources) > 1 and structured.offered(info))
             sources += (EXHAUSTIVE,) * every.offered(info)
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources, _on_devices(info, dtypes)))
         return sorted(found, key=lambda e: (e.op, e.variant))
@@ -120,6 +121,9 @@ class TorchOpInfo(Catalog):
             maker = self._maker(info, group, draws)
             if group.distribution == EXHAUSTIVE and made:
                 yield from every.samples(group, info, made, maker.make, skip)
+                return
+            if group.distribution == STRUCTURED and made:
+                yield from structured.samples(group, made, maker.make, skip, first=int(bool(broken)))
                 return
             if group.distribution != "own" and made:
                 yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
@@ -219,8 +223,8 @@ def _listed(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
             for sample in _sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
                 made.append(sample)
     except Exception as error:
-        return made, Failure.of(error, "sample")
-    return made, None
+        return variants.usable(group.check, made), Failure.of(error, "sample")
+    return variants.usable(group.check, made), None
 
 
 def _key(group: Group) -> tuple[str, str, str, bool]:

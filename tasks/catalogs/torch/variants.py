@@ -1,8 +1,11 @@
-"""An op of torch called otherwise: with out=, in place, as a method; and the calls that it refuses."""
+"""An op of torch called otherwise: with out=, in place, as a method, with mixed dtypes; and the calls that it refuses."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,13 +13,22 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.noise import clone, replaced
+from tasks.catalogs.torch.noise import clone, replaced, widen
 from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
 from tasks.checks.variants import REFUSED
-from tasks.model import Group, Leaf, OpClass
+from tasks.judge import op_classes as classes
+from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact
 from tasks.model.errors import text_of
 
-OUT, IN_PLACE, METHOD, REFUSES = "out", "inplace", "method", "refuses"
+OUT, IN_PLACE, METHOD, PROMOTION, REFUSES = "out", "inplace", "method", "promotion", "refuses"
+#: What one tensor of two may be beside the dtype under test.
+PARTNERS = ("float32", "int64", "float16", "bool", "bfloat16", "int32", "float64", "uint8", "int8")
+#: Of each mixed call: which of the tensors is in another dtype, and whether it is 0-d, which promotes within its kind alone.
+WAYS = ((1, False), (0, False), (1, True), (0, True))
+#: Ways of mixing that are tried for a sample: an op may refuse some.
+TRIES = 4
+#: Largest size of a value that becomes an integer: float16 and bfloat16 hold all whole numbers up to it.
+WHOLE = 100
 
 
 def offered(info: Any) -> tuple[str, ...]:
@@ -27,6 +39,7 @@ def offered(info: Any) -> tuple[str, ...]:
             (OUT, info.supports_out),
             (IN_PLACE, info.get_inplace() is not None),
             (METHOD, info.get_method() is not None),
+            (PROMOTION, type(info).__name__ == "BinaryUfuncInfo" and not info.name.startswith("jiterator_")),
         )
         if there and not is_seeded(info.op)
     ]
@@ -75,16 +88,33 @@ def _in_place(op: Callable[..., Any]) -> Callable[..., Any]:
     return in_place
 
 
+def usable(check: str, made: list[Any]) -> list[Any]:
+    """The samples of op_db that a check can use: for mixed dtypes, calls of two tensors with elements."""
+    import torch
+
+    def two(source: Any) -> bool:
+        pair = (source.input, *source.args[:1])
+        return len(pair) == 2 and all(
+            isinstance(x, torch.Tensor) and x.layout == torch.strided and x.numel() for x in pair
+        )
+
+    return [x for x in made if two(x)] if check == PROMOTION else made
+
+
 class VariantMaker(Maker):
     """Makes the samples that eager torch takes in the way of a check; the others are vacuous, with eager's words."""
 
     def __init__(self, info: Any, group: Group, draws: int) -> None:
         super().__init__(info, group.dtype, draws)
         self.check, self.called = group.check, call(info, group.check)
+        #: Of a call of mixed dtypes, in which its reference is computed.
+        self.common: Any = None
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
 
+        if self.check == PROMOTION:
+            return self._mixed(index, source)
         args, kwargs = (source.input, *source.args), source.kwargs
         try:
             with torch.no_grad():
@@ -97,6 +127,76 @@ class VariantMaker(Maker):
         if self.check == IN_PLACE and found.numel() > args[0].numel():
             return Sample(index, failure=Failure.vacuous("eager torch makes the tensor longer that it writes to"))
         return super().make(index, source)
+
+    def _mixed(self, index: int, source: Any) -> Sample:
+        """A sample with one of the first two tensors in another dtype. Promotion is defined by the call with both in the result type
+        (torch.result_type): its dtype is the one to give."""
+        import torch
+
+        placement = classes.of(self.name, self.variant, {}, self.dtype)
+        first = zlib.crc32(f"{self.name}/{self.dtype}".encode()) / 2**32 + index
+        rest, kwargs, refused = source.args[1:], source.kwargs, ""
+        for turn in range(TRIES):
+            pair = (source.input, source.args[0])
+            mixed = _with_partner(first + turn / TRIES, pair, self.dtype, placement.op_class not in WITHOUT_NOISE)
+            common = torch.result_type(*mixed)
+            # A 0-d tensor may be of a wider dtype than the result: whether it is rounded before, devices do as they like.
+            mixed = tuple([x.to(common).to(x.dtype) for x in mixed])
+            try:
+                with torch.no_grad():
+                    self.op(*map(clone, mixed), *replaced(rest, clone), **replaced(kwargs, clone))
+                    same = self.op(*[x.to(common) for x in mixed], *replaced(rest, clone), **replaced(kwargs, clone))
+                break
+            except Exception as error:
+                refused = text_of(error)
+        else:
+            return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {refused}"))
+        self.second = False  # the further oracle knows one dtype
+        self.common = common if placement.own_dtype else widen(common)
+        made = super().make(index, SimpleNamespace(input=mixed[0], args=(mixed[1], *rest), kwargs=kwargs))
+        if made.failure is None:
+            outputs = [torch_tree.name_of(x.dtype) for x in torch_tree.leaves(same)]
+            made.expected = [replace(leaf, dtype=name) for leaf, name in zip(made.expected, outputs, strict=True)]
+            made.on_device = ()
+        return made
+
+    def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        return super()._exact(self._promoted(args), kwargs, change)
+
+    def _moved(self, args: Any, kwargs: Any) -> Any:
+        return super()._moved(self._promoted(args), kwargs)
+
+    def _promoted(self, args: Any) -> Any:
+        """The arguments of a call of mixed dtypes with both tensors in the common one, as wide as the reference is."""
+        return args if self.common is None else (*[x.to(self.common) for x in args[:2]], *args[2:])
+
+
+def _with_partner(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool) -> tuple[Any, ...]:
+    """The tensors with one of them in another dtype, as its turn says (golden ratio). rounded: whether the
+    op is judged by moving its inputs, which whole numbers cannot be."""
+    import torch
+
+    partners = [x for x in PARTNERS if x != dtype and (is_inexact(x) or not rounded)]
+    number = int((turn * 0.6180339887) % 1.0 * len(partners) * len(WAYS))
+    partner, (place, scalar) = partners[number % len(partners)], WAYS[number // len(partners)]
+    x = pair[place].detach()
+    if scalar and pair[1 - place].dim():
+        x = x.reshape(-1)[0]
+    target = getattr(torch, partner)
+    if target == torch.bool:
+        x = x > 0 if not x.is_complex() else x.real > 0
+    elif not target.is_floating_point:
+        whole = (
+            (x.real if x.is_complex() else x)
+            .double()
+            .nan_to_num()
+            .clamp(0 if partner == "uint8" else -WHOLE, WHOLE)
+            .round()
+        )
+        x = torch.where(whole == 0, torch.ones_like(whole), whole).to(target)
+    else:
+        x = (x.real if x.is_complex() else x).to(target)
+    return tuple(x if k == place else y for k, y in enumerate(pair))
 
 
 def _kind(x: Any) -> Any:
@@ -130,4 +230,17 @@ def refused(info: Any, group: Group) -> Iterator[Sample]:
             yield made
 
 
-__all__ = ["IN_PLACE", "METHOD", "OUT", "REFUSES", "VariantMaker", "call", "gapped", "into", "offered", "refused"]
+__all__ = [
+    "IN_PLACE",
+    "METHOD",
+    "OUT",
+    "PROMOTION",
+    "REFUSES",
+    "VariantMaker",
+    "call",
+    "gapped",
+    "into",
+    "offered",
+    "refused",
+    "usable",
+]

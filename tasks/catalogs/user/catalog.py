@@ -19,6 +19,7 @@ from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
+from tasks.fuzz import structure
 from tasks.fuzz.choices import Choices
 from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
@@ -40,7 +41,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "4"
+CATALOG_VERSION = "5"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
@@ -131,8 +132,15 @@ class User(Catalog):
         arrays = {name: trees[name] for name in one.op.inputs}
         dims = sizes.dims_of(one.op, arrays)
         if outside := samples.outside(one.op, dims, arrays):
-            raise ValueError(f"{outside} has values that are not between its low and high")
+            raise ValueError(outside)
         return of_inputs(one, dims, lambda: arrays, group, given.index, draws)
+
+    def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
+        op, names = self._op(group).op, structure.named(labels)
+        places = {name: spec_of(node).id for name, node in given.kwargs["v"] if name in op.inputs}
+        dims = sizes.dims_of(op, {name: given.arrays[place] for name, place in places.items()})
+        plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
+        return {place: plain[name] for name, place in places.items() if name in names or not names}
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _fuzzed(self._op(group), group, 0, draws, choose)
@@ -180,14 +188,68 @@ def _evaluated(one: Declared, arrays: Arrays) -> None:
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
     """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
-    dims, arrays, choose = drawn.drawn(one.op, group, index, choose)
-    made = of_inputs(one, dims, lambda: arrays, group, index, draws)
+    choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
+    dims = drawn.sizes(one.op, choose, group.check != "forward")
+    plain = drawn.arrays(one.op, dims, group.dtype, choose)
+    structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
+    made = _of_structure(one, dims, plain, structured, group, index, draws)
     made.columns["choices"] = choose.taken
     return made
 
 
 def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
-    return of_inputs(one, dims, lambda: samples.arrays(one.op, dims, group, index), group, index, draws)
+    try:
+        plain = samples.arrays(one.op, dims, group, index)
+        structured = samples.in_structure(one.op, dims, group, index, plain)
+    except Exception as error:
+        return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _told(error)))
+    return _of_structure(one, dims, plain, structured, group, index, draws)
+
+
+def _of_structure(
+    one: Declared,
+    dims: Mapping[str, int],
+    plain: dict[str, np.ndarray],
+    structured: samples.Structured | None,
+    group: Group,
+    index: int,
+    draws: int,
+) -> Sample:
+    """The sample of structured inputs, with the structure in its columns; the ordinary one where there are none, and where the
+    reference does not take a structure that nobody declared. Where it does not take a declared one, the failure says so."""
+
+    def ordinary() -> Sample:
+        return of_inputs(one, dims, lambda: plain, group, index, draws)
+
+    if structured is None:
+        return ordinary()
+    arrays, what = structured.arrays, structured.what
+    made = of_inputs(one, dims, lambda: arrays, group, index, draws)
+    made.columns["structure"] = structured.label
+    if not what.declared and not _taken(made, structured):
+        return ordinary()
+    if made.failure is None or made.failure.stage != "reference" or not what.declared:
+        return made
+    if (usual := ordinary()).failure is not None:
+        return usual
+    error = f"{made.failure.error_type}: {made.failure.error}" if made.failure.error_type else made.failure.error
+    text = (
+        f"inputs.{structured.name} is declared as {what.kind}, and the reference fails where it is "
+        f"{structure.WORDS[structured.which]} ({error}): mend the reference, or declare fewer values (low, below) or another kind"
+    )
+    made.failure = replace(made.failure, error=text)
+    return made
+
+
+def _taken(made: Sample, structured: samples.Structured) -> bool:
+    """Whether the reference takes inputs of a structure that was inferred: it returns numbers where it is given numbers, and nothing
+    that equal floats leave open."""
+    if made.failure is not None:
+        return False
+    leaves = [leaf for leaf in made.expected if leaf.reference is not None]
+    if structured.tied and made.op_class is not OpClass.CHOICE and any(not is_inexact(x.dtype) for x in leaves):
+        return False
+    return all(np.isfinite(np.asarray(x.reference)).all() for x in leaves if is_inexact(x.dtype))
 
 
 def of_inputs(

@@ -79,7 +79,7 @@ def used(op: Any) -> set[str]:
     """The dimensions that a `UserOp`'s sizes are made of. Raises ValueError for what is no expression."""
     specs = [given if isinstance(given, Mapping) else {"shape": given} for given in op.inputs.values()]
     specs += [given for given in op.outputs if isinstance(given, Mapping)]  # the others are dtypes
-    told = [size for x in specs for size in (*x.get("shape", ()), x.get("low"), x.get("high"))]
+    told = [size for x in specs for size in (*x.get("shape", ()), x.get("low"), x.get("high"), x.get("below"))]
     told += [value[DIM] for value in op.kwargs.values() if is_size(value)]
     return {name for size in told for name in names(size)}
 

@@ -18,7 +18,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, Group, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 4
+GENERATOR = 5
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
@@ -92,15 +92,34 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
                 continue
             distribution, theme = choose.weighted(KINDS)
             scale = choose.weighted(SCALES[theme]) if theme in SCALES else 1.0
-            g = np.random.default_rng(choose.int(0, 2**32 - 1))
-        if "low" in spec:
-            low, high = (samples.size_of(spec[end], dims) for end in ("low", "high"))
-            made[name] = samples.uniform(shape, own, low, high, g)
+            seed = choose.int(0, 2**32 - 1)
+            g = np.random.default_rng(seed)
+        what = samples.described(name, spec, dims, dtype)
+        if what.low is not None and what.high is not None:
+            made[name] = samples.uniform(shape, own, what.low, what.high, g)
         else:
             made[name] = inputs.fill(shape, own, distribution, g, theme, mild, scale=scale)
             if theme == "steps" and is_inexact(own):
                 made[name] = (made[name].astype(wide(own)) * scale).astype(np_dtype(own))
+        made[name] = samples.of_its_kind(what, made[name], seed)
     return made
+
+
+def in_structure(
+    op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: Choices, plain: Mapping[str, np.ndarray]
+) -> samples.Structured | None:
+    """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
+    found = samples.choices_of(op, dims, dtype, check, free=True)
+    if not found:
+        return None
+    # The last choices of a case: what was kept before there were structures makes the case that it made.
+    with choose.span("structure"):
+        place = choose.int(0, 2 * len(found) - 1)
+        if not 0 < place <= len(found):
+            return None
+        seed = choose.int(0, 2**32 - 1)
+    name, which = found[place - 1]
+    return samples.structured(op, dims, dtype, plain, name, which, seed)
 
 
 def drawn(
@@ -109,4 +128,6 @@ def drawn(
     """(sizes, inputs, what decided them) of sample ``index`` of a group; decided by ``choose`` where it is given."""
     choose = choose or Choices.from_seed(seed_of(group.seed, index))
     dims = sizes(op, choose, group.check != "forward")
-    return dims, arrays(op, dims, group.dtype, choose), choose
+    plain = arrays(op, dims, group.dtype, choose)
+    structured = in_structure(op, dims, group.dtype, group.check, choose, plain)
+    return dims, structured.arrays if structured else plain, choose

@@ -38,4 +38,4 @@ def _shape(op: UserOp) -> list[str]:
     spec = given if isinstance(given, Mapping) else {"shape": given}
     names = [str(x) for x in spec.get("shape", ())]
     free = len(set(names)) == len(names) and set(names) <= set(op.dims)
-    return names if free and not {"data", "low", "dtype"} & set(spec) else []
+    return names if free and not {"data", "low", "below", "is", "dtype"} & set(spec) else []

@@ -32,7 +32,8 @@ def changed(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
 
     def merged(name: str) -> Any:
         was, now = ({"shape": x} if not isinstance(x, Mapping) else x for x in (op.inputs[name], entry[name]))
-        bounds = {"low", "high"} if "data" in now else {"data"} if "low" in now else set()
+        bounded = {"low", "below"} & set(now)
+        bounds = {"low", "high", "below", "is"} if "data" in now else {"data", "high", "below"} if bounded else set()
         return {k: v for k, v in was.items() if k not in bounds} | dict(now)
 
     inputs = {name: merged(name) if name in entry else given for name, given in op.inputs.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 from tasks.arrays import inputs
 from tasks.catalogs.user.dims import shape_of, size_of
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import WITHOUT_NOISE, Group, is_complex, is_inexact, np_dtype
+from tasks.fuzz import structure
+from tasks.fuzz.seeds import derive
+from tasks.model import STRUCTURED, WITHOUT_NOISE, Group, OpClass, is_complex, is_inexact, np_dtype
 
 
 def sizes(
@@ -61,7 +64,7 @@ def seed_of(group: Group, index: int) -> tuple[int, ...]:
 
 def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dict[str, np.ndarray]:
     """The inputs of a sample, in the dtypes that the kernel is given."""
-    distribution = op.values if group.distribution == "own" else group.distribution
+    distribution = op.values if group.distribution in ("own", STRUCTURED) else group.distribution
     theme = inputs.theme_of(distribution, index)
     mild = op.op_class not in WITHOUT_NOISE  # a square or a sum may overflow in every implementation
     g = np.random.default_rng(seed_of(group, index))
@@ -72,11 +75,135 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
         shape = shape_of(spec["shape"], dims)
         if "data" in spec:
             made[name] = np.resize(data(spec["data"]), shape).astype(np_dtype(dtype))
-        elif "low" in spec:
-            made[name] = uniform(shape, dtype, size_of(spec["low"], dims), size_of(spec["high"], dims), g)
+            continue
+        what = described(name, spec, dims, group.dtype)
+        if what.low is not None and what.high is not None:
+            made[name] = uniform(shape, dtype, what.low, what.high, g)
         else:
             made[name] = inputs.fill(shape, dtype, distribution, g, theme, mild)
+        made[name] = of_its_kind(what, made[name], derive(group.seed, f"{group.op}/{group.dtype}/{name}/{index}"))
     return made
+
+
+def bounds(spec: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[Any, Any]:
+    """The lowest value of an input, and the first above all of them (of floats the highest); None and None where it has none."""
+    if "below" in spec:
+        return 0 if "low" not in spec else size_of(spec["low"], dims), size_of(spec["below"], dims)
+    return (size_of(spec["low"], dims), size_of(spec["high"], dims)) if "low" in spec else (None, None)
+
+
+def described(name: str, spec: Mapping[str, Any], dims: Mapping[str, int], dtype: str) -> structure.Input:
+    """What an input is: as declared, else as its dtype, bounds and name suggest."""
+    declared = spec.get("is", "")
+    given = structure.Input(
+        declared,
+        shape_of(spec["shape"], dims),
+        spec.get("dtype") or dtype,
+        *bounds(spec, dims),
+        declared=bool(declared),
+    )
+    return given if declared else structure.infer(name, given)
+
+
+def of_its_kind(what: structure.Input, plain: np.ndarray, seed: int) -> np.ndarray:
+    """Ordinary values of an input; where a kind is declared of which not every value is one, values of that kind."""
+    if not what.declared or not structure.KINDS[what.kind].constrained:
+        return plain
+    made = structure.fill(what, structure.PLAIN, seed, plain)
+    return plain if made is None else made
+
+
+#: Samples of its own distribution that an op has before the first with a structure: all its smallest, all its largest sizes.
+FIRST = 2
+#: Of the kinds that count or select: how many structures come for each of the floats'.
+DISCRETE_FIRST = 2
+
+
+def choices_of(op: UserOp, dims: Mapping[str, int], dtype: str, check: str, free: bool) -> list[tuple[str, str]]:
+    """(input, structure) of everything that can be structured in a sample of these sizes, the most telling first. free: whether the
+    values of floats are ordinary ones, which an order may be given to."""
+    if op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
+        return []
+    kinds = {name: what for name, what in _described(op, dims, dtype).items()}
+    discrete, floats = [], []
+    for name, what in kinds.items():
+        found = [(name, one) for one in structure.structures(what)]
+        if structure.KINDS[what.kind].discrete or not is_inexact(what.dtype):
+            discrete.append(found)
+        elif free and check == "forward":  # at ties a gradient need not be defined
+            floats.append(found)
+    first, rest = _in_turn(discrete), _in_turn(floats)
+    made = []
+    while first or rest:
+        made += first[:DISCRETE_FIRST] + rest[:1]
+        first, rest = first[DISCRETE_FIRST:], rest[1:]
+    return made
+
+
+def _in_turn(lists: list[list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    return [x[k] for k in range(max(map(len, lists), default=0)) for x in lists if k < len(x)]
+
+
+def _described(op: UserOp, dims: Mapping[str, int], dtype: str) -> dict[str, structure.Input]:
+    """What each input is whose values are not given."""
+    specs = {name: given if isinstance(given, Mapping) else {"shape": given} for name, given in op.inputs.items()}
+    return {name: described(name, x, dims, dtype) for name, x in specs.items() if "data" not in x}
+
+
+def structured(
+    op: UserOp, dims: Mapping[str, int], dtype: str, plain: Mapping[str, np.ndarray], name: str, which: str, seed: int
+) -> Structured | None:
+    """The inputs of a sample with one of them in a structure; None where its shape or range has none such."""
+    what = _described(op, dims, dtype)[name]
+    made = structure.fill(what, which, seed, plain[name])
+    if made is None or made.tobytes() == plain[name].tobytes():
+        return None
+    return Structured({**plain, name: made}, name, which, what)
+
+
+@dataclass(frozen=True)
+class Structured:
+    """Inputs of which one, ``name``, has a structure; what: that input."""
+
+    arrays: dict[str, np.ndarray]
+    name: str
+    which: str
+    what: structure.Input
+
+    @property
+    def label(self) -> str:
+        return structure.label(self.name, self.which)
+
+    @property
+    def tied(self) -> bool:
+        """Whether floats are equal of which nobody said that they may be: of several maxima the index is not defined."""
+        return not self.what.declared and self.which in structure.KINDS[self.what.kind].tied
+
+
+def in_structure(
+    op: UserOp, dims: Mapping[str, int], group: Group, index: int, plain: Mapping[str, np.ndarray]
+) -> Structured | None:
+    """The structured inputs of a sample, None where it is an ordinary one. Every other sample has a structure: of the op's own
+    distribution after the first two, one of any input; of a generated one but nan, one of an input that selects or counts; of
+    the structured distribution every sample."""
+    own, every = group.distribution == "own", group.distribution == STRUCTURED
+    if not every and group.distribution not in _TURNS:
+        return None
+    if not every and (index % 2 == (1 if own else 0) or (own and index < FIRST)):
+        return None
+    found = choices_of(op, dims, group.dtype, group.check, free=(own or every) and op.values == "regular")
+    turn = index if every else index // 2 - own + _TURNS.index(group.distribution) * _STRIDE
+    turn += group.seed
+    for k in range(len(found)):
+        name, which = found[(turn + k) % len(found)]
+        seed = derive(group.seed, f"{group.op}/{group.dtype}/{name}/{which}/{index}")
+        if made := structured(op, dims, group.dtype, plain, name, which, seed):
+            return made
+    return None
+
+
+#: Distributions whose samples are structured; by how many places each begins further on in the list of structures.
+_TURNS, _STRIDE = ("own", "regular", "boundary", "adversarial"), 3
 
 
 def data(given: Any) -> np.ndarray:
@@ -94,16 +221,28 @@ def elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None 
     return total
 
 
-def outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
-    """The first input with values that its ``low`` and ``high`` do not allow; "" where there is none."""
+def contradicted(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
+    """How the first input that is declared to be of a kind has values that are not; "" where there is none."""
     for name, given in op.inputs.items():
-        if isinstance(given, Mapping) and "low" in given:
-            x = arrays[name]
-            low, high = (np.asarray(size_of(given[end], dims)).astype(x.dtype) for end in ("low", "high"))
+        if isinstance(given, Mapping) and "is" in given and "data" not in given and name in arrays:
+            what = described(name, given, dims, arrays[name].dtype.name)
+            if said := structure.contradiction(what, arrays[name]):
+                return f"{name} is declared as {what.kind}, and {said}"
+    return ""
+
+
+def outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
+    """How the first input whose values are not those that it is declared with contradicts that; "" where there is none."""
+    for name, given in op.inputs.items():
+        if isinstance(given, Mapping) and "data" not in given and "is" not in given:
+            x, (low, high) = arrays[name], bounds(given, dims)
+            if low is None:
+                continue
+            low, high = (np.asarray(end).astype(x.dtype) for end in (low, high))
             parts = (x.real, x.imag) if x.dtype.kind == "c" else (x,)
             if not all(((low <= y) & ((y < high) if x.dtype.kind in "iu" else (y <= high))).all() for y in parts):
-                return name
-    return ""
+                return f"{name} has values that are not between its low and high"
+    return contradicted(op, dims, arrays)
 
 
 def uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:

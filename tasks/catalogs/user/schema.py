@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, OpClass
+from tasks.fuzz import structure
+from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
 
 FRAMEWORKS = ("torch", "numpy")
@@ -30,7 +33,7 @@ INVARIANTS = {
 MAPPINGS = ("dims", "inputs", "kwargs", "tolerances")
 LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient", "refuses")
 #: Keys of an input that is given as a mapping.
-INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
+INPUT_KEYS = ("shape", "dtype", "is", "low", "high", "below", "data")
 OUTPUT_KEYS = ("dtype", "shape")
 #: Most elements of an input.
 MOST = 2**31
@@ -104,7 +107,7 @@ def _refused(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
 
 
 def _values() -> tuple[str, ...]:
-    return tuple(d for d in DISTRIBUTIONS if d not in ("own", FUZZ, EXHAUSTIVE))
+    return tuple(d for d in DISTRIBUTIONS if d not in ("own", STRUCTURED, FUZZ, EXHAUSTIVE))
 
 
 def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -216,19 +219,64 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
             yield from _shape(op, given["shape"], (*key, "shape"))
         if "dtype" in given:
             yield from _dtype(given["dtype"], (*key, "dtype"))
-        yield from _bounds(op, given, key)
+        if bounds := list(_bounds(op, given, key)):
+            yield from bounds
+            continue
         if "data" in given:
             yield from _data(given, key)
+        if "is" in given:
+            yield from _kind(op, given, key)
+
+
+def _kind(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
+    """What is wrong with what an input is said to be."""
+    name = given["is"]
+    if name not in structure.KINDS:
+        yield (*key, "is"), f"unknown kind of input {name!r}{nearest(name, list(structure.KINDS))}"
+        return
+    kind, dtypes = structure.KINDS[name], [given["dtype"]] if "dtype" in given else list(op.dtypes)
+    wrong = next(
+        (d for d in dtypes if d in DTYPES and kind.integers not in (None, not is_inexact(d) and d != "bool")), ""
+    )
+    if wrong:
+        needs = "whole numbers, e.g. dtype: int64" if kind.integers else "floating numbers"
+        yield (*key, "is"), f"a {name} is made of {needs}; this input is {wrong}"
+    elif kind.bounded and not {"below", "high", "data"} & set(given):
+        yield (*key, "is"), f"a {name} needs a bound: below: SIZE (its values are from low, or 0, to SIZE - 1)"
+    elif not kind.bounded and name != "values" and {"low", "below"} & set(given):
+        yield (*key, "is"), f"a {name} has values of its own: leave out low, high and below"
+    elif "data" in given and not isinstance(given["data"], str) and (said := _contradicted(op, given)):
+        yield (*key, "data"), f"is declared as {name}, and {said}"
+
+
+def _contradicted(op: UserOp, given: Mapping[str, Any]) -> str:
+    """How given values contradict the kind that is declared of them, at the largest sizes."""
+    from tasks.catalogs.user import samples
+
+    try:
+        largest = {name: max(sizes) for name, sizes in op.dims.items()}
+        what = samples.described("", given, largest, op.dtypes[0])
+        x = np.resize(samples.data(given["data"]), what.shape).astype(np_dtype(what.dtype))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, ZeroDivisionError):
+        return ""  # what is said of that elsewhere
+    return structure.contradiction(what, x)
 
 
 def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
-    for end in ("low", "high"):
+    for end in ("low", "high", "below"):
         value = given.get(end)
         if isinstance(value, str):
             yield from _expression(op, value, (*key, end))
         elif value is not None and not isinstance(value, str) and not _finite(value):
             yield (*key, end), f"{value!r} is no number"
-    if ("low" in given) != ("high" in given):
+    if "below" in given:
+        if "high" in given:
+            yield (*key, "below"), "stands for high: leave out one of them"
+        elif "dtype" in given and given["dtype"] in DTYPES and (is_inexact(given["dtype"]) or given["dtype"] == "bool"):
+            yield (*key, "below"), f"bounds whole numbers, and this input is {given['dtype']}: give low and high"
+        elif all(_finite(x) for x in (given["below"], given.get("low", 0))) and given.get("low", 0) >= given["below"]:
+            yield (*key, "below"), f"{given['below']!r} leaves no value from {given.get('low', 0)!r} on"
+    elif ("low" in given) != ("high" in given):
         yield key, "low and high go together"
     elif all(_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
         yield (*key, "low"), f"{given['low']!r} is not below high, {given['high']!r}"
@@ -245,7 +293,7 @@ def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
         or not all(isinstance(x, (bool, int, float, complex)) for x in values)
     ):
         yield (*key, "data"), "the values as a flat list of numbers, e.g. [0.5, -1.0]"
-    if "low" in given:
+    if "low" in given and "is" not in given:
         yield (*key, "data"), "goes without low and high"
 
 

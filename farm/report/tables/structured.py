@@ -1,0 +1,48 @@
+"""Failures that take a structure of an input: "only where expert is all equal"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from farm.report.tables.coverage import CELL, FAILED_STATUSES
+from tasks.fuzz import structure
+from tasks.model import Status
+
+#: Structures that are named; of more, only the input is.
+_NAMED = 3
+
+
+def only_where(rows: pd.DataFrame) -> pd.Series:
+    """Of each row that failed, or is imprecise, where its cell is so alone: "only where expert is all equal". "" where ordinary values
+    fail too, and where no sample without those structures has passed."""
+    found = pd.Series("", index=rows.index, dtype=object)
+    if "structure" not in rows:
+        return found
+    labels = rows["structure"].fillna("")
+    for statuses in (FAILED_STATUSES, (Status.IMPRECISE.value,)):
+        bad = rows["status"].isin(statuses)
+        if not (labels[bad] != "").any():
+            continue
+        some = rows[CELL].agg("\0".join, axis=1)
+        for cell in some[bad & (labels != "")].unique():
+            mine = some == cell
+            needed = set(labels[mine & bad])
+            passed = labels[mine & (rows["status"] == Status.PASS.value)]
+            if "" in needed or not (~passed.isin(needed)).any():
+                continue
+            found[mine & bad] = _words(needed)
+    return found
+
+
+def _words(labels: Iterable[str]) -> str:
+    by_input: dict[str, list[str]] = {}
+    for one in sorted(labels):
+        name, _, code = one.partition("=")
+        by_input.setdefault(name, []).append(structure.WORDS.get(code, code))
+    parts = []
+    for name, words in by_input.items():
+        more = f" or otherwise structured ({len(words) - _NAMED} more ways)" if len(words) > _NAMED else ""
+        parts.append(f"{name} is {' or '.join(words[:_NAMED])}{more}")
+    return f"only where {' or '.join(parts)}"
