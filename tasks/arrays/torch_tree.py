@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
 from tasks.model import Unsupported
 from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
 
@@ -150,6 +150,8 @@ def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, 
         if kind == "tensor":
             layout = node.get("layout")
             if layout is None:
+                if min(node.get("strides", ()), default=0) < 0:  # which torch has not
+                    return from_numpy(contiguous(arrays(node["id"]), spec_of(node)).copy()).to(device)
                 tensor = fresh(node["id"])
                 tensor = tensor.to(torch.complex32) if node.get("flags") == COMPLEX32 else tensor
                 if "strides" in node:

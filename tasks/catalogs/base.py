@@ -87,7 +87,8 @@ class Sample:
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
     computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance; state: the tensors that the module holds which is its torch form, by name
-    (`tasks.arrays.held`): that is made anew in every process; alike: digest of what else it holds; writes: whether a call changes these tensors.
+    (`tasks.arrays.held`): that is made anew in every process; alike: digest of what else it holds; writes: whether a call changes these tensors; takes: whether the layouts of its inputs, which are not
+    contiguous, are declared to be taken: to refuse them is an error then.
     """
 
     index: int
@@ -112,6 +113,7 @@ class Sample:
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
     alike: str = ""
     writes: bool = False
+    takes: bool = True
     model: bytes | None = None
     program: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)

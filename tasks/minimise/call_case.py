@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs
-from tasks.arrays.tree import contiguous, tensor_specs
+from tasks.arrays.tree import contiguous, tensor_specs, with_tensors
 from tasks.catalogs.base import Sample
 from tasks.minimise.case import Unfit, digest, integers, with_integers
 from tasks.model import Group
@@ -47,7 +47,7 @@ class CallCase:
                 return node
             return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset")}
 
-        args, kwargs = (_mapped(tree, dense) for tree in (self.args, self.kwargs))
+        args, kwargs = (with_tensors(tree, dense) for tree in (self.args, self.kwargs))
         return replace(self, args=args, kwargs=kwargs, stored=tuple(stored))
 
     @property
@@ -92,14 +92,3 @@ class CallCase:
 
     def key(self) -> Any:
         return digest([self.args, self.kwargs], self.arrays)
-
-
-def _mapped(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
-    """An encoded tree with its tensors' nodes as ``function`` makes them."""
-    if isinstance(node, list):
-        return [_mapped(x, function) for x in node]
-    if not isinstance(node, dict):
-        return node
-    if node["$"] == "tensor":
-        return function(node)
-    return {**node, "v": _mapped(node["v"], function)} if "v" in node else node

@@ -75,6 +75,14 @@ class Row:
     seed: int = column("int64", "case", "seed of the samples", default=0)
     digest: str | None = column("string", "case", "SHA-256 of the inputs' bytes, first 16 hex digits")
     shapes: str | None = column("string", "case", "shapes of the input tensors")
+    layout: str | None = column(
+        "string", "case", "how the input tensors of a kernel of your own lie in memory, where they are not contiguous"
+    )
+    refused_layout: str | None = column(
+        "string",
+        "outcome",
+        "what the kernel raised at that layout; the row is of the same values in contiguous tensors then",
+    )
     weak: bool | None = column(
         "bool", "case", "no evidence: a constant output, or nearly any, would have passed this sample"
     )

@@ -13,10 +13,10 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import noise
-from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
+from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, laid, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
@@ -40,7 +40,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "4"
+CATALOG_VERSION = "5"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
@@ -127,12 +127,13 @@ class User(Catalog):
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         one = self._op(group)
-        trees = decode(given.kwargs, lambda kind, node: given.arrays[spec_of(node).id])
-        arrays = {name: trees[name] for name in one.op.inputs}
+        specs = decode(given.kwargs, lambda kind, node: spec_of(node))
+        arrays = {name: contiguous(given.arrays[specs[name].id], specs[name]) for name in one.op.inputs}
+        places = {name: specs[name] for name in one.op.inputs if specs[name].strides is not None}
         dims = sizes.dims_of(one.op, arrays)
         if outside := samples.outside(one.op, dims, arrays):
             raise ValueError(f"{outside} has values that are not between its low and high")
-        return of_inputs(one, dims, lambda: arrays, group, given.index, draws)
+        return of_inputs(one, dims, lambda: arrays, group, given.index, draws, lambda _: places)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _fuzzed(self._op(group), group, 0, draws, choose)
@@ -181,13 +182,28 @@ def _evaluated(one: Declared, arrays: Arrays) -> None:
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
     """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
     dims, arrays, choose = drawn.drawn(one.op, group, index, choose)
-    made = of_inputs(one, dims, lambda: arrays, group, index, draws)
+    made = of_inputs(one, dims, lambda: arrays, group, index, draws, laid.drawn(one.op, group, choose))
     made.columns["choices"] = choose.taken
     return made
 
 
 def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
-    return of_inputs(one, dims, lambda: samples.arrays(one.op, dims, group, index), group, index, draws)
+    lay = laid.in_turn(one.op, group, index)
+    made = of_inputs(one, dims, lambda: samples.arrays(one.op, dims, group, index), group, index, draws, lay)
+    if any(0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)) and _alike(made):
+        # Rows that are all alike may leave nothing to tell a right result from a constant.
+        lay = laid.unexpanded(lay)
+        made = of_inputs(one, dims, lambda: samples.arrays(one.op, dims, group, index), group, index, draws, lay)
+    return made
+
+
+def _alike(made: Sample) -> bool:
+    """Whether each output is one number, over and over."""
+    return all(
+        leaf.reference is not None and (leaf.reference == leaf.reference[(0,) * len(leaf.shape)]).all()
+        for leaf in made.expected
+        if 0 not in leaf.shape
+    )
 
 
 def of_inputs(
@@ -197,16 +213,23 @@ def of_inputs(
     group: Group,
     index: int,
     draws: int,
+    lay: laid.Lay = lambda arrays: {},
 ) -> Sample:
-    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing."""
+    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing.
+
+    lay: which inputs are not contiguous; those whose strides are declared are not either."""
     one = replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
         arrays = inputs()
-        made.arrays = list(arrays.values())
-        made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
+        places = {**lay(arrays), **laid.declared(op, arrays, dims)}
+        made.arrays, specs, arrays = laid.stored(arrays, places)
+        made.kwargs = {**specs, **op.kwargs}
+        if said := laid.said(places):
+            made.columns["layout"] = said
+            made.takes = laid.taken(op, places)
         stage = "reference"
         with evaluator(one) as evaluate:
             if checks.installed(group.check).gradient:

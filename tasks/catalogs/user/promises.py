@@ -90,7 +90,8 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     import torch
 
     tensors = {k: x.detach().cpu() for k, x in arguments.items() if isinstance(x, torch.Tensor)}
-    inputs = {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
+    inputs = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
+    inputs |= {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
     with _told(kernel):
         result = kernel(**(arguments | inputs))
