@@ -10,13 +10,16 @@ from tasks.arrays.tree import contiguous, tensor_specs, with_tensors
 from tasks.model import Form, Status
 from tasks.model.row import Row
 
+#: How the error of a row begins that contiguous inputs would not have.
+ONLY_WHERE = "only where"
 #: Statuses of a kernel that did not take its inputs as they lie: a word of its own, or of what compiles it.
 REFUSED = (Status.ERROR, Status.UNSUPPORTED)
 
 
 def laid_out(form: Form | None) -> dict[int, str]:
-    """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words."""
-    if form is None:
+    """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words. Only a call of
+    torch's tensors, or of NumPy arrays, is given any: others have no strides."""
+    if form is None or form.kind != "torch":
         return {}
     named = [(str(k), node) for k, node in enumerate(form.args["v"])] + form.kwargs["v"]
     found = [(name, spec) for name, node in named for spec in tensor_specs(node) if spec.strides is not None]
@@ -39,8 +42,7 @@ def dense(form: Form, kept: int = -1) -> Form:
     return replace(form, args=args, kwargs=kwargs, arrays=arrays)
 
 
-def told(row: Row, which: str, takes: bool) -> Row:
-    """A row that fails because of how its inputs lie in memory, which is said first. takes: the kernel is declared to take that."""
-    declared = " (it is declared to take that)" if takes and Status(row.status) in REFUSED else ""
-    what = f"only where {which}{declared}; the same values in contiguous inputs pass"
+def told(row: Row, which: str) -> Row:
+    """A row that fails because of how its inputs lie in memory, which is said first."""
+    what = f"{ONLY_WHERE} {which}; the same values in contiguous inputs pass"
     return row.with_values({"error": what + (f": {row.error}" if row.error else "")})

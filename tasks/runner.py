@@ -100,7 +100,7 @@ def whole(prepared: PreparedGroup) -> ToRun:
 @dataclass
 class Trial:
     """One case of a batch on its way: its number in the batch, its sample and where in its group that stands, what was
-    built, what went wrong."""
+    built, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given contiguous ones."""
 
     number: int
     sample: PreparedSample
@@ -111,6 +111,7 @@ class Trial:
     error: BaseException | None = None
     stage: int = LOAD
     culprit: str = ""
+    refused: str = ""
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -205,6 +206,7 @@ class Runner:
             self.progress(case.number, LOAD, 1)
             try:
                 case.form = self._form(case)
+                self._ask_eagerly(case)
                 ready.append(case)
             except BaseException as error:
                 case.error = _of_case(error)
@@ -241,11 +243,12 @@ class Runner:
         row, layout = done.row, case.sample.record["columns"].get("layout")
         if not layout or case.form is None:
             return done
+        if case.refused:
+            return replace(done, row=row.with_values({"refused_layout": case.refused}))
         inputs = contiguous.laid_out(case.form)
         if not inputs:  # the form has no strides
             return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
-        takes = case.sample.record["takes"]
-        refused = "" if takes else self._refused(case)
+        refused = "" if case.sample.record["takes"] else self._refused(case)
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
@@ -256,8 +259,23 @@ class Runner:
         for number, which in inputs.items() if len(inputs) > 1 else ():
             alone = self._with(case, contiguous.dense(case.form, number))
             if (alone.status, alone.kind) == (row.status, row.kind):
-                return replace(done, row=contiguous.told(alone, which, takes))
-        return replace(done, row=contiguous.told(row, "; ".join(inputs.values()), takes))
+                return replace(done, row=contiguous.told(alone, which))
+        return replace(done, row=contiguous.told(row, "; ".join(inputs.values())))
+
+    def _ask_eagerly(self, case: Trial) -> None:
+        """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
+        of all of them, and each would be compiled alone."""
+        if case.sample.record["takes"] or not contiguous.laid_out(case.form):
+            return
+        assert case.form is not None
+        try:
+            self.backend.eager(case.form).program.run()
+        except (Unsupported, Misbehaviour):
+            return
+        except Exception as error:
+            if not (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error)):
+                case.refused = f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
+                case.form = contiguous.dense(case.form)
 
     def _with(self, case: Trial, form: Form) -> Row:
         """The row of a case that is given another form."""

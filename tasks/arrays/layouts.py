@@ -14,6 +14,8 @@ from tasks.model.dtypes import dtype_name, is_inexact
 
 #: Elements: distance of neighbours in a row of "steps", between rows of "row_gaps", before the first of "offset".
 STEP, GAP, LEAD = 2, 3, 5
+#: Most elements before a tensor that a storage keeps; one far inside its memory begins at its own elements.
+MOST_LEAD = 64
 CONTIGUOUS = "contiguous"
 EXPANDED = "expanded"
 REVERSED = "reversed"
@@ -159,6 +161,27 @@ def strided(x: np.ndarray, strides: Sequence[int], offset: int, number: int = 0)
     storage = np.full(last + 1, _poison(x.dtype), x.dtype)
     replace(spec, shape=seen.shape).view(storage, writeable=True)[...] = seen
     return storage, spec
+
+
+def of_array(x: np.ndarray) -> TensorSpec:
+    """How an array lies in memory; one whose strides are no whole elements is taken as contiguous."""
+    size = max(x.itemsize, 1)
+    if not x.size or any(s % size for s in x.strides):
+        return TensorSpec(0)
+    lead = 0
+    if isinstance(x.base, np.ndarray):
+        lead = (np.lib.array_utils.byte_bounds(x)[0] - np.lib.array_utils.byte_bounds(x.base)[0]) // size
+    return placed(x.shape, [s // size for s in x.strides], lead)
+
+
+def placed(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
+    """The view of a tensor in a storage of its own; strides None of one that is contiguous. lead: elements of its memory before the
+    first that it touches, of which few are kept."""
+    lead = lead if 0 <= lead <= MOST_LEAD else 0
+    strides = [d if n == 1 else s for n, s, d in zip(shape, strides, dense(shape))]
+    if tuple(strides) == dense(shape) and not lead:
+        return TensorSpec(0)
+    return TensorSpec(0, tuple(shape), tuple(strides), lead - sum((n - 1) * min(s, 0) for n, s in zip(shape, strides)))
 
 
 def _poison(dtype: np.dtype) -> object:
