@@ -26,6 +26,13 @@ def laid_out(form: Form | None) -> dict[int, str]:
     return {spec.id: layouts.said(name, spec) for name, spec in found}
 
 
+def is_empty(form: Form) -> bool:
+    """Whether an input of a form has no elements."""
+    return any(
+        not form.arrays[spec.id].size for spec in tensor_specs([form.args, form.kwargs]) if spec.layout == "strided"
+    )
+
+
 def dense(form: Form, kept: int = -1) -> Form:
     """The form with the same values in contiguous inputs, but for that of one number."""
     arrays = list(form.arrays)

@@ -246,6 +246,16 @@ class Runner:
         if case.refused:
             return replace(done, row=row.with_values({"refused_layout": case.refused}))
         inputs = contiguous.laid_out(case.form)
+        if contiguous.is_empty(case.form):  # which a kernel may refuse as well, and nothing is to be compared then
+            refused = self._refused(case)
+            nothing = {
+                "status": Status.VACUOUS.value,
+                "kind": "",
+                "stage": "",
+                "error_type": "",
+                "error": "no elements",
+            }
+            return replace(done, row=row.with_values(nothing | {"refused_layout": refused})) if refused else done
         if not inputs:  # the form has no strides
             return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
         refused = "" if case.sample.record["takes"] else self._refused(case)

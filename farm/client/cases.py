@@ -22,6 +22,7 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import catalog, drawn, laid, load
+from tasks.catalogs.user.load import Declared
 from tasks.fuzz.choices import Choices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group, Status
@@ -49,6 +50,9 @@ class Case:
         op = self.cases.kernel.op
         self.dims = drawn.sizes(op, self.choices, bool(op.gradient))
         self.arrays = drawn.arrays(op, self.dims, self.dtype, self.choices)
+        if not op.gradient:
+            one = Declared(op, (), self.cases.kernel.root)
+            self.dims, self.arrays = catalog.emptied(one, self.dims, self.arrays, self.choices)
         self.places = laid.drawn(op, self.group("forward"), self.choices)(self.arrays)
         self.places = {**self.places, **laid.declared(op, self.arrays, self.dims)}
         _, _, self.arrays = laid.stored(self.arrays, self.places)

@@ -114,21 +114,22 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             "offset",
             "a storage that begins before it",
-            f"contiguous, but {LEAD} elements into its storage, so that it is not aligned; the only one of 0-d tensors",
+            f"contiguous, but {LEAD} elements into its storage, so that it is not aligned; the one layout of 0-d tensors",
             _offset,
             lambda shape: True,
         ),
         Layout(
             EXPANDED,
             "stride 0 along its first axis",
-            "one index of the first axis stands for all of it, as after `.expand`",
+            "one index of the first axis stands for all of it (stride 0), as after `.expand`; of floating inputs in the dtype under test, "
+            "and of none that is written to",
             _expanded,
             lambda shape: bool(shape) and shape[0] > 1,
         ),
         Layout(
             REVERSED,
             "a negative stride along its last axis",
-            "its last axis runs backwards in memory, as `x[..., ::-1]` does; NumPy alone has it",
+            "its last axis runs backwards in memory, as `x[..., ::-1]` does; of NumPy arrays alone, and not where gradients are checked",
             _reversed,
             lambda shape: bool(shape) and shape[-1] > 1,
         ),

@@ -243,7 +243,7 @@ THEME.add(
     wrong={
         "no_sign_of_strides": (KIND, _prefixes(_forwards)),
         "bytes_in_memory_order": (KIND, _prefixes(_c_order)),
-        "buffer_of_its_base": (KIND, _prefixes(lambda x: np.resize(x if x.base is None else x.base, x.shape))),
+        "ravelled_as_it_lies": (KIND, _prefixes(lambda x: x.ravel("K").reshape(x.shape))),
     },
     **SETTINGS,
 )

@@ -179,9 +179,22 @@ def _evaluated(one: Declared, arrays: Arrays) -> None:
         evaluate(exact)
 
 
+def emptied(
+    one: Declared, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices
+) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """As `drawn.emptied`, by the op's reference."""
+
+    def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
+        _evaluated(replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims))), arrays)
+
+    return drawn.emptied(one.op, dims, arrays, choose, taken)
+
+
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
     """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
     dims, arrays, choose = drawn.drawn(one.op, group, index, choose)
+    if not one.op.gradient:
+        dims, arrays = emptied(one, dims, arrays, choose)
     made = of_inputs(one, dims, lambda: arrays, group, index, draws, laid.drawn(one.op, group, choose))
     made.columns["choices"] = choose.taken
     return made
@@ -227,7 +240,7 @@ def of_inputs(
         places = {**lay(arrays), **laid.declared(op, arrays, dims)}
         made.arrays, specs, arrays = laid.stored(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
-        if said := laid.said(places):
+        if said := laid.said(arrays, places):
             made.columns["layout"] = said
             made.takes = laid.taken(op, places)
         stage = "reference"

@@ -5,7 +5,8 @@ What is drawn is decided by `tasks.fuzz.choices`, so that a seed, a kept list or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, Group, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 4
+GENERATOR = 5
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
@@ -37,8 +38,8 @@ SCALES: dict[str, tuple[tuple[float, int], ...]] = {
     "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1)),
     "steps": ((1.0, 1), (0.5, 1)),
 }
-#: One of so many samples has the largest size of every dimension.
-ALL_LARGEST = 8
+#: One of so many samples has the largest size of every dimension; one a dimension of size 0, where the reference takes that.
+ALL_LARGEST, EMPTY = 8, 24
 
 
 def seed_of(seed: int, index: int) -> int:
@@ -101,6 +102,31 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
             if theme == "steps" and is_inexact(own):
                 made[name] = (made[name].astype(wide(own)) * scale).astype(np_dtype(own))
     return made
+
+
+def emptied(
+    op: UserOp, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices, taken: Callable[..., Any]
+) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """Sizes and inputs that are drawn, or, at times, the same with one dimension of size 0.
+
+    taken: evaluates the reference on sizes and inputs; where it raises, nothing is said of empty inputs, and these stay as they were.
+    """
+    with choose.span("empty"):
+        if not choose.chance(1, EMPTY):
+            return dims, arrays
+        name = choose.of(sorted(dims) or [""])
+    fewer = {**dims, name: 0}
+    try:
+        shapes = {k: samples.shape_of(x["shape"] if isinstance(x, Mapping) else x, fewer) for k, x in op.inputs.items()}
+        made = {k: np.array(x[tuple(slice(0, n) for n in shapes[k])]) for k, x in arrays.items()}
+        if all(x.size for x in made.values()) or any(x.shape != shapes[k] for k, x in made.items()):
+            return dims, arrays
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a mean of nothing
+            taken(fewer, made)
+    except Exception:
+        return dims, arrays
+    return fewer, made
 
 
 def drawn(

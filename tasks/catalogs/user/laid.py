@@ -108,15 +108,18 @@ def stored(arrays: Arrays, places: Places) -> tuple[list[np.ndarray], dict[str, 
     return storages, specs, {**arrays, **values}
 
 
-def said(places: Places) -> str:
-    """How inputs lie in memory, in words; "" where all are contiguous."""
-    return "; ".join(filter(None, (layouts.said(name, spec) for name, spec in places.items())))
+def said(arrays: Arrays, places: Places) -> str:
+    """How inputs lie in memory, in words; "" where all are contiguous and have elements."""
+    empty = [f"{name} has no elements (shape {list(x.shape)})" for name, x in arrays.items() if not x.size]
+    return "; ".join([*empty, *filter(None, (layouts.said(name, spec) for name, spec in places.items()))])
 
 
 def taken(op: UserOp, places: Places) -> bool:
     """Whether the declaration says that the kernel takes all of these layouts: to refuse one is an error."""
     given = {name for name, x in op.inputs.items() if isinstance(x, Mapping) and "strides" in x}
-    return all(name in given or layouts.named(spec) in (op.layouts or ()) for name, spec in places.items())
+    return bool(places) and all(
+        name in given or layouts.named(spec) in (op.layouts or ()) for name, spec in places.items()
+    )
 
 
 def _fixed(op: UserOp, name: str, x: np.ndarray) -> bool:
