@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import catalogs, checks, contiguous, variables
+from tasks import catalogs, checks, variables
+from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.backends.shared.flushing import measured

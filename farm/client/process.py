@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.client.kernels import Kernel
 from farm.fleet import scratch
-from tasks import contiguous
+from tasks.arrays import contiguous
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told

@@ -11,8 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tasks import contiguous
-from tasks.arrays import layouts, torch_tree
+from tasks.arrays import contiguous, layouts, torch_tree
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, laid_out, named, relaid
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
