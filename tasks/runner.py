@@ -259,7 +259,7 @@ class Runner:
             return replace(done, row=row.with_values(nothing | {"refused_layout": refused})) if refused else done
         if not inputs:  # the form has no strides
             return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
-        refused = "" if case.sample.record["takes"] else self._refused(case)
+        refused = "" if case.sample.record.get("takes", True) else self._refused(case)
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
@@ -276,7 +276,7 @@ class Runner:
     def _ask_eagerly(self, case: Trial) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
         of all of them, and each would be compiled alone."""
-        if case.sample.record["takes"] or not contiguous.laid_out(case.form):
+        if case.sample.record.get("takes", True) or not contiguous.laid_out(case.form):
             return
         assert case.form is not None
         try:

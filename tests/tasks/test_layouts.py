@@ -248,6 +248,12 @@ def test_a_sum_of_nothing_is_judged(tmp_path: Path) -> None:
     assert any(row.status == "wrong" for row in rows)
 
 
+def test_a_fuzzed_case_seldom_has_a_layout_that_is_declared_not_to_be_taken(tmp_path: Path) -> None:
+    rows = rows_of(op_of(as_dense, layouts=[CONTIGUOUS]), tmp_path, 120, distribution=FUZZ)
+    assert any(row.status == "wrong" for row in rows)
+    assert 0 < sum(bool(row.layout) and "no elements" not in str(row.layout) for row in rows) < 20
+
+
 def test_strides_that_are_declared_are_the_inputs_only_layout(tmp_path: Path) -> None:
     inputs = {"x": {"shape": ["rows", "columns"], "strides": ["2*columns", 1], "offset": 3}, "y": ["rows", "columns"]}
     rows = rows_of(op_of(honest, inputs=inputs), tmp_path)
@@ -270,7 +276,7 @@ def test_strides_that_are_declared_are_the_inputs_only_layout(tmp_path: Path) ->
             {"inputs": {"x": {"shape": [4], "strides": [-1]}}},
             "-1: torch has no negative strides; arrays of NumPy have (framework: numpy)",
         ),
-        ({"inputs": {"x": {"shape": [4], "strides": ["n"]}}}, "unknown dimension 'n'"),
+        ({"inputs": {"x": {"shape": [4], "strides": ["n"]}}}, "unknown dimension 'n'; valid: rows, columns"),
         ({"inputs": {"x": {"shape": [4], "offset": 2}}}, "goes with strides, those of a contiguous tensor too"),
     ],
 )

@@ -23,8 +23,8 @@ Arrays = Mapping[str, np.ndarray]
 Places = Mapping[str, TensorSpec]
 #: Of a kernel's inputs, which are given how.
 Lay = Callable[[Arrays], Places]
-#: One of so many fuzzed cases has contiguous inputs alone.
-PLAIN = 2
+#: One of so many fuzzed cases has inputs that are not contiguous; and one, of a kernel that declares its layouts, another than these.
+LAID_OUT, OTHERS = 2, 16
 
 
 def declared(op: UserOp, arrays: Arrays, dims: Mapping[str, int]) -> Places:
@@ -80,11 +80,13 @@ def drawn(op: UserOp, group: Group, choose: Choices) -> Lay:
     def lay(arrays: Arrays) -> Places:
         chosen: dict[str, str] = {}
         with choose.span("layouts"):
-            plain = not choose.chance(1, PLAIN)
+            own = op.layouts is None or not choose.chance(1, OTHERS)
+            plain = own and not choose.chance(1, LAID_OUT)
             for name, x in arrays.items():
                 if not plain and not _fixed(op, name, x):
                     options = _offered(op, group, name, x)
-                    chosen[name] = choose.of([CONTIGUOUS, *(y for y in options if not op.layouts or y in op.layouts)])
+                    fit = [y for y in options if op.layouts is None or (y in op.layouts) is own]
+                    chosen[name] = choose.of([CONTIGUOUS, *fit])
         return _places(arrays, chosen)
 
     return lay
