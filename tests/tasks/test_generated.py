@@ -106,7 +106,7 @@ def test_layouts_are_really_what_they_are_called() -> None:
     assert laid_out(x[0], "offset").storage_offset() > 0
     assert laid_out(x, "expanded").stride()[0] == 0
     assert laid_out(x, "channels_last").is_contiguous(memory_format=torch.channels_last)
-    for layout in ("contiguous", "transposed", "strided", "offset", "channels_last"):
+    for layout in ("contiguous", "transposed", "steps", "offset", "channels_last"):
         assert torch.equal(laid_out(x, layout), x), layout
 
 
