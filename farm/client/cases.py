@@ -53,7 +53,7 @@ class Case:
         if not op.gradient:
             one = Declared(op, (), self.cases.kernel.root)
             self.dims, self.arrays = catalog.emptied(one, self.dims, self.arrays, self.choices)
-        self.places = laid.drawn(op, self.group("forward"), self.choices)(self.arrays)
+        self.places = laid.drawn(op, self.choices)(self.arrays)
         self.places = {**self.places, **laid.declared(op, self.arrays, self.dims)}
         _, _, self.arrays = laid.stored(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
@@ -88,11 +88,6 @@ class Case:
             self._inputs = made | keywords(op.kwargs, self.dims)
         return self._inputs
 
-    def group(self, check: str) -> Group:
-        """The group that it is a sample of."""
-        cases = self.cases
-        return Group(f"user:{cases.kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
-
     def check(self, output: Any) -> None:
         """Judge what the kernel returned for `inputs`, and, where the marker says backward or double, the gradients through its
         graph.
@@ -114,7 +109,7 @@ class Case:
 
     def _judged(self, check: str, output: Any) -> Row:
         kernel, cases = self.cases.kernel, self.cases
-        group = self.group(check)
+        group = Group(f"user:{kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
         with (
             undisturbed(),
             load.lent(kernel.op, kernel.root) as one,

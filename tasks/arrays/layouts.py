@@ -129,7 +129,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             REVERSED,
             "a negative stride along its last axis",
-            "its last axis runs backwards in memory, as `x[..., ::-1]` does; of NumPy arrays alone, and not where gradients are checked",
+            "its last axis runs backwards in memory, as `x[..., ::-1]` does; of NumPy arrays alone, and of kernels without a gradient",
             _reversed,
             lambda shape: bool(shape) and shape[-1] > 1,
         ),

@@ -213,7 +213,7 @@ class TorchEager(Backend):
         held.place(form.call, self.target)
         target = "cpu" if own_copies(form) else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target)
-        if own_copies(form):
+        if own_copies(form) and form.check == checks.FORWARD:  # autograd has tensors alone
             leaf = _with_negative_strides(form, leaf)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         if form.op in TOLD_ON_CPU:

@@ -195,7 +195,7 @@ def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices
     dims, arrays, choose = drawn.drawn(one.op, group, index, choose)
     if not one.op.gradient:
         dims, arrays = emptied(one, dims, arrays, choose)
-    made = of_inputs(one, dims, lambda: arrays, group, index, draws, laid.drawn(one.op, group, choose))
+    made = of_inputs(one, dims, lambda: arrays, group, index, draws, laid.drawn(one.op, choose))
     made.columns["choices"] = choose.taken
     return made
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
 from tasks.arrays import layouts
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED
 from tasks.arrays.tree import TensorSpec
@@ -50,7 +49,7 @@ def in_turn(op: UserOp, group: Group, index: int) -> Lay:
         if not index or group.distribution == EXHAUSTIVE:
             return {}
         names = {name: x for name, x in arrays.items() if not _fixed(op, name, x)}
-        offered = {name: list(_offered(op, group, name, x)) for name, x in names.items()}
+        offered = {name: list(_offered(op, name, x)) for name, x in names.items()}
         chosen: dict[str, str] = {}
         if op.layouts is None:
             turn = _first(op, group) + index
@@ -74,7 +73,7 @@ def _first(op: UserOp, group: Group) -> int:
     return zlib.crc32(op.name.encode()) + group.seed + 3 * dtype + 5 * distribution
 
 
-def drawn(op: UserOp, group: Group, choose: Choices) -> Lay:
+def drawn(op: UserOp, choose: Choices) -> Lay:
     """As choices decide, the last of a case: contiguous is the simplest of each."""
 
     def lay(arrays: Arrays) -> Places:
@@ -84,7 +83,7 @@ def drawn(op: UserOp, group: Group, choose: Choices) -> Lay:
             plain = own and not choose.chance(1, LAID_OUT)
             for name, x in arrays.items():
                 if not plain and not _fixed(op, name, x):
-                    options = _offered(op, group, name, x)
+                    options = _offered(op, name, x)
                     fit = [y for y in options if op.layouts is None or (y in op.layouts) is own]
                     chosen[name] = choose.of([CONTIGUOUS, *fit])
         return _places(arrays, chosen)
@@ -129,11 +128,11 @@ def _fixed(op: UserOp, name: str, x: np.ndarray) -> bool:
     return (isinstance(given, Mapping) and "strides" in given) or dtype_name(x.dtype) in PACKED_BITS
 
 
-def _offered(op: UserOp, group: Group, name: str, x: np.ndarray) -> Iterator[str]:
+def _offered(op: UserOp, name: str, x: np.ndarray) -> Iterator[str]:
     """The layouts that an input can have here. torch has no negative strides, nor has its autograd; elements at one address hold
     one value, which neither given values have, nor integers that say which of something, nor what is written to."""
     given: Any = op.inputs[name]
-    of_arrays = op.framework == "numpy" and not checks.installed(group.check).gradient
+    of_arrays = op.framework == "numpy" and not op.gradient
     free = is_inexact(dtype_name(x.dtype)) and name not in op.mutates
     free = free and not (isinstance(given, Mapping) and ("data" in given or "dtype" in given))
     for layout in layouts.offered(x.shape):
