@@ -32,6 +32,13 @@ def code(values: Iterable[object]) -> str:
     return ", ".join(f"`{value}`" for value in values) or "–"
 
 
+def layouts() -> str:
+    from tasks.arrays.layouts import CONTIGUOUS, LAYOUTS
+
+    first = (f"`{CONTIGUOUS}`", "as `torch.empty` and `np.empty` make it")
+    return table(["layout", "what it is"], [first, *((f"`{x.name}`", x.about) for x in LAYOUTS.values())])
+
+
 def checks() -> str:
     from tasks.checks import BUILT_IN
 
@@ -279,6 +286,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exercises": exercises,
     "generated": generated,
     "kinds of invalid": kinds,
+    "layouts": layouts,
     "limits": limits,
     "measured": measured,
     "needs": needs,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs, checks, variables
+from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.backends.shared.flushing import measured
@@ -100,7 +101,7 @@ def whole(prepared: PreparedGroup) -> ToRun:
 @dataclass
 class Trial:
     """One case of a batch on its way: its number in the batch, its sample and where in its group that stands, what was
-    built, what went wrong."""
+    built, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given contiguous ones."""
 
     number: int
     sample: PreparedSample
@@ -111,6 +112,7 @@ class Trial:
     error: BaseException | None = None
     stage: int = LOAD
     culprit: str = ""
+    refused: str = ""
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -177,10 +179,14 @@ class Runner:
                 yield Trial(number, item.group.samples[position].on(self.backend.torch_device), item, position)
 
     def _single(self, case: Trial) -> Done:
+        return self._held_against_contiguous(case, self._alone(case))
+
+    def _alone(self, case: Trial) -> Done:
+        """Build and run a case by itself."""
         case.started_at = time.time()
         begin = time.perf_counter()
         try:
-            case.form = form = self._form(case)
+            case.form = form = case.form or self._form(case)
             case.stage = BUILD
             self.progress(case.number, BUILD, 1)
             begin = time.perf_counter()
@@ -201,6 +207,7 @@ class Runner:
             self.progress(case.number, LOAD, 1)
             try:
                 case.form = self._form(case)
+                self._ask_eagerly(case)
                 ready.append(case)
             except BaseException as error:
                 case.error = _of_case(error)
@@ -224,9 +231,79 @@ class Runner:
                 else:
                     case.program = made
         for k, case in enumerate(cases):
-            yield self._finish(case, len(cases) - k)
+            yield self._held_against_contiguous(case, self._finish(case, len(cases) - k))
             if self.broken:
                 return
+
+    def _held_against_contiguous(self, case: Trial, done: Done) -> Done:
+        """A case of a kernel whose inputs are not contiguous: where it fails, what the same values in contiguous ones say.
+
+        If those pass, the layout is to blame, and of several the first one that is alone. A kernel that need not take the layout and
+        raises has refused it, which is no failure: the row is that of the contiguous inputs.
+        """
+        row, layout = done.row, case.sample.record["columns"].get("layout")
+        if not layout or case.form is None:
+            return done
+        if case.refused:
+            return replace(done, row=row.with_values({"refused_layout": case.refused}))
+        inputs = contiguous.laid_out(case.form)
+        if contiguous.is_empty(case.form):  # which a kernel may refuse as well, and nothing is to be compared then
+            refused = self._refused(case)
+            nothing = {
+                "status": Status.VACUOUS.value,
+                "kind": "",
+                "stage": "",
+                "error_type": "",
+                "error": "no elements",
+            }
+            return replace(done, row=row.with_values(nothing | {"refused_layout": refused})) if refused else done
+        if not inputs:  # the form has no strides
+            return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
+        refused = "" if case.sample.record.get("takes", True) else self._refused(case)
+        if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
+            return done
+        plain = self._with(case, contiguous.dense(case.form))
+        if refused and Status(plain.status) not in contiguous.REFUSED:
+            return replace(done, row=plain.with_values({"refused_layout": refused}))
+        if Status(plain.status) is not Status.PASS:
+            return done  # it fails whatever the layout
+        for number, which in inputs.items() if len(inputs) > 1 else ():
+            alone = self._with(case, contiguous.dense(case.form, number))
+            if (alone.status, alone.kind) == (row.status, row.kind):
+                return replace(done, row=contiguous.told(alone, which))
+        return replace(done, row=contiguous.told(row, "; ".join(inputs.values())))
+
+    def _ask_eagerly(self, case: Trial) -> None:
+        """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
+        of all of them, and each would be compiled alone."""
+        if case.sample.record.get("takes", True) or not contiguous.laid_out(case.form):
+            return
+        assert case.form is not None
+        try:
+            self.backend.eager(case.form).program.run()
+        except (Unsupported, Misbehaviour):
+            return
+        except Exception as error:
+            if not (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error)):
+                case.refused = f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
+                case.form = contiguous.dense(case.form)
+
+    def _with(self, case: Trial, form: Form) -> Row:
+        """The row of a case that is given another form."""
+        return self._alone(Trial(case.number, case.sample, case.item, case.position, form=form)).row
+
+    def _refused(self, case: Trial) -> str:
+        """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is what it is."""
+        error = case.error
+        if isinstance(error, Fallback):
+            return str(error) if error.raises else ""
+        if (
+            error is None
+            or isinstance(error, (Misbehaviour, Invalid, Vacuous))
+            or self._blame(case)[0] not in contiguous.REFUSED
+        ):
+            return ""
+        return f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
 
     def _form(self, case: Trial) -> Form:
         own, check = case.sample.owner.group.catalog, case.sample.owner.check

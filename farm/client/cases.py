@@ -17,10 +17,12 @@ from farm.client.process import backend_here, message_of, to_device, undisturbed
 from farm.client.trying import Computed, judged, passes
 from farm.client.validating import computed
 from farm.fleet import scratch
-from tasks.arrays import torch_tree
+from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
+from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import catalog, drawn, load
+from tasks.catalogs.user import catalog, drawn, laid, load
+from tasks.catalogs.user.load import Declared
 from tasks.fuzz.choices import Choices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group, Status
@@ -48,6 +50,12 @@ class Case:
         op = self.cases.kernel.op
         self.dims = drawn.sizes(op, self.choices, bool(op.gradient))
         self.arrays = drawn.arrays(op, self.dims, self.dtype, self.choices)
+        if not op.gradient:
+            one = Declared(op, (), self.cases.kernel.root)
+            self.dims, self.arrays = catalog.emptied(one, self.dims, self.arrays, self.choices)
+        self.places = laid.drawn(op, self.choices)(self.arrays)
+        self.places = {**self.places, **laid.declared(op, self.arrays, self.dims)}
+        _, _, self.arrays = laid.stored(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -74,7 +82,7 @@ class Case:
         if self._inputs is None:
             from tasks.catalogs.user.dims import keywords
 
-            made = {name: _argument(x, op.framework) for name, x in self.arrays.items()}
+            made = {name: _argument(x, self.places.get(name), op.framework) for name, x in self.arrays.items()}
             for name in op.gradient if op.framework != "numpy" else ():
                 made[name].requires_grad_()
             self._inputs = made | keywords(op.kwargs, self.dims)
@@ -107,7 +115,9 @@ class Case:
             load.lent(kernel.op, kernel.root) as one,
             tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
         ):
-            made: Sample = catalog.of_inputs(one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS)
+            made: Sample = catalog.of_inputs(
+                one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS, lambda _: self.places
+            )
             made.columns["choices"] = self.choices.taken
             made = replace(made, repeats=1)
             path = Path(folder, "case.pack")
@@ -116,10 +126,15 @@ class Case:
             return judged(PreparedGroup(path), 0, backend, backend.probe(), cases.policy, Path(folder)).row
 
 
-def _argument(x: np.ndarray, framework: str) -> Any:
+def _argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
+    """A tensor or array of some values, which lies in memory as a view does."""
+    storage, spec = (
+        (x.copy(), TensorSpec(0)) if place is None else layouts.strided(x, place.strides or (), place.offset)
+    )
     if framework == "numpy":
-        return x.copy()
-    return to_device(torch_tree.from_numpy(x.copy()))
+        return spec.view(storage, writeable=True)
+    made = to_device(torch_tree.from_numpy(storage))
+    return made if place is None else made.as_strided(spec.shape, spec.strides, spec.offset)
 
 
 @dataclass(frozen=True)

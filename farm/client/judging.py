@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.client.kernels import Backward, ClientError, Kernel, arrays_of, as_data, declared_of, kernel_of
+from farm.client.kernels import (
+    Backward,
+    ClientError,
+    Kernel,
+    arrays_of,
+    as_data,
+    declared_of,
+    kernel_of,
+    named_inputs,
+    place_of,
+)
 from farm.client.process import backend_here
 from farm.client.results import Result
 from farm.client.running import config_of, run
+from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load, samples
 from tasks.catalogs.user.ops import UserOp
@@ -110,6 +122,19 @@ def assert_correct(
     return found
 
 
+def _places(
+    function: Callable[..., Any], inputs: Any, arrays: Mapping[str, Any], framework: str
+) -> dict[str, TensorSpec]:
+    """How the tensors and arrays that are given lie in memory, by name, where they are not contiguous; torch has no negative strides."""
+    places = {name: place_of(x) for name, x in named_inputs(function, inputs).items() if name in arrays}
+    found = {name: spec for name, spec in places.items() if spec.strides is not None}
+    lacked = [name for name, spec in found.items() if framework == "torch" and min(spec.strides or (), default=0) < 0]
+    for name in lacked:
+        text = f"inputs.{name}: torch has no negative strides ({list(found.pop(name).strides or ())}): a contiguous copy is given instead"
+        warnings.warn(text, stacklevel=5)
+    return found
+
+
 def _dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
     """The dimensions of inputs that are given. Raises ClientError for others than those declared: a reference could broadcast
     them, and the kernel would be blamed."""
@@ -159,10 +184,12 @@ def given(
     if not arrays:
         raise ClientError("inputs: none is a tensor or array")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]
+    framework = settings.get("framework") or (declared.op.framework if declared else UserOp.framework)
+    places = _places(plain, inputs, arrays, framework)
     return kernel_of(
         function,
         reference,
-        as_data(arrays, dtypes),
+        as_data(arrays, dtypes, places),
         dtypes=dtypes or [floating[0] if floating else next(iter(arrays.values())).dtype.name],
         backward=backward,
         double=double,

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from farm.plan.model import KernelConfig
+from tasks.arrays import layouts, torch_tree
 from tasks.arrays.pack import dtype_name
+from tasks.arrays.tree import TensorSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims as sizes
@@ -323,8 +325,11 @@ def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
     return (held, True) if held else (called, False)
 
 
-def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> dict[str, Any]:
-    """Inputs of a declaration that hold the values of arrays; floating ones are of the dtype under test if there are dtypes."""
+def as_data(
+    arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None, places: Mapping[str, TensorSpec]
+) -> dict[str, Any]:
+    """Inputs of a declaration that hold the values of arrays, and lie in memory as those of ``places`` do; floating ones are of the dtype
+    under test if there are dtypes."""
     made: dict[str, Any] = {}
     for name, x in arrays.items():
         own = dtype_name(x.dtype)
@@ -333,6 +338,8 @@ def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> d
         spec: dict[str, Any] = {"shape": list(x.shape), "data": _values(x)}
         if not (dtypes and is_inexact(own)):
             spec["dtype"] = own
+        if name in places:
+            spec |= {"strides": list(places[name].strides or ()), "offset": places[name].offset}
         made[name] = spec
     return made
 
@@ -349,17 +356,20 @@ def _values(x: np.ndarray) -> Any:
     return str(path)
 
 
-def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, other arguments) by name, of the arguments of a call: a mapping, or a tuple in the function's order."""
+def named_inputs(function: Callable[..., Any], inputs: Any) -> dict[str, Any]:
+    """The arguments of a call by name: of a mapping, or of a tuple in the function's order. Raises ClientError."""
     if isinstance(inputs, Mapping):
-        named = dict(inputs)
-    else:
-        given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        try:
-            signature = inspect.signature(functions.callable_of(function))
-            named = dict(signature.bind(*given).arguments)
-        except (TypeError, ValueError) as error:
-            raise ClientError(f"{getattr(function, '__name__', function)}: its inputs do not fit: {error}") from None
+        return dict(inputs)
+    given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    try:
+        return dict(inspect.signature(functions.callable_of(function)).bind(*given).arguments)
+    except (TypeError, ValueError) as error:
+        raise ClientError(f"{getattr(function, '__name__', function)}: its inputs do not fit: {error}") from None
+
+
+def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, other arguments) by name, of the arguments of a call."""
+    named = named_inputs(function, inputs)
     arrays = {}
     for name, x in named.items():
         if is_array(x):
@@ -386,10 +396,13 @@ def is_array(x: Any) -> bool:
     return isinstance(x, np.ndarray) or (torch is not None and isinstance(x, torch.Tensor))
 
 
+def place_of(x: Any) -> TensorSpec:
+    """How a tensor or array lies in memory: strides and offset in elements; strides None where it is contiguous."""
+    return layouts.of_array(x) if isinstance(x, np.ndarray) else torch_tree.place_of(x)
+
+
 def array_of(x: Any) -> np.ndarray:
     """A tensor or array as a C-contiguous array in this process's memory."""
     if isinstance(x, np.ndarray):
         return np.ascontiguousarray(x).reshape(x.shape)
-    from tasks.arrays import torch_tree
-
     return np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()))

@@ -13,9 +13,11 @@ from typing import Any
 
 from farm.client.kernels import Kernel
 from farm.fleet import scratch
+from tasks.arrays import contiguous
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
+from tasks.model import Status
 from tasks.variables import threads
 
 #: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
@@ -112,5 +114,9 @@ def message_of(row: Mapping[str, Any]) -> str:
     if units is not None:
         said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
         said += f", max diff {diff:.3g}" if diff is not None else ""
-    words = "; ".join(" ".join(str(row.get(name) or "").split())[:300] for name in ("error", "cause") if row.get(name))
+    told_by = (x for x in map(row.get, ("error", "cause")) if isinstance(x, str) and x)
+    words = "; ".join(" ".join(x.split())[:300] for x in told_by)
+    layout = row.get("layout")
+    if isinstance(layout, str) and layout and not Status(row["status"]).passed and contiguous.ONLY_WHERE not in words:
+        words += f"{'; ' * bool(words)}{layout}"
     return said + (f": {words}" if words else "")

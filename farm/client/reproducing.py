@@ -20,6 +20,7 @@ from farm.plan.config import Config
 from farm.reproduce.find import ReproduceError, by_seed, find, parse, seed_of
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
+from tasks.arrays.tree import contiguous
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import load
 from tasks.judge import verdict
@@ -87,7 +88,11 @@ def reproduce(
     return Reproduction(
         str(Key.of(case.row)),
         seed_of(case.row),
-        dict(zip(case.names, case.sample.arrays)),
+        {
+            name: contiguous(case.sample.arrays[spec.id], spec)
+            for name, spec in case.sample.kwargs.items()
+            if name in case.names
+        },
         [leaf.reference for leaf in found.expected],
         found.actual,
         row.max_diff,

@@ -27,6 +27,7 @@ from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.arrays import autograd, torch_tree
+from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
 from tasks.judge import verdict
@@ -168,7 +169,9 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
     """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none, and the
     kernel's own backward computes them. Raises Misbehaviour."""
 
-    for (name, x), before in zip(((n, inputs.get(n)) for n in kernel.op.inputs), form.arrays):
+    specs = tensor_specs([form.args, form.kwargs])
+    for (name, x), spec in zip(((n, inputs.get(n)) for n in kernel.op.inputs), specs):
+        before = contiguous(form.arrays[spec.id], spec)
         if is_array(x) and name not in kernel.op.mutates and array_of(x).tobytes() != before.tobytes():
             raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if intended)")
     leaves = list(torch_tree.leaves(output))

@@ -112,6 +112,10 @@ def _tensor_literal(node: dict[str, Any], form: Form) -> str:
         if spec.strides is None:
             return made
         shape, strides = _ints(spec.shape or ()), _ints(spec.strides)
+        if min(strides, default=0) < 0:  # NumPy's alone
+            size = form.arrays[spec.id].itemsize
+            steps = tuple(s * size for s in strides)
+            return f"np.lib.stride_tricks.as_strided({made}.numpy()[{int(spec.offset)}:], {shape!r}, {steps!r})"
         return f"{made}.as_strided({shape!r}, {strides!r}, {int(spec.offset)})"
     return sparse(spec, ", ".join(f"tensor({part(i)})" for i in spec.parts))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
+from tasks.arrays import layouts
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
 from tasks.model import Unsupported
 from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
 
@@ -73,14 +74,19 @@ def from_numpy(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
-#: Largest offset in its storage that a stored tensor keeps, in elements; one far inside starts at its own elements.
-LEAD = 64
+def place_of(tensor: Any) -> TensorSpec:
+    """How a tensor lies in memory (`tasks.arrays.layouts.placed`); a sparse one is taken as it is."""
+    import torch
+
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return TensorSpec(0)
+    return layouts.placed(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
     """Encode the arguments of a call. Returns (args node, kwargs node, arrays the tensors refer to).
 
-    A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to LEAD.
+    A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to `layouts.MOST_LEAD`.
     Raises NotEncodable.
     """
     import torch
@@ -100,7 +106,7 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
                 if t.is_conj() or t.is_neg():
                     t = t.resolve_conj().resolve_neg()
                 lead = t.storage_offset()
-                lead = lead if lead <= LEAD else 0
+                lead = lead if lead <= layouts.MOST_LEAD else 0
                 half = COMPLEX32 if name_of(t.dtype) == COMPLEX32 else ""
                 if (t.is_contiguous() and not lead) or t.numel() == 0:
                     return encode_tensor(TensorSpec(add(t), flags=half))
@@ -150,6 +156,8 @@ def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, 
         if kind == "tensor":
             layout = node.get("layout")
             if layout is None:
+                if min(node.get("strides", ()), default=0) < 0:  # which torch has not
+                    return from_numpy(contiguous(arrays(node["id"]), spec_of(node)).copy()).to(device)
                 tensor = fresh(node["id"])
                 tensor = tensor.to(torch.complex32) if node.get("flags") == COMPLEX32 else tensor
                 if "strides" in node:

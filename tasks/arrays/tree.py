@@ -28,7 +28,7 @@ class TensorSpec:
     parts: tuple[int, ...] = ()
     flags: str = ""
 
-    def view(self, array: np.ndarray) -> np.ndarray:
+    def view(self, array: np.ndarray, writeable: bool = False) -> np.ndarray:
         """The tensor's elements as a (possibly non-contiguous) numpy view of its stored ``array``.
 
         Raises ValueError for a view that reaches beyond the array.
@@ -50,7 +50,7 @@ class TensorSpec:
         # NumPy's array interface has no name for what ml_dtypes adds.
         plain = array.view(f"u{size}") if array.dtype.name not in NATIVE else array
         seen = np.lib.stride_tricks.as_strided(
-            plain[self.offset :], self.shape, [s * size for s in self.strides], writeable=False
+            plain[self.offset :], self.shape, [s * size for s in self.strides], writeable=writeable
         )
         return seen if plain is array else seen.view(array.dtype)
 
@@ -163,6 +163,17 @@ def tensor_specs(node: Any) -> list[TensorSpec]:
             for _, x in node["v"]:
                 found += tensor_specs(x)
     return found
+
+
+def with_tensors(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
+    """An encoded tree with its tensors' nodes as ``function`` makes them."""
+    if isinstance(node, list):
+        return [with_tensors(x, function) for x in node]
+    if not isinstance(node, dict):
+        return node
+    if node["$"] == "tensor":
+        return function(node)
+    return {**node, "v": with_tensors(node["v"], function)} if "v" in node else node
 
 
 def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:

@@ -15,9 +15,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from tasks import checks
 from tasks.arrays import autograd, held, torch_tree
-from tasks.arrays.tree import TensorSpec, decode, encode_tensor
+from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
@@ -211,6 +213,8 @@ class TorchEager(Backend):
         held.place(form.call, self.target)
         target = "cpu" if own_copies(form) else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target)
+        if own_copies(form) and form.check == checks.FORWARD:  # autograd has tensors alone
+            leaf = _with_negative_strides(form, leaf)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         if form.op in TOLD_ON_CPU:
             args = (args[0], *decode(form.args, torch_tree.decoder(form.arrays.__getitem__, "cpu"))[1:])
@@ -223,7 +227,7 @@ class TorchEager(Backend):
         import torch
 
         told = self.target == "cpu" or any(
-            isinstance(x, (torch.Tensor, torch.device)) for x in torch_tree.leaves([args, kwargs])
+            isinstance(x, (torch.Tensor, torch.device, np.ndarray)) for x in torch_tree.leaves([args, kwargs])
         )
         return contextlib.nullcontext() if told else torch.device(self.target)
 
@@ -371,6 +375,19 @@ class TorchEager(Backend):
 def own_copies(form: Form) -> bool:
     """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of NumPy arrays does."""
     return bool(getattr(form.call, "own_copies", False))
+
+
+def _with_negative_strides(
+    form: Form, leaf: Callable[[str, dict[str, Any]], Any]
+) -> Callable[[str, dict[str, Any]], Any]:
+    """A leaf of decoded arguments as ``leaf`` makes it, but an array of NumPy's where torch has no such tensor."""
+
+    def made(kind: str, node: dict[str, Any]) -> Any:
+        if kind == "tensor" and min(node.get("strides", ()), default=0) < 0:
+            return spec_of(node).view(form.arrays[node["id"]].copy(), writeable=True)
+        return leaf(kind, node)
+
+    return made
 
 
 def xla_device(platform: str) -> str:

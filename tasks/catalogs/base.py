@@ -88,7 +88,8 @@ class Sample:
     computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance; state: the tensors that the module holds which is its torch form, by name
     (`tasks.arrays.held`): that is made anew in every process; alike: digest of what else it holds; writes: whether a call changes what it holds; written: tensors
-    that a call writes to and that are judged after it, as outputs after those that it returns.
+    that a call writes to and that are judged after it, as outputs after those that it returns; takes: whether the layouts of its inputs, which are not
+    contiguous, are declared to be taken: to refuse them is an error then.
     """
 
     index: int
@@ -114,6 +115,7 @@ class Sample:
     alike: str = ""
     writes: bool = False
     written: tuple[str, ...] = ()
+    takes: bool = True
     model: bytes | None = None
     program: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tasks import catalogs
-from tasks.arrays.tree import contiguous, tensor_specs
+from tasks.arrays import layouts
+from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, tensor_specs, with_tensors
 from tasks.catalogs.base import Sample
 from tasks.minimise.case import Unfit, digest, integers, with_integers
 from tasks.model import Group
@@ -48,16 +49,24 @@ class CallCase:
         return {str(x.id): contiguous(self.stored[x.id], x) for x in plain}
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> CallCase:
+        """The case with other arrays, which lie in memory as those did whose place they take."""
+        return self._with({name: _stored(x, self._specs[name]) for name, x in arrays.items()})
+
+    @property
+    def _specs(self) -> dict[str, TensorSpec]:
+        return {str(x.id): x for x in tensor_specs([self.args, self.kwargs]) if x.layout == "strided"}
+
+    def _with(self, placed: Mapping[str, tuple[np.ndarray, TensorSpec]]) -> CallCase:
+        """The case with other storages, and other views of them."""
         stored = list(self.stored)
-        for name, x in arrays.items():
-            stored[int(name)] = np.ascontiguousarray(x).reshape(x.shape)
+        for name, (x, _) in placed.items():
+            stored[int(name)] = x
 
-        def dense(node: dict[str, Any]) -> Any:
-            if str(node["id"]) not in arrays:
-                return node
-            return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset")}
+        def node(one: dict[str, Any]) -> Any:
+            found = placed.get(str(one["id"]))
+            return one if found is None else encode_tensor(replace(found[1], flags=one.get("flags", "")))
 
-        args, kwargs = (_mapped(tree, dense) for tree in (self.args, self.kwargs))
+        args, kwargs = (with_tensors(tree, node) for tree in (self.args, self.kwargs))
         return replace(self, args=args, kwargs=kwargs, stored=tuple(stored))
 
     @property
@@ -68,6 +77,12 @@ class CallCase:
         return replace(self, **with_integers({"args": self.args, "kwargs": self.kwargs}, integers))
 
     def simpler(self) -> Iterator[tuple[str, CallCase]]:
+        for name, spec in self._specs.items():
+            if spec.strides is not None:
+                yield (
+                    f"layout of {self.called[name]}",
+                    self._with({name: _stored(self.arrays[name], TensorSpec(spec.id))}),
+                )
         if self.group.catalog == "user":
             return  # a kernel's arguments are declared with it
         for k, (name, _) in enumerate(self.kwargs["v"]):
@@ -75,6 +90,29 @@ class CallCase:
             yield f"argument {name}", replace(self, kwargs={**self.kwargs, "v": left})
         if len(self.args["v"]) > 1:
             yield f"argument {len(self.args['v']) - 1}", replace(self, args={**self.args, "v": self.args["v"][:-1]})
+
+    @property
+    def given(self) -> list[tuple[str, Any]]:
+        """(name, value) of the arguments."""
+        return [*((f"argument {k}", x) for k, x in enumerate(self.args["v"])), *self.kwargs["v"]]
+
+    @property
+    def called(self) -> dict[str, str]:
+        """What its tensors are called, by their number."""
+        found = dict[str, str]()
+        for name, node in self.given:
+            specs = tensor_specs(node)
+            found |= {str(x.id): name if len(specs) == 1 else f"{name}[{k}]" for k, x in enumerate(specs)}
+        return found
+
+    @property
+    def lie(self) -> dict[str, str]:
+        """How its tensors that are not contiguous lie in memory, by their number."""
+        return {
+            k: f"input, strides {list(x.strides)}, offset {x.offset}"
+            for k, x in self._specs.items()
+            if x.strides is not None
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,12 +142,8 @@ class CallCase:
         return digest([self.args, self.kwargs], self.arrays)
 
 
-def _mapped(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
-    """An encoded tree with its tensors' nodes as ``function`` makes them."""
-    if isinstance(node, list):
-        return [_mapped(x, function) for x in node]
-    if not isinstance(node, dict):
-        return node
-    if node["$"] == "tensor":
-        return function(node)
-    return {**node, "v": _mapped(node["v"], function)} if "v" in node else node
+def _stored(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
+    """The storage of an array that lies in memory as a view does, and the view of it."""
+    if like.strides is not None and like.shape is not None and len(like.shape) == x.ndim:
+        return layouts.relaid(x, like)
+    return np.ascontiguousarray(x).reshape(x.shape), TensorSpec(like.id)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import tensor_specs
+from tasks.arrays import layouts
+from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.fuzz import structure
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
@@ -33,12 +34,13 @@ def described(case: Case) -> dict[str, Any]:
         }
     if not isinstance(case, GraphCase):
         call = case if isinstance(case, CallCase) else None
-        called = _called(call) if call else {}
+        called = call.called if call else {}
+        lie = call.lie if call else {}
         return {
             "ops": list(case.ops),
             "attributes": dict(_arguments(call)) if call else {},
             "modes": [*_layouts(call), *_structures(call)] if call else [],
-            "inputs": [_told(called.get(name, name), x, "input") for name, x in case.arrays.items()],
+            "inputs": [_told(called.get(name, name), x, lie.get(name, "input")) for name, x in case.arrays.items()],
         }
     weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
     given = [_told(k, x, "initializer" if k in weights else "input") for k, x in case.arrays.items()]
@@ -61,37 +63,24 @@ def _plain(node: Any) -> Any:
     return node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
 
 
-def _given(case: CallCase) -> list[tuple[str, Any]]:
-    """(name, value) of the arguments."""
-    return [*((f"argument {k}", x) for k, x in enumerate(case.args["v"])), *case.kwargs["v"]]
-
-
-def _called(case: CallCase) -> dict[str, str]:
-    """What the tensors of a call are called, by their number."""
-    found = dict[str, str]()
-    for name, node in _given(case):
-        specs = tensor_specs(node)
-        found |= {str(x.id): name if len(specs) == 1 else f"{name}[{k}]" for k, x in enumerate(specs)}
-    return found
-
-
 def _arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
     """(name, value) of the arguments that are no tensors: those left at their default are not among them any more."""
     op = case.ops[0].rpartition(".")[2]
-    for name, node in _given(case):
+    for name, node in case.given:
         if node is not None and not tensor_specs(node):
             yield f"{op}.{name}", _plain(node)
 
 
 def _layouts(case: CallCase) -> list[str]:
     specs = tensor_specs([case.args, case.kwargs])
-    return sorted(
-        {
-            "input with gaps" if x.layout == "strided" else f"{x.layout} input"
-            for x in specs
-            if x.strides or x.layout != "strided"
-        }
-    )
+    return sorted({_mode(x) for x in specs if x.strides or x.layout != "strided"})
+
+
+def _mode(spec: TensorSpec) -> str:
+    if spec.layout != "strided":
+        return f"{spec.layout} input"
+    layout = layouts.named(spec)
+    return "input with gaps" if layout in ("row_gaps", "steps", "") else f"{layout} input"
 
 
 def _structures(case: CallCase) -> list[str]:

@@ -78,6 +78,14 @@ class Row:
     structure: str | None = column(
         "string", "case", "which input has which structure (index=all_equal); empty: ordinary values"
     )
+    layout: str | None = column(
+        "string", "case", "how the input tensors of a kernel of your own lie in memory, where they are not contiguous"
+    )
+    refused_layout: str | None = column(
+        "string",
+        "outcome",
+        "what the kernel raised at that layout; the row is of the same values in contiguous tensors then",
+    )
     weak: bool | None = column(
         "bool", "case", "no evidence: a constant output, or nearly any, would have passed this sample"
     )

@@ -24,6 +24,7 @@ MODULES = (
     "indexing",
     "integers",
     "memory",
+    "layouts",
     "gradients",
     "steep",
     "structured",

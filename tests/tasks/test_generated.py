@@ -102,11 +102,11 @@ def test_binary_ops_get_broadcast_pairs() -> None:
 def test_layouts_are_really_what_they_are_called() -> None:
     x = torch.arange(120.0).view(2, 3, 4, 5)
     assert laid_out(x, "transposed").stride() == (60, 20, 1, 4)
-    assert laid_out(x, "strided").stride()[-1] == 2 and not laid_out(x, "strided").is_contiguous()
+    assert laid_out(x, "steps").stride()[-1] == 2 and not laid_out(x, "steps").is_contiguous()
     assert laid_out(x[0], "offset").storage_offset() > 0
     assert laid_out(x, "expanded").stride()[0] == 0
-    assert laid_out(x, "channels-last").is_contiguous(memory_format=torch.channels_last)
-    for layout in ("contiguous", "transposed", "strided", "offset", "channels-last"):
+    assert laid_out(x, "channels_last").is_contiguous(memory_format=torch.channels_last)
+    for layout in ("contiguous", "transposed", "steps", "offset", "channels_last"):
         assert torch.equal(laid_out(x, layout), x), layout
 
 

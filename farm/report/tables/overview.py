@@ -33,6 +33,7 @@ from farm.report.tables.coverage import (
 from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
 from farm.report.words import DASH, number, percent
 from tasks import catalogs
+from tasks.arrays.layouts import CONTIGUOUS
 from tasks.backends.needs import install_line
 from tasks.model import Status
 from tasks.model.errors import gist
@@ -252,6 +253,26 @@ def _unused(rows: pd.DataFrame) -> list[str]:
     return [f"{precisions} allowed and not used: {many(len(some), 'row')} of {backends}; a note, no failure."]
 
 
+def _laid_out(rows: pd.DataFrame) -> list[str]:
+    """Sentences on the rows whose inputs were not contiguous: those that refused them, those of forms without strides."""
+    given = rows["layout"].fillna("") if "layout" in rows else pd.Series("", rows.index)
+    told, plain_ones = [], given.str.startswith(CONTIGUOUS)
+    refused = rows[rows["refused_layout"].fillna("").astype(bool)] if "refused_layout" in rows else rows[:0]
+    if not refused.empty:
+        several = sorted(set(refused["op"].str.partition(":")[2]))
+        ops = ", ".join(several[:4]) + (f" and {len(several) - 4} more" if len(several) > 4 else "")
+        told.append(
+            f"{many(len(refused), 'row')} of {ops} refused inputs that are not contiguous (the column refused_layout says what was raised) "
+            "and had contiguous ones instead: no failure; a kernel that means to says layouts: [contiguous]."
+        )
+    if plain_ones.any():
+        backends = ", ".join(sorted(set(rows.loc[plain_ones, "backend"])))
+        told.append(
+            f"{many(int(plain_ones.sum()), 'row')} of {backends} had contiguous inputs: what they run has no strides."
+        )
+    return told
+
+
 def _doctor() -> str:
     return f"{program()} doctor"
 
@@ -322,7 +343,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows), *_unused(rows)],
+        notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows), *_unused(rows), *_laid_out(rows)],
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,

@@ -163,7 +163,11 @@ def _viewed(specs: Sequence[TensorSpec]) -> list[str]:
             continue
         if spec.flags == COMPLEX32:
             lines.append(f"given[{k}] = given[{k}].to(torch.complex32)  # which numpy lacks")
-        if spec.strides is not None:
+        if min(spec.strides or (), default=0) < 0:  # NumPy's alone
+            lines.append(f"y = given[{k}].numpy()")
+            strides = f"[s * y.itemsize for s in {tuple(spec.strides or ())}]"
+            lines.append(f"given[{k}] = np.lib.stride_tricks.as_strided(y[{spec.offset}:], {shape}, {strides})")
+        elif spec.strides is not None:
             lines.append(f"given[{k}] = given[{k}].as_strided({shape}, {tuple(spec.strides)}, {spec.offset})")
     return lines
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import noise
+from tasks.arrays import layouts, noise
 from tasks.arrays.tree import TensorSpec, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.catalogs.gemm import onnx_form
@@ -20,7 +20,7 @@ from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "1"
+CATALOG_VERSION = "2"
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
@@ -138,19 +138,11 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
 
 
 def _laid_out(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple[np.ndarray, TensorSpec]:
-    """The storage of a matrix with gaps of NaN between its rows, where the dtype has one, and the view of it."""
+    """The storage of a matrix with gaps between its rows, and the view of it."""
     gap, lead = layout
     if not (gap or lead):
         return values, TensorSpec(number)
-    *outer, rows, columns = values.shape
-    width = columns + gap
-    whole = np.full((int(np.prod(outer, dtype=np.int64)) * rows, width), 1, values.dtype)
-    if values.dtype.kind != "i":
-        whole[:] = np.nan
-    whole[:, :columns] = values.reshape(-1, columns)
-    flat = np.concatenate([np.full(lead, 1, values.dtype), whole.reshape(-1)])
-    strides = (rows * width, width, 1)[-values.ndim :]
-    return flat, TensorSpec(number, values.shape, strides, lead)
+    return layouts.strided(values, layouts.dense((*values.shape[:-1], values.shape[-1] + gap)), lead, number)
 
 
 def _judged(

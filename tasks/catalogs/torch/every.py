@@ -9,6 +9,7 @@ import numpy as np
 
 from tasks.arrays import every, torch_tree
 from tasks.arrays.every import FLOAT8
+from tasks.arrays.layouts import CONTIGUOUS
 from tasks.catalogs import exactly
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.generated import laid_out
@@ -16,7 +17,7 @@ from tasks.catalogs.torch.templates import Path, rebuilt, tensors
 from tasks.model import LARGEST, Group, Leaf, is_inexact, label_of, np_dtype
 
 #: Layouts of the samples, in turn. A kernel's path may depend on them: vectorised, its tail, element by element.
-LAYOUTS = ("contiguous", "strided", "transposed", "offset")
+LAYOUTS = (CONTIGUOUS, "steps", "transposed", "offset")
 #: Ops of one tensor, element by element, that op_db does not list as unary.
 MORE = "gelu hardswish leaky_relu silu mish softplus elu celu selu relu6 hardtanh logsigmoid".split()
 #: Unary ones that are not given every input, by why.

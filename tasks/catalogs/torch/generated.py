@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import inputs, torch_tree
+from tasks.arrays import inputs, layouts, torch_tree
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.torch.templates import ELEMENTS, IN_LIST, Path, Shapes, Sizes, Templates, rebuilt, tensors
 from tasks.judge import op_classes as classes
@@ -42,9 +43,8 @@ OUTPUTS = 1 << 17
 ELEMENTS_LONG = 3 << 20
 #: Samples of a group at most: after so many, themes, plans and templates have all met.
 MOST = 84
-#: Gap between the elements of a strided tensor, and elements before an offset one; both hold what must not be read.
-GAP = 2
-LEAD = 5
+#: Layout of the tensors of a plan, where that is not the contiguous one.
+_LAYOUTS = {"transposed": "transposed", "offset": "offset", "expanded": EXPANDED, "long": "steps"}
 #: Largest size of a value of whatever may multiply it more than once, or take a step for every unit of it (polygamma).
 MODERATE = 1024.0
 #: How much of a template is changed, in the order in which it is tried: what the plan bends beside the sizes; the sizes
@@ -355,50 +355,22 @@ class _Candidate:
         return np.inf if summed and self.group.check == "forward" else MODERATE
 
     def _laid_out(self, x: Any, path: Path) -> Any:
-        layouts = {"transposed": "transposed", "offset": "offset", "expanded": "expanded", "long": "strided"}
-        layout = layouts.get(self.plan, "contiguous")
+        layout = _LAYOUTS.get(self.plan, CONTIGUOUS)
         if _matches(OF_MEMORY, self.group.op_name, self.group.variant):
-            layout = "contiguous"
+            layout = CONTIGUOUS
         if layout == "offset" and x.dim() in (4, 5):
-            layout = "channels-last"
-        if layout == "expanded" and path != self.values[0]:
-            layout = "strided"
+            layout = "channels_last"
+        if layout == EXPANDED and path != self.values[0]:
+            layout = "steps"
         return laid_out(x, layout)
 
 
 def laid_out(x: Any, layout: str) -> Any:
-    """The contiguous tensor ``x`` with the same values in another layout; as it is where its rank has none such.
-
-    "transposed": the last two dimensions are stored the other way round; "strided": every other element of a larger
-    storage; "offset": not at the start of its storage; "expanded": the first index of dimension 0 for all of them
-    (stride 0, the one layout that changes the values); "channels-last": torch's memory format of 4 or 5 dimensions.
-    What lies between the elements of a floating tensor is NaN: a kernel that reads it will show it.
-    """
-    import torch
-
-    if layout == "transposed" and x.dim() >= 2:
-        return x.mT.contiguous().mT
-    if layout == "strided" and x.dim() >= 1:
-        buffer = _poisoned((*x.shape[:-1], x.shape[-1] * GAP), x.dtype)
-        buffer[..., ::GAP] = x
-        return buffer[..., ::GAP]
-    if layout == "offset":
-        buffer = _poisoned((x.numel() + LEAD,), x.dtype)
-        buffer[LEAD:] = x.reshape(-1)
-        return buffer[LEAD:].view(x.shape)
-    if layout == "expanded" and x.dim() >= 1 and x.shape[0] > 1:
-        return x[:1].clone().expand(x.shape)
-    if layout == "channels-last" and x.dim() in (4, 5):
-        return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
-    return x
-
-
-def _poisoned(shape: tuple[int, ...], dtype: Any) -> Any:
-    import torch
-
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.full(shape, float("nan"), dtype=dtype)
-    return torch.full(shape, 1 if dtype == torch.bool else 77, dtype=dtype)
+    """The contiguous tensor ``x`` in another layout (`tasks.arrays.layouts`); as it is where its shape has none such."""
+    storage, spec = layouts.laid_out(torch_tree.to_numpy(x), layout)
+    if spec.strides is None:
+        return x
+    return torch_tree.from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset)
 
 
 def _is_sorted(x: Any) -> bool:

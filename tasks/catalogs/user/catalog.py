@@ -13,10 +13,10 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import noise
-from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
+from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, laid, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
@@ -128,19 +128,22 @@ class User(Catalog):
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         one = self._op(group)
-        trees = decode(given.kwargs, lambda kind, node: given.arrays[spec_of(node).id])
-        arrays = {name: trees[name] for name in one.op.inputs}
+        specs = decode(given.kwargs, lambda kind, node: spec_of(node))
+        arrays = {name: contiguous(given.arrays[specs[name].id], specs[name]) for name in one.op.inputs}
+        places = {name: specs[name] for name in one.op.inputs if specs[name].strides is not None}
         dims = sizes.dims_of(one.op, arrays)
         if outside := samples.outside(one.op, dims, arrays):
             raise ValueError(outside)
-        return of_inputs(one, dims, lambda: arrays, group, given.index, draws)
+        return of_inputs(one, dims, lambda: arrays, group, given.index, draws, lambda _: places)
 
     def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
         op, names = self._op(group).op, structure.named(labels)
-        places = {name: spec_of(node).id for name, node in given.kwargs["v"] if name in op.inputs}
-        dims = sizes.dims_of(op, {name: given.arrays[place] for name, place in places.items()})
+        specs = {name: spec_of(node) for name, node in given.kwargs["v"] if name in op.inputs}
+        dims = sizes.dims_of(op, {name: contiguous(given.arrays[spec.id], spec) for name, spec in specs.items()})
         plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
-        return {place: plain[name] for name, place in places.items() if name in names or not names}
+        chosen = {name: spec for name, spec in specs.items() if name in names or not names}
+        storages, laid_out, _ = laid.stored(plain, {name: x for name, x in chosen.items() if x.strides is not None})
+        return {spec.id: storages[laid_out[name].id] for name, spec in chosen.items()}
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _fuzzed(self._op(group), group, 0, draws, choose)
@@ -186,13 +189,28 @@ def _evaluated(one: Declared, arrays: Arrays) -> None:
         evaluate(exact)
 
 
+def emptied(
+    one: Declared, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices
+) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """As `drawn.emptied`, by the op's reference."""
+
+    def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
+        _evaluated(replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims))), arrays)
+
+    return drawn.emptied(one.op, dims, arrays, choose, taken)
+
+
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
     """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
     choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
     dims = drawn.sizes(one.op, choose, group.check != "forward")
     plain = drawn.arrays(one.op, dims, group.dtype, choose)
     structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
-    made = _of_structure(one, dims, plain, structured, group, index, draws)
+    if not (one.op.gradient or structured):
+        dims, plain = emptied(one, dims, plain, choose)
+    places = laid.drawn(one.op, choose)(plain)
+    lay = laid.unexpanded(lambda _: places) if structured else lambda _: places
+    made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
     made.columns["choices"] = choose.taken
     return made
 
@@ -203,7 +221,14 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         structured = samples.in_structure(one.op, dims, group, index, plain)
     except Exception as error:
         return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _told(error)))
-    return _of_structure(one, dims, plain, structured, group, index, draws)
+    lay = laid.in_turn(one.op, group, index)
+    if structured:  # elements at one address would hold other values than the structure's
+        lay = laid.unexpanded(lay)
+    made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
+    if any(0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)) and _alike(made):
+        # Rows that are all alike may leave nothing to tell a right result from a constant.
+        made = _of_structure(one, dims, plain, structured, group, index, draws, laid.unexpanded(lay))
+    return made
 
 
 def _of_structure(
@@ -214,17 +239,18 @@ def _of_structure(
     group: Group,
     index: int,
     draws: int,
+    lay: laid.Lay,
 ) -> Sample:
     """The sample of structured inputs, with the structure in its columns; the ordinary one where there are none, and where the
     reference does not take a structure that nobody declared. Where it does not take a declared one, the failure says so."""
 
     def ordinary() -> Sample:
-        return of_inputs(one, dims, lambda: plain, group, index, draws)
+        return of_inputs(one, dims, lambda: plain, group, index, draws, lay)
 
     if structured is None:
         return ordinary()
     arrays, what = structured.arrays, structured.what
-    made = of_inputs(one, dims, lambda: arrays, group, index, draws)
+    made = of_inputs(one, dims, lambda: arrays, group, index, draws, lay)
     made.columns["structure"] = structured.label
     if not what.declared and not _taken(made, structured):
         return ordinary()
@@ -252,6 +278,15 @@ def _taken(made: Sample, structured: samples.Structured) -> bool:
     return all(np.isfinite(np.asarray(x.reference)).all() for x in leaves if is_inexact(x.dtype))
 
 
+def _alike(made: Sample) -> bool:
+    """Whether each output is one number, over and over."""
+    return all(
+        leaf.reference is not None and (leaf.reference == leaf.reference[(0,) * len(leaf.shape)]).all()
+        for leaf in made.expected
+        if 0 not in leaf.shape
+    )
+
+
 def of_inputs(
     one: Declared,
     dims: Mapping[str, int],
@@ -259,16 +294,23 @@ def of_inputs(
     group: Group,
     index: int,
     draws: int,
+    lay: laid.Lay = lambda arrays: {},
 ) -> Sample:
-    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing."""
+    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing.
+
+    lay: which inputs are not contiguous; those whose strides are declared are not either."""
     one = replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
         arrays = inputs()
-        made.arrays = list(arrays.values())
-        made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
+        places = {**lay(arrays), **laid.declared(op, arrays, dims)}
+        made.arrays, specs, arrays = laid.stored(arrays, places)
+        made.kwargs = {**specs, **op.kwargs}
+        if said := laid.said(arrays, places):
+            made.columns["layout"] = said
+            made.takes = laid.taken(op, places)
         stage = "reference"
         with evaluator(one) as evaluate:
             if checks.installed(group.check).gradient:

@@ -5,7 +5,8 @@ What is drawn is decided by `tasks.fuzz.choices`, so that a seed, a kept list or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ SCALES: dict[str, tuple[tuple[float, int], ...]] = {
     "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1)),
     "steps": ((1.0, 1), (0.5, 1)),
 }
-#: One of so many samples has the largest size of every dimension.
-ALL_LARGEST = 8
+#: One of so many samples has the largest size of every dimension; one a dimension of size 0, where the reference takes that.
+ALL_LARGEST, EMPTY = 8, 24
 
 
 def seed_of(seed: int, index: int) -> int:
@@ -120,6 +121,31 @@ def in_structure(
         seed = choose.int(0, 2**32 - 1)
     name, which = found[place - 1]
     return samples.structured(op, dims, dtype, plain, name, which, seed)
+
+
+def emptied(
+    op: UserOp, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices, taken: Callable[..., Any]
+) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """Sizes and inputs that are drawn, or, at times, the same with one dimension of size 0.
+
+    taken: evaluates the reference on sizes and inputs; where it raises, nothing is said of empty inputs, and these stay as they were.
+    """
+    with choose.span("empty"):
+        if not choose.chance(1, EMPTY):
+            return dims, arrays
+        name = choose.of(sorted(dims) or [""])
+    fewer = {**dims, name: 0}
+    try:
+        shapes = {k: samples.shape_of(x["shape"] if isinstance(x, Mapping) else x, fewer) for k, x in op.inputs.items()}
+        made = {k: np.array(x[tuple(slice(0, n) for n in shapes[k])]) for k, x in arrays.items()}
+        if all(x.size for x in made.values()) or any(x.shape != shapes[k] for k, x in made.items()):
+            return dims, arrays
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a mean of nothing
+            taken(fewer, made)
+    except Exception:
+        return dims, arrays
+    return fewer, made
 
 
 def drawn(

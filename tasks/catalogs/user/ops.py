@@ -27,7 +27,7 @@ class UserOp:
     dims: dimension name → candidate sizes; inputs: input name → list of sizes (numbers, dimensions, expressions of them:
     `tasks.catalogs.user.dims`), or a mapping with "shape" and optionally "dtype" (default: the dtype under test), "low" and
     "high" (uniform values, or integers below high; sizes) or "data" (the values, or the .npy file that holds them, repeated
-    until the shape is full), whatever the distribution. kwargs: further arguments, {"dim": size} one that is a size.
+    until the shape is full), whatever the distribution, and "strides" with "offset" (in elements; sizes), its one layout. kwargs: further arguments, {"dim": size} one that is a size.
     dtypes: under test. op_class, definition: see `tasks.judge.op_classes`. values: name of a distribution (`tasks.arrays.inputs`).
     outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
     reference must return; default: what it returns, floating results in the dtype under test).
@@ -36,6 +36,8 @@ class UserOp:
     invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
     aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
+    layouts: how its inputs may lie in memory (`tasks.arrays.layouts`): those must come out right; others are given once each, and must be
+    right or refused. None: all are given in turn, and it may refuse any but the contiguous one.
     refuses: calls that the kernel must refuse, as its reference does: for each, what is otherwise of some inputs and kwargs.
     backward: the gradient of a kernel of NumPy arrays, called as ``backward(gradient, **inputs, **kwargs)``. gradient: that of
     the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
@@ -64,6 +66,7 @@ class UserOp:
     gradient: Sequence[str] = ()
     refuses: Sequence[Mapping[str, Any]] = ()
     backward: Callable[..., Any] | str = ""
+    layouts: Sequence[str] | None = None
 
     @property
     def alone(self) -> bool:

@@ -59,6 +59,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
+    beside = {k: found for k, x in tensors.items() if (found := _beside(x)) is not None}
     with _told(kernel):
         result = kernel(**arguments)
     outputs = _flat(result, torch.Tensor, "torch tensor", optional=hasattr(kernel, "by_position"))
@@ -68,12 +69,35 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
                 raise Misbehaviour(
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
+        for name, old in beside.items():
+            if not torch.equal(_beside(tensors[name]), old):
+                raise Misbehaviour(
+                    "out_of_bounds",
+                    f"the kernel wrote between the elements of its input {name}, to memory that is not its own",
+                )
         _aliasing(op, tensors, outputs, _share_storage)
         _reuse(op, [x.detach() for x in outputs], returned, _share_storage)
         if op.invariants:
             given = before | {k: x for k, x in tensors.items() if k not in before}
             _invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
     return result
+
+
+def _beside(x: Any) -> Any | None:
+    """The bits of what lies in the memory of a tensor before and between its elements; None where nothing does."""
+    import torch
+
+    if x.layout is not torch.strided or not x.numel():
+        return None
+    count = x.untyped_storage().nbytes() // x.element_size()
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(x.element_size())
+    reach = x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    if count == x.numel() or count < reach or bits is None:  # a device whose tensors are no memory says 0
+        return None
+    own = torch.zeros(count, dtype=torch.bool, device=x.device)
+    shape = [1 if s == 0 else n for n, s in zip(x.shape, x.stride())]  # what is expanded lies at one address
+    own.as_strided(shape, x.stride(), x.storage_offset()).fill_(True)
+    return x.detach().as_strided((count,), (1,), 0).view(bits)[~own]
 
 
 @contextlib.contextmanager
@@ -90,7 +114,8 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     import torch
 
     tensors = {k: x.detach().cpu() for k, x in arguments.items() if isinstance(x, torch.Tensor)}
-    inputs = {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
+    inputs = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
+    inputs |= {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
     with _told(kernel):
         result = kernel(**(arguments | inputs))

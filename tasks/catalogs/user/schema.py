@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays import layouts
 from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
@@ -33,7 +34,7 @@ INVARIANTS = {
 MAPPINGS = ("dims", "inputs", "kwargs", "tolerances")
 LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient", "refuses")
 #: Keys of an input that is given as a mapping.
-INPUT_KEYS = ("shape", "dtype", "is", "low", "high", "below", "data")
+INPUT_KEYS = ("shape", "dtype", "is", "low", "high", "below", "data", "strides", "offset")
 OUTPUT_KEYS = ("dtype", "shape")
 #: Most elements of an input.
 MOST = 2**31
@@ -85,6 +86,22 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         yield ("repeats",), f"{op.repeats!r}: at least 1"
     for i, entry in enumerate(op.refuses):
         yield from _refused(op, entry, ("refuses", i))
+    yield from _layouts(op)
+
+
+def _layouts(op: UserOp) -> Iterator[Mistake]:
+    if op.layouts is None:
+        return
+    if isinstance(op.layouts, str) or not isinstance(op.layouts, Sequence):
+        yield ("layouts",), f"{op.layouts!r} is no list; give [{op.layouts}]"
+        return
+    for i, name in enumerate(op.layouts):
+        if name not in layouts.NAMES:
+            yield ("layouts", i), f"unknown layout {name!r}{nearest(str(name), layouts.NAMES)}"
+        elif name == layouts.REVERSED and op.framework != "numpy":
+            yield ("layouts", i), "torch has no negative strides; arrays of NumPy have (framework: numpy)"
+    if layouts.CONTIGUOUS not in op.layouts:
+        yield ("layouts",), f"add {layouts.CONTIGUOUS}: every kernel is given contiguous inputs"
 
 
 def _refused(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -226,6 +243,7 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
             yield from _data(given, key)
         if "is" in given:
             yield from _kind(op, given, key)
+        yield from _strides(op, given, key)
 
 
 def _kind(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -260,6 +278,28 @@ def _contradicted(op: UserOp, given: Mapping[str, Any]) -> str:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ZeroDivisionError):
         return ""  # what is said of that elsewhere
     return structure.contradiction(what, x)
+
+
+def _strides(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
+    """How an input lies in memory."""
+    strides, shape = given.get("strides"), given.get("shape", ())
+    if strides is None:
+        if "offset" in given:
+            yield (*key, "offset"), "goes with strides, those of a contiguous tensor too"
+        return
+    if not isinstance(strides, Sequence) or isinstance(strides, str) or not isinstance(shape, Sequence):
+        yield (*key, "strides"), "a list of distances in elements, one for each axis, e.g. [2*width, 1]"
+        return
+    if len(strides) != len(shape):
+        yield (*key, "strides"), f"{len(strides)} strides of {len(shape)} axes: one for each"
+    for i, size in enumerate([*strides, given.get("offset", 0)]):
+        at = (*key, "strides", i) if i < len(strides) else (*key, "offset")
+        if isinstance(size, str):
+            yield from _expression(op, size, at)
+        elif type(size) is not int or (size < 0 and i == len(strides)):
+            yield at, f"{size!r} is no distance in elements: a whole number"
+        elif size < 0 and op.framework == "torch":
+            yield at, f"{size}: torch has no negative strides; arrays of NumPy have (framework: numpy)"
 
 
 def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:

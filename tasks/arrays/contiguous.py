@@ -1,0 +1,55 @@
+"""The same case with contiguous inputs: what a kernel that fails at the layout of its inputs is held against."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tasks.arrays import layouts
+from tasks.arrays.tree import contiguous, tensor_specs, with_tensors
+from tasks.model import Form, Status
+from tasks.model.row import Row
+
+#: How the error of a row begins that contiguous inputs would not have.
+ONLY_WHERE = "only where"
+#: Statuses of a kernel that did not take its inputs as they lie: a word of its own, or of what compiles it.
+REFUSED = (Status.ERROR, Status.UNSUPPORTED)
+
+
+def laid_out(form: Form | None) -> dict[int, str]:
+    """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words. Only a call of
+    torch's tensors, or of NumPy arrays, is given any: others have no strides."""
+    if form is None or form.kind != "torch":
+        return {}
+    named = [(str(k), node) for k, node in enumerate(form.args["v"])] + form.kwargs["v"]
+    found = [(name, spec) for name, node in named for spec in tensor_specs(node) if spec.strides is not None]
+    return {spec.id: layouts.said(name, spec) for name, spec in found}
+
+
+def is_empty(form: Form) -> bool:
+    """Whether an input of a form has no elements."""
+    return any(
+        not form.arrays[spec.id].size for spec in tensor_specs([form.args, form.kwargs]) if spec.layout == "strided"
+    )
+
+
+def dense(form: Form, kept: int = -1) -> Form:
+    """The form with the same values in contiguous inputs, but for that of one number."""
+    arrays = list(form.arrays)
+    for spec in tensor_specs([form.args, form.kwargs]):
+        if spec.strides is not None and spec.id != kept:
+            arrays[spec.id] = contiguous(form.arrays[spec.id], spec)
+
+    def plain(node: dict[str, Any]) -> dict[str, Any]:
+        if "strides" not in node or node["id"] == kept:
+            return node
+        return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset")}
+
+    args, kwargs = (with_tensors(tree, plain) for tree in (form.args, form.kwargs))
+    return replace(form, args=args, kwargs=kwargs, arrays=arrays)
+
+
+def told(row: Row, which: str) -> Row:
+    """A row that fails because of how its inputs lie in memory, which is said first."""
+    what = f"{ONLY_WHERE} {which}; the same values in contiguous inputs pass"
+    return row.with_values({"error": what + (f": {row.error}" if row.error else "")})

@@ -1,0 +1,148 @@
+"""In which layouts a kernel's inputs are given (`tasks.arrays.layouts`): those of its declaration, or all of them in turn."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import layouts
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.user.dims import size_of
+from tasks.catalogs.user.ops import UserOp
+from tasks.fuzz.choices import Choices
+from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, Group, is_inexact
+from tasks.model.dtypes import PACKED_BITS, dtype_name
+
+Arrays = Mapping[str, np.ndarray]
+#: Inputs that are not contiguous, by name: shape, strides and offset.
+Places = Mapping[str, TensorSpec]
+#: Of a kernel's inputs, which are given how.
+Lay = Callable[[Arrays], Places]
+#: One of so many fuzzed cases has inputs that are not contiguous; and one, of a kernel that declares its layouts, another than these.
+LAID_OUT, OTHERS = 2, 16
+
+
+def declared(op: UserOp, arrays: Arrays, dims: Mapping[str, int]) -> Places:
+    """Inputs whose strides are given. Raises ValueError for strides that do not fit."""
+    found = {}
+    for name, given in op.inputs.items():
+        if isinstance(given, Mapping) and "strides" in given:
+            strides = tuple(size_of(size, dims) for size in given["strides"])
+            shape = arrays[name].shape
+            if len(strides) != len(shape):
+                raise ValueError(f"the input {name} has {len(strides)} strides and {len(shape)} axes")
+            found[name] = TensorSpec(0, shape, strides, size_of(given.get("offset", 0), dims))
+    return found
+
+
+def in_turn(op: UserOp, group: Group, index: int) -> Lay:
+    """Of sample ``index``: the first one of a group is contiguous; then each input has each of its layouts, beside others of the others.
+
+    What is declared not to be taken is given once, to all inputs at a time; then the declared ones take turns.
+    """
+
+    def lay(arrays: Arrays) -> Places:
+        if not index or group.distribution == EXHAUSTIVE:
+            return {}
+        names = {name: x for name, x in arrays.items() if not _fixed(op, name, x)}
+        offered = {name: list(_offered(op, name, x)) for name, x in names.items()}
+        chosen: dict[str, str] = {}
+        if op.layouts is None:
+            turn = _first(op, group) + index
+            for number, (name, options) in enumerate(offered.items()):
+                options = [*options, CONTIGUOUS]
+                chosen[name] = options[(turn + number) % len(options)]
+        else:
+            others = [x for x in LAYOUTS if x not in op.layouts and any(x in options for options in offered.values())]
+            for number, (name, options) in enumerate(offered.items()):
+                taken = [x for x in options if x in op.layouts] + [CONTIGUOUS]
+                other = others[index - 1] if index <= len(others) else ""
+                chosen[name] = other if other in options else taken[(index + number) % len(taken)]
+        return _places(arrays, chosen)
+
+    return lay
+
+
+def _first(op: UserOp, group: Group) -> int:
+    """The turn that a group begins with: other dtypes and distributions of an op go on where one of four samples ends."""
+    dtype, distribution = list(op.dtypes).index(group.dtype), DISTRIBUTIONS.index(group.distribution)
+    return zlib.crc32(op.name.encode()) + group.seed + 3 * dtype + 5 * distribution
+
+
+def drawn(op: UserOp, choose: Choices) -> Lay:
+    """As choices decide, the last of a case: contiguous is the simplest of each."""
+
+    def lay(arrays: Arrays) -> Places:
+        chosen: dict[str, str] = {}
+        with choose.span("layouts"):
+            own = op.layouts is None or not choose.chance(1, OTHERS)
+            plain = own and not choose.chance(1, LAID_OUT)
+            for name, x in arrays.items():
+                if not plain and not _fixed(op, name, x):
+                    options = _offered(op, name, x)
+                    fit = [y for y in options if op.layouts is None or (y in op.layouts) is own]
+                    chosen[name] = choose.of([CONTIGUOUS, *fit])
+        return _places(arrays, chosen)
+
+    return lay
+
+
+def unexpanded(lay: Lay) -> Lay:
+    """The same, but for tensors whose elements would lie at one address: these are contiguous."""
+    return lambda arrays: {name: spec for name, spec in lay(arrays).items() if 0 not in (spec.strides or ())}
+
+
+def stored(arrays: Arrays, places: Places) -> tuple[list[np.ndarray], dict[str, TensorSpec], dict[str, np.ndarray]]:
+    """(storages, views of them by name, the values that these have) of inputs."""
+    storages, specs = [], {}
+    for number, (name, x) in enumerate(arrays.items()):
+        spec = places.get(name)
+        storage, specs[name] = (
+            (x, TensorSpec(number)) if spec is None else layouts.strided(x, spec.strides or (), spec.offset, number)
+        )
+        storages.append(storage)
+    values = {name: np.array(spec.view(storages[spec.id]), order="C") for name, spec in specs.items() if name in places}
+    return storages, specs, {**arrays, **values}
+
+
+def said(arrays: Arrays, places: Places) -> str:
+    """How inputs lie in memory, in words; "" where all are contiguous and have elements."""
+    empty = [f"{name} has no elements (shape {list(x.shape)})" for name, x in arrays.items() if not x.size]
+    return "; ".join([*empty, *filter(None, (layouts.said(name, spec) for name, spec in places.items()))])
+
+
+def taken(op: UserOp, places: Places) -> bool:
+    """Whether the declaration says that the kernel takes all of these layouts: to refuse one is an error."""
+    given = {name for name, x in op.inputs.items() if isinstance(x, Mapping) and "strides" in x}
+    return bool(places) and all(
+        name in given or layouts.named(spec) in (op.layouts or ()) for name, spec in places.items()
+    )
+
+
+def _fixed(op: UserOp, name: str, x: np.ndarray) -> bool:
+    given: Any = op.inputs[name]
+    return (isinstance(given, Mapping) and "strides" in given) or dtype_name(x.dtype) in PACKED_BITS
+
+
+def _offered(op: UserOp, name: str, x: np.ndarray) -> Iterator[str]:
+    """The layouts that an input can have here. torch has no negative strides, nor has its autograd; elements at one address hold
+    one value, which neither given values have, nor integers that say which of something, nor what is written to."""
+    given: Any = op.inputs[name]
+    of_arrays = op.framework == "numpy" and not op.gradient
+    free = is_inexact(dtype_name(x.dtype)) and name not in op.mutates
+    free = free and not (isinstance(given, Mapping) and ("data" in given or "dtype" in given))
+    for layout in layouts.offered(x.shape):
+        if (layout != REVERSED or of_arrays) and (layout != EXPANDED or free):
+            yield layout
+
+
+def _places(arrays: Arrays, chosen: Mapping[str, str]) -> Places:
+    found = {}
+    for name, layout in chosen.items():
+        if layout != CONTIGUOUS:
+            found[name] = TensorSpec(0, arrays[name].shape, *LAYOUTS[layout].place(arrays[name].shape))
+    return found

@@ -1,0 +1,290 @@
+"""Layouts of tensors: what each is, what is kept when a tensor is made smaller, and that kernels of the user's are given all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tasks.arrays import contiguous, layouts, torch_tree
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, laid_out, named, relaid
+from tasks.arrays.tree import TensorSpec
+from tasks.backends import BackendSpec
+from tasks.catalogs.user import laid, load
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import mistakes
+from tasks.fuzz.choices import Choices
+from tasks.judge import verdict
+from tasks.model import FUZZ, Form, Group
+from tasks.model.row import Row
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
+
+torch = pytest.importorskip("torch")
+
+SHAPES = [(), (1,), (5,), (5, 1), (1, 5), (3, 4), (2, 3, 4), (2, 3, 4, 5), (1, 3, 2, 2), (2, 3, 2, 2, 2)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "dtype", [np.float32, ml_dtypes.bfloat16, np.int16, np.bool_, np.complex64], ids=lambda x: x.__name__
+)
+def test_a_layout_has_the_values_and_is_what_it_is_called(shape: tuple[int, ...], dtype: Any) -> None:
+    x = (np.arange(np.prod(shape)) % 5).reshape(shape).astype(dtype)
+    for layout in layouts.offered(shape):
+        storage, spec = laid_out(x, layout, 3)
+        seen = spec.view(storage)
+        wanted = x[:1] if layout == EXPANDED else x
+        assert seen.dtype == x.dtype and (seen == wanted).all() and spec.id == 3, layout
+        assert named(spec) == layout or (layout, shape[-1]) == ("steps", 1), layout
+        if layout != REVERSED:
+            assert torch_tree.from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset).shape == shape
+
+
+def test_what_lies_between_the_elements_shows_where_it_is_read() -> None:
+    assert np.isnan(laid_out(np.zeros((3, 4), np.float32), "row_gaps")[0]).sum() == 6
+    assert (laid_out(np.zeros((3, 4), np.int64), "steps")[0] == 77).sum() == 11
+    assert laid_out(np.zeros(4, np.float32), "offset")[0].size == 4 + layouts.LEAD
+
+
+def test_an_empty_tensor_and_one_without_the_layout_stay_as_they_are() -> None:
+    for x, layout in (
+        (np.zeros((0, 4)), "transposed"),
+        (np.zeros(4), "transposed"),
+        (np.zeros((2, 3)), "channels_last"),
+    ):
+        assert laid_out(x, layout)[0] is x
+    assert layouts.offered((0, 4)) == [] and layouts.offered(()) == ["offset"]
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5)], ids=str)
+def test_a_smaller_array_lies_in_memory_as_the_larger_one_did(shape: tuple[int, ...]) -> None:
+    for layout in layouts.offered(shape):
+        x, smaller = (
+            np.ones(shape, np.float32),
+            np.arange(np.prod(shape) / shape[-1] * (shape[-1] - 1)).reshape(*shape[:-1], -1),
+        )
+        storage, spec = relaid(smaller, laid_out(x, layout)[1])
+        assert named(spec) == layout
+        assert (spec.view(storage) == (smaller[:1] if layout == EXPANDED else smaller)).all()
+
+
+def test_how_a_tensor_lies_in_memory_is_read_from_it() -> None:
+    x = torch.arange(60.0)
+    assert torch_tree.place_of(x.view(6, 10)) == TensorSpec(0)
+    assert torch_tree.place_of(x.view(6, 10).t()) == TensorSpec(0, (10, 6), (1, 10), 0)
+    assert torch_tree.place_of(x.view(6, 10)[:, 2:8]) == TensorSpec(0, (6, 6), (10, 1), 2)
+    assert torch_tree.place_of(x[:10].expand(3, 10)) == TensorSpec(0, (3, 10), (0, 1), 0)
+    y = np.arange(60.0, dtype=np.float32).reshape(6, 10)
+    assert layouts.of_array(y) == TensorSpec(0)
+    assert layouts.of_array(y[:, ::-1]) == TensorSpec(0, (6, 10), (10, -1), 9)
+    assert layouts.of_array(y[:, 2:8]) == TensorSpec(0, (6, 6), (10, 1), 2)
+    assert layouts.of_array(np.asfortranarray(y)) == TensorSpec(0, (6, 10), (1, 6), 0)
+    assert layouts.of_array(y.astype(ml_dtypes.bfloat16)[::2]) == TensorSpec(0, (3, 10), (20, 1), 0)
+
+
+def test_the_form_of_contiguous_inputs_has_the_same_values() -> None:
+    args, kwargs, arrays = torch_tree.encode_args((), {"x": torch.arange(12.0).view(3, 4)[:, :3], "k": 2})
+    form = Form("torch", "user:f", "float32", arrays, args=args, kwargs=kwargs)
+    assert contiguous.laid_out(form) == {0: "x has a gap between its rows (strides [4, 1] of shape [3, 3])"}
+    plain = contiguous.dense(form)
+    assert not contiguous.laid_out(plain) and plain.arrays[0].shape == (3, 3)
+    assert plain.arrays[0].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
+    assert not contiguous.laid_out(Form("onnx", "user:f", "float32", arrays, args=args, kwargs=kwargs))
+
+
+# --- kernels of the user's ----------------------------------------------------------------------------------------
+
+
+def as_dense(x: Any, y: Any) -> Any:
+    count = min(y.numel(), y.untyped_storage().nbytes() // y.element_size() - y.storage_offset())
+    flat = torch.as_strided(y, (count,), (1,), y.storage_offset())
+    return x + torch.nn.functional.pad(flat, (0, y.numel() - count)).view(y.shape)
+
+
+def honest(x: Any, y: Any) -> Any:
+    return x + y
+
+
+def refusing(x: Any, y: Any) -> Any:
+    if not (x.is_contiguous() and y.is_contiguous()):
+        raise ValueError("x and y must be contiguous")
+    return x + y
+
+
+def reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x + y
+
+
+def op_of(kernel: Callable[..., Any], **settings: Any) -> UserOp:
+    inputs = {"x": ["rows", "columns"], "y": ["rows", "columns"]}
+    given = {"inputs": inputs, "dims": {"rows": [3, 8], "columns": [4, 17]}, "op_class": "elementary"} | settings
+    return UserOp(kernel.__name__, kernel, reference, **given)
+
+
+def rows_of(op: UserOp, folder: Path, samples: int = 8, backend: str = "torch-cpu", **group: Any) -> list[Row]:
+    with load.lent(op, str(folder)):
+        _, made = prepare(Group(f"user:{op.name}", "", op.dtypes[0], samples, **group), folder)
+        one = BackendSpec.parse(backend).create()
+        runner = Runner(one, one.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+        rows = [done.row for done in runner.run([whole(made)])]
+    return sorted(rows, key=lambda row: row.sample)
+
+
+def test_a_kernel_that_reads_as_if_dense_is_wrong_and_the_layout_is_named(tmp_path: Path) -> None:
+    rows = rows_of(op_of(as_dense), tmp_path)
+    bad = [row for row in rows if row.status == "wrong"]
+    assert rows[0].status == "pass" and rows[0].layout is None and len(bad) > 2
+    assert all(str(row.error).startswith("only where y has ") for row in bad)
+    assert all("the same values in contiguous inputs pass" in str(row.error) for row in bad)
+
+
+def test_its_sound_twin_passes_with_each_layout_of_each_input(tmp_path: Path) -> None:
+    rows = rows_of(op_of(honest), tmp_path)
+    assert {row.status for row in rows} == {"pass"} and not any(row.refused_layout for row in rows)
+    said = " ".join(row.layout or "" for row in rows)
+    for layout in layouts.offered((8, 17)):
+        if layout != REVERSED:
+            assert all(f"{name} has {LAYOUTS[layout].words}" in said for name in "xy"), layout
+
+
+def test_a_kernel_that_raises_has_refused_and_is_judged_on_contiguous_inputs(tmp_path: Path) -> None:
+    rows = rows_of(op_of(refusing), tmp_path)
+    assert {row.status for row in rows} == {"pass"}
+    refused = [row for row in rows if row.refused_layout]
+    assert refused and all("x and y must be contiguous" in str(row.refused_layout) and row.layout for row in refused)
+    assert all(row.max_diff is not None for row in rows)  # its numbers are judged all the same
+
+
+def test_what_is_declared_not_to_be_taken_is_given_once_and_must_not_be_wrong(tmp_path: Path) -> None:
+    rows = rows_of(op_of(as_dense, layouts=[CONTIGUOUS]), tmp_path)
+    given = [row.layout for row in rows if row.layout]
+    assert len(given) == 5 and any(row.status == "wrong" for row in rows)
+    assert {row.status for row in rows_of(op_of(refusing, layouts=[CONTIGUOUS]), tmp_path / "r")} == {"pass"}
+
+
+def test_to_refuse_what_is_declared_to_be_taken_is_an_error(tmp_path: Path) -> None:
+    rows = rows_of(op_of(refusing, layouts=[CONTIGUOUS, "row_gaps"]), tmp_path, 12)
+    bad = [row for row in rows if row.status == "error"]
+    assert bad and all("a gap between its rows" in str(row.error) for row in bad)
+
+
+def test_what_fails_whatever_the_layout_says_nothing_of_it(tmp_path: Path) -> None:
+    def minus(x: Any, y: Any) -> Any:
+        return x - y
+
+    rows = rows_of(op_of(minus), tmp_path)
+    assert {row.status for row in rows} == {"wrong"} and not any("contiguous" in str(row.error) for row in rows)
+
+
+def test_arrays_of_numpy_may_run_backwards(tmp_path: Path) -> None:
+    def sizes_of_strides(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        lowest = x[tuple(slice(None, None, -1 if s < 0 else 1) for s in x.strides)]
+        return np.lib.stride_tricks.as_strided(lowest, x.shape, [abs(s) for s in x.strides]) + y
+
+    rows = rows_of(op_of(sizes_of_strides, framework="numpy"), tmp_path, 12)
+    bad = [row for row in rows if row.status == "wrong"]
+    assert bad and all("x has a negative stride along its last axis" in str(row.error) for row in bad)
+    assert {row.status for row in rows_of(op_of(honest, framework="numpy"), tmp_path / "h", 12)} == {"pass"}
+
+
+def test_an_input_that_is_written_to_is_never_expanded(tmp_path: Path) -> None:
+    def into(x: Any, y: Any) -> Any:
+        return y.copy_(x + y)
+
+    rows = rows_of(op_of(into, mutates=["y"], aliases=True), tmp_path, 16)
+    assert {row.status for row in rows} == {"pass"} and not any(row.refused_layout for row in rows)
+    assert not any("y has stride 0" in (row.layout or "") for row in rows)
+
+
+def test_gradients_are_checked_in_other_layouts_too(tmp_path: Path) -> None:
+    op = op_of(honest, gradient=["x"], dims={"rows": [3], "columns": [4]})
+    rows = rows_of(op, tmp_path, check="backward")
+    assert {row.status for row in rows} == {"pass"} and any(row.layout for row in rows)
+
+
+def test_a_case_that_is_drawn_without_its_last_choices_is_contiguous() -> None:
+    op = op_of(honest)
+    arrays = {name: np.ones((3, 4), np.float32) for name in "xy"}
+    assert laid.drawn(op, Choices.from_list([]))(arrays) == {}
+    found = [laid.said(arrays, laid.drawn(op, Choices.from_seed(seed))(arrays)) for seed in range(40)]
+    assert 10 < found.count("") < 35 and any("transposed" in said for said in found)
+
+
+def test_one_fuzzed_case_of_many_has_no_elements_where_the_reference_takes_that(tmp_path: Path) -> None:
+    rows = rows_of(op_of(honest), tmp_path, 120, distribution=FUZZ)
+    empty = [row for row in rows if "no elements" in str(row.layout)]
+    assert empty and {row.status for row in empty} == {"vacuous"}
+
+    def refused(x: Any, y: Any) -> Any:
+        if not x.numel():
+            raise ValueError("x is empty")
+        return x + y
+
+    rows = rows_of(op_of(refused), tmp_path / "r", 120, distribution=FUZZ)
+    assert {row.status for row in rows if "no elements" in str(row.layout)} == {"vacuous"}
+    assert any("x is empty" in str(row.refused_layout) for row in rows)
+
+
+def test_a_sum_of_nothing_is_judged(tmp_path: Path) -> None:
+    def of_blocks(x: Any, y: Any) -> Any:
+        out = x.new_full(x.shape[:1], 7.0)
+        for at in range(0, x.shape[1], 4):
+            out = (out if at else 0) + (x * y)[:, at : at + 4].sum(-1)
+        return out
+
+    def exact(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return (x * y).sum(-1)
+
+    inputs = {"x": ["rows", "columns"], "y": ["rows", "columns"]}
+    op = UserOp("dot", of_blocks, exact, inputs, dims={"rows": [1, 8], "columns": [1, 17]}, op_class="contraction")
+    rows = rows_of(op, tmp_path, 150, distribution=FUZZ)
+    assert {row.status for row in rows if "no elements" not in str(row.layout)} == {"pass"}
+    assert any(row.status == "wrong" for row in rows)
+
+
+def test_a_fuzzed_case_seldom_has_a_layout_that_is_declared_not_to_be_taken(tmp_path: Path) -> None:
+    rows = rows_of(op_of(as_dense, layouts=[CONTIGUOUS]), tmp_path, 120, distribution=FUZZ)
+    assert any(row.status == "wrong" for row in rows)
+    assert 0 < sum(bool(row.layout) and "no elements" not in str(row.layout) for row in rows) < 20
+
+
+def test_strides_that_are_declared_are_the_inputs_only_layout(tmp_path: Path) -> None:
+    inputs = {"x": {"shape": ["rows", "columns"], "strides": ["2*columns", 1], "offset": 3}, "y": ["rows", "columns"]}
+    rows = rows_of(op_of(honest, inputs=inputs), tmp_path)
+    assert {row.status for row in rows} == {"pass"}
+    assert all("x has a gap between its rows" in str(row.layout) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layouts": ["contigous"]}, "unknown layout 'contigous'; did you mean contiguous?"),
+        ({"layouts": ["row_gaps"]}, "add contiguous: every kernel is given contiguous inputs"),
+        ({"layouts": "contiguous"}, "'contiguous' is no list; give [contiguous]"),
+        (
+            {"layouts": ["contiguous", "reversed"]},
+            "torch has no negative strides; arrays of NumPy have (framework: numpy)",
+        ),
+        ({"inputs": {"x": {"shape": [3, 4], "strides": [4]}}}, "1 strides of 2 axes: one for each"),
+        (
+            {"inputs": {"x": {"shape": [4], "strides": [-1]}}},
+            "-1: torch has no negative strides; arrays of NumPy have (framework: numpy)",
+        ),
+        ({"inputs": {"x": {"shape": [4], "strides": ["n"]}}}, "unknown dimension 'n'; valid: rows, columns"),
+        ({"inputs": {"x": {"shape": [4], "offset": 2}}}, "goes with strides, those of a contiguous tensor too"),
+    ],
+)
+def test_a_mistaken_declaration_is_told_in_one_line(settings: dict[str, Any], said: str) -> None:
+    assert said in [text for _, text in mistakes(op_of(honest, **settings))]
+
+
+def test_the_declaration_of_a_layout_is_part_of_a_configs_kernel() -> None:
+    from tasks.catalogs.user.load import described
+
+    assert json.loads(described(op_of(honest, layouts=[CONTIGUOUS])))["layouts"] == [CONTIGUOUS]
