@@ -166,12 +166,16 @@ class Access:
     line: int
     verb: str
 
-    def __str__(self) -> str:
-        where, source = f"{self.code.co_filename}:{self.line}", self._source()
-        return f"{where} {self.verb}, `{source}`" if source else f"{where} ({self.code.co_name}; no source) {self.verb}"
+    @property
+    def place(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
 
-    def _source(self) -> str:
+    @property
+    def source(self) -> str:
+        """The line; what is said where the kernel has no source that can be read."""
         text = linecache.getline(self.code.co_filename, self.line).strip()
+        if not text:
+            return f"no source of {self.code.co_name}"
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
@@ -352,7 +356,8 @@ class Launch:
         found = next((x for x in self._foreign if x.real <= low and high < x.real + x.size), None)
         bad = next((x for x in (low, high) if found is None and not _is_mapped(x)), None)
         if bad is not None:
-            text = f"{self._who()} at {self.accesses[-1]}: there is no memory at {bad:#x}, and no tensor"
+            where = self._places((self._who(), len(self.accesses) - 1))
+            text = f"there is no memory at {bad:#x}: {where}"
             raise Misbehaviour(OUT_OF_BOUNDS, f"out of bounds: {text}")
         return found
 
@@ -364,7 +369,8 @@ class Launch:
         byte = int(addresses[int(np.argmax(outside))]) - memory.told
         has = f"{memory.element(0)} to {memory.element(memory.size - 1)}" if memory.size else "empty"
         many = f" ({int(outside.sum())} of {len(addresses)} lanes)" if len(addresses) > 1 else ""
-        text = f"{memory.element(byte)}{many}, but its storage is {has}: {self._who()} at {self.accesses[-1]}"
+        where = self._places((self._who(), len(self.accesses) - 1))
+        text = f"{memory.element(byte)}{many}, but its storage is {has}: {where}"
         raise Misbehaviour(OUT_OF_BOUNDS, f"out of bounds: {text}")
 
     def _judge(self, memory: Memory, addresses: Array, lanes: Array, size: int, values: Array | None) -> None:
@@ -439,7 +445,7 @@ class Launch:
             place = int(np.argmax(bad))
             lanes = f"{_lane(one.lanes[place])} and {_lane(one.lanes[last[place]])}"
             text = f"{lanes} of {self._who()} store different values to {memory.element(one.byte(place))}"
-            self.watch.race = Misbehaviour(RACE, f"race: {text} at {self.accesses[one.event]}")
+            self._keep(text, ("", one.event))
 
     def _report(self, one: _Step, before: Array, changes: Callable[[], Array] | None = None) -> None:
         """Keep the race of an access with what another program has done ``before``, an event a cell. changes: whether a store changes
@@ -450,12 +456,11 @@ class Launch:
         if not bad.any() or (changes is not None and not (bad := bad & changes()).any()):
             return
         place = int(np.argmax(bad))
-        cell = one.cell(place)
+        first = int(before[one.cell(place)])
         text = (
-            f"two programs use {one.memory.element(one.byte(place))}, and nothing orders them (an atomic operation, a lock): "
-            f"{self._program(int(before[cell]))} at {self.accesses[before[cell]]}; {self._who()} at {self.accesses[one.event]}"
+            f"two programs use {one.memory.element(one.byte(place))} in no certain order (no atomic operation, no lock)"
         )
-        self.watch.race = Misbehaviour(RACE, f"race: {text}")
+        self._keep(text, (self._program(first), first), (self._who(), one.event))
 
     def _report_lanes(
         self, one: _Step, before: Array, lane: Array, since: int, changes: Callable[[], Array] | None = None
@@ -468,11 +473,22 @@ class Launch:
             return
         place = int(np.argmax(bad))
         cell = one.cell(place)
-        text = (
-            f"lanes of {self._who()} use {one.memory.element(one.byte(place))}, and no tl.debug_barrier() is between: "
-            f"{_lane(lane[cell])} at {self.accesses[before[cell]]}; {_lane(one.lanes[place])} at {self.accesses[one.event]}"
-        )
-        self.watch.race = Misbehaviour(RACE, f"race: {text}")
+        text = f"lanes of {self._who()} use {one.memory.element(one.byte(place))} with no tl.debug_barrier() between"
+        self._keep(text, (_lane(lane[cell]), int(before[cell])), (_lane(one.lanes[place]), one.event))
+
+    def _keep(self, text: str, *who: tuple[str, int]) -> None:
+        self.watch.race = Misbehaviour(RACE, f"race: {text}: {self._places(*who)}")
+
+    def _places(self, *who: tuple[str, int]) -> str:
+        """Who does what, where: of each (name, event) its line, and the source of each line once."""
+        said: list[str] = []
+        shown: set[tuple[CodeType, int]] = set()
+        for name, event in who:
+            one = self.accesses[event]
+            source = "" if (one.code, one.line) in shown else f" `{one.source}`"
+            shown.add((one.code, one.line))
+            said.append(f"{name} {one.verb}, {one.place}{source}".strip())
+        return "; ".join(said)
 
     def _who(self) -> str:
         return self._program(len(self.accesses) - 1)
@@ -617,16 +633,16 @@ def install(module: Any) -> None:
         mask = np.ones(pointers.data.shape, bool) if mask is None else mask
         return handle(_told().update(pointers.data, mask, size_of(pointers), caller(), order, verb), pointers.dtype)
 
-    def load(builder: Any, plain: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+    def load(builder: Any, plain: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         launch = _told()
         if launch.order is not None:
             real = updated(pointers, mask.data, launch.order, POLLS)
         else:
-            volatile = bool(rest) and rest[-1] is True
+            volatile = named.get("is_volatile", rest[-1] if rest else None) is True
             real = handle(launch.load(pointers.data, mask.data, size_of(pointers), caller(), volatile), pointers.dtype)
-        return plain(builder, real, mask, *rest)
+        return plain(builder, real, mask, *rest, **named)
 
-    def store(builder: Any, plain: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def store(builder: Any, plain: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         launch = _told()
         if launch.order is not None:
             real = updated(pointers, mask.data, launch.order)
@@ -634,7 +650,7 @@ def install(module: Any) -> None:
             real = handle(
                 launch.store(pointers.data, mask.data, size_of(pointers), caller(), value.data), pointers.dtype
             )
-        return plain(builder, real, value, mask, *rest)
+        return plain(builder, real, value, mask, *rest, **named)
 
     def rmw(builder: Any, plain: Any, what: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
         real = updated(pointers, mask.data, Order(sem.name, scope.name))
