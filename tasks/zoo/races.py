@@ -3,7 +3,6 @@
 Apart from the other themes (`tasks.zoo.TRITON`): Triton must be installed.
 """
 
-# ruff: noqa: N803
 from __future__ import annotations
 
 from typing import Any

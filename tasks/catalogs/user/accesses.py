@@ -211,6 +211,7 @@ class Launch:
 
     def __init__(self, watch: Watch, warps: int = NUM_WARPS) -> None:
         watch.launches += 1
+        _count[0] += 1
         self.watch, self.lanes_race = watch, warps > 1
         self.grid: tuple[int, int, int] = (1, 1, 1)
         self.names: dict[int, str] = {}
@@ -564,12 +565,18 @@ def _nowhere() -> None: ...
 #: Functions of the interpreter's builder that move values between lanes.
 EXCHANGES = ("create_dot", "create_dot_scaled", "create_trans", "create_gather", "create_histogram", "create_reshape")
 _watches: list[Watch] = []
+_count = [0]
 _launches: list[Launch] = []
 
 
 def running() -> bool:
     """Whether a launch runs that somebody watches."""
     return bool(_launches)
+
+
+def launches() -> int:
+    """How many launches have been watched in this process."""
+    return _count[0]
 
 
 def _told() -> Launch:
