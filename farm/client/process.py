@@ -21,6 +21,9 @@ from tasks.variables import threads
 #: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
 LIVE: dict[str, Kernel] = {}
 
+#: Characters of an error in a message: a race is told with two lines of the kernel.
+MESSAGE = 600
+
 
 def backend_here() -> str:
     """The backend of eager torch on the device that this process has."""
@@ -112,5 +115,6 @@ def message_of(row: Mapping[str, Any]) -> str:
     if units is not None:
         said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
         said += f", max diff {diff:.3g}" if diff is not None else ""
-    words = "; ".join(" ".join(str(row.get(name) or "").split())[:300] for name in ("error", "cause") if row.get(name))
+    told = [x for x in map(row.get, ("error", "cause")) if isinstance(x, str) and x]  # pandas has NaN for none
+    words = "; ".join(" ".join(x.split())[:MESSAGE] for x in told)
     return said + (f": {words}" if words else "")
