@@ -16,6 +16,7 @@ from farm.fleet import scratch
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
+from tasks.model.row import INTERPRETED
 from tasks.variables import threads
 
 #: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
@@ -116,5 +117,6 @@ def message_of(row: Mapping[str, Any]) -> str:
         said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
         said += f", max diff {diff:.3g}" if diff is not None else ""
     told = [x for x in map(row.get, ("error", "cause")) if isinstance(x, str) and x]  # pandas has NaN for none
+    said += f" ({INTERPRETED})" if str(row.get("placement") or "").startswith(INTERPRETED) else ""
     words = "; ".join(" ".join(x.split())[:MESSAGE] for x in told)
     return said + (f": {words}" if words else "")

@@ -114,16 +114,15 @@ def validate(
     )
     if (backward or double) and not wrt and kernel.op.framework != "numpy":
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
-    found, broken = Validation(), None
-    try:
-        with interpreted.prepared() as watch:
+    found = Validation()
+    with interpreted.prepared() as watch:
+        try:
             yield found
-        broken = watch.race
-    except Exception as error:  # an interpreter's, of an access that it was kept from
-        broken = accesses.found(error)
-        if broken is None:
-            raise
-    if found.output is None and broken is None:
+        except Exception as error:  # an interpreter's, of an access that it was kept from
+            watch.broken = accesses.found(error)
+            if watch.broken is None:
+                raise
+    if found.output is None and watch.broken is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
     checks = kernel.checks
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
@@ -134,7 +133,7 @@ def validate(
         kernels.announce(config)
         for check in checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
-            rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s, broken).row)
+            rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s, watch).row)
     if results is not None:
         backend = Computed(lambda form: [])
         try:
@@ -153,20 +152,20 @@ def _judged(
     output: Any,
     policy: str,
     deadline_s: float,
-    broken: Misbehaviour | None,
+    watch: accesses.Watch,
 ) -> Tried:
-    """broken: what the block did to memory, told of whatever it computed."""
+    """watch: of the block; what it did to memory is told of whatever it computed."""
 
     def outputs(form: Form) -> list[Any]:
         made = [] if output is None else computed(form, kernel, inputs, output)
-        if broken is None:
+        if (broken := watch.broken) is None:
             return made
         broken.outputs = made if form.check == FORWARD and made else None
         raise broken
 
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         prepared = _prepared(kernel, group, Path(folder), deadline_s)
-        backend = Computed(outputs)
+        backend = Computed(outputs, watch.placement)
         return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
 
 

@@ -62,7 +62,7 @@ class Programs:
 
     @property
     def race(self) -> str:
-        return "" if self.watch.race is None else str(self.watch.race)
+        return "" if self.watch.broken is None else str(self.watch.broken)
 
 
 def test_a_load_of_what_another_program_stored_is_a_race_with_both_places() -> None:

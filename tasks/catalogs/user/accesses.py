@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model import Misbehaviour
+from tasks.model.row import INTERPRETED
 
 RACE, OUT_OF_BOUNDS = "race", "out_of_bounds"
 #: Bits of the offset in a storage's range of addresses; no process has an address in the first FREE ranges.
@@ -193,17 +194,24 @@ class Order:
 
 
 class Watch:
-    """What is found in the launches of one call of a kernel; the first race is kept."""
+    """What is found in the launches of one call of a kernel; the first race is kept.
+
+    broken: what is to be raised of them, once the kernel has returned."""
 
     def __init__(self) -> None:
         self.launches = 0
-        self.race: Misbehaviour | None = None
+        self.broken: Misbehaviour | None = None
+
+    @property
+    def placement(self) -> str:
+        """Of the row of what was called: whether an interpreter has run it."""
+        return f"{INTERPRETED}: cpu" if self.launches else ""
 
     def check(self) -> None:
-        """Raise the Misbehaviour of the race that was found, if one was."""
-        race, self.race = self.race, None
-        if race is not None:
-            raise race
+        """Raise what was found, if anything was."""
+        broken, self.broken = self.broken, None
+        if broken is not None:
+            raise broken
 
 
 class Launch:
@@ -224,7 +232,8 @@ class Launch:
         self._memories: list[Memory] = []
         self._at: dict[tuple[int, int], Memory] = {}
         self._foreign: list[Memory] | None = None
-        self._clock: Array | None = None
+        self._clock: Array | None = None  # of each program, the last event that comes before the running program
+        self._begun: Array = _EMPTY
         self._released: dict[int, Array] = {}
 
     # --- what the interpreter tells ---
@@ -306,8 +315,10 @@ class Launch:
         """Which events are of another program, that nothing orders before the running one; 0 is none."""
         others = (events > 0) & (events < self.start)
         if self._clock is not None and others.any():
-            begun = np.searchsorted(self.begins, events, side="right") - 1
-            others &= events > self._clock[np.maximum(begun, 0)]
+            if len(self._begun) != len(self.begins):
+                self._begun = np.array(self.begins)
+            some = events[others]
+            others[others] = some > self._clock[np.searchsorted(self._begun, some, side="right") - 1]
         return others
 
     # --- one access ---
@@ -376,7 +387,7 @@ class Launch:
 
     def _judge(self, memory: Memory, addresses: Array, lanes: Array, size: int, values: Array | None) -> None:
         """Look for a race of one access with those before it, and enter it. values: of a store."""
-        if self.watch.race is not None:
+        if self.watch.broken is not None:
             return
         verb = self.accesses[-1].verb
         cells = memory.cells(addresses, size)
@@ -430,12 +441,12 @@ class Launch:
             self._report(one, before, changes)
         for before, lane in ((memory.written, memory.writer), (memory.read, memory.reader)):
             self._report_lanes(one, before, lane, self.exchange, changes)
-        if self.watch.race is None and not isinstance(one.cells, slice):
+        if self.watch.broken is None and not isinstance(one.cells, slice):
             self._judge_twice(one, stored)
 
     def _judge_twice(self, one: _Step, stored: Callable[[], tuple[Array, Array]]) -> None:
         """Lanes of one store that write different values to one cell."""
-        memory, places = one.memory, np.arange(len(one.cells))
+        memory, places = one.memory, np.arange(len(one.lanes))
         memory.writer[one.cells] = places
         last = memory.writer[one.cells]
         if (last == places).all():
@@ -451,7 +462,7 @@ class Launch:
     def _report(self, one: _Step, before: Array, changes: Callable[[], Array] | None = None) -> None:
         """Keep the race of an access with what another program has done ``before``, an event a cell. changes: whether a store changes
         a cell; one that does not disturbs nobody."""
-        if self.watch.race is not None:
+        if self.watch.broken is not None:
             return
         bad = self._unordered(before[one.cells])
         if not bad.any() or (changes is not None and not (bad := bad & changes()).any()):
@@ -467,7 +478,7 @@ class Launch:
         self, one: _Step, before: Array, lane: Array, since: int, changes: Callable[[], Array] | None = None
     ) -> None:
         """Keep the race of an access with what another lane of this program has done after the event ``since``."""
-        if self.watch.race is not None or not self.lanes_race:
+        if self.watch.broken is not None or not self.lanes_race:
             return
         bad = (before[one.cells] > max(since, self.start - 1)) & (lane[one.cells] != one.lanes)
         if not bad.any() or (changes is not None and not (bad := bad & changes()).any()):
@@ -478,7 +489,7 @@ class Launch:
         self._keep(text, (_lane(lane[cell]), int(before[cell])), (_lane(one.lanes[place]), one.event))
 
     def _keep(self, text: str, *who: tuple[str, int]) -> None:
-        self.watch.race = Misbehaviour(RACE, f"race: {text}: {self._places(*who)}")
+        self.watch.broken = Misbehaviour(RACE, f"race: {text}: {self._places(*who)}")
 
     def _places(self, *who: tuple[str, int]) -> str:
         """Who does what, where: of each (name, event) its line, and the source of each line once."""
@@ -518,7 +529,7 @@ def _stored(memory: Memory, addresses: Array, size: int, values: Array | None) -
     new = np.ascontiguousarray(values).view(np.uint8)
     real = addresses - np.uint64(memory.told - memory.real)
     low, high = int(real.min()), int(real.max()) + size
-    whole = np.frombuffer((ctypes.c_uint8 * (high - low)).from_address(low), np.uint8)
+    whole = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
     old = whole[(real - np.uint64(low)).astype(np.int64)[:, None] + np.arange(size)]
     return new.reshape(-1, memory.cell), old.reshape(-1, memory.cell)
 
@@ -694,8 +705,8 @@ def install(module: Any) -> None:
         made = plain(self, given, named)
         for name, x in (*zip(self.arg_names, made[0]), *made[1].items()):
             for one in x if isinstance(x, tuple) else (x,):
-                base = getattr(one, "base", one)
-                if callable(getattr(base, "data_ptr", None)):
+                base: Any = getattr(one, "base", one)  # a descriptor's, a reinterpreted tensor's
+                if hasattr(base, "data_ptr"):
                     _told().names.setdefault(base.data_ptr(), name)
         return made
 
