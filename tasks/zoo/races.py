@@ -5,6 +5,7 @@ Apart from the other themes (`tasks.zoo.TRITON`): Triton must be installed.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,16 @@ B = 64
 
 def _many(n: int) -> int:
     return int(triton.cdiv(n, B))
+
+
+def _dense(kernel: Kernel) -> Kernel:
+    """With inputs that lie densely in memory, as these kernels read them."""
+
+    @functools.wraps(kernel)
+    def made(*arguments: Any, **named: Any) -> Any:
+        return kernel(*(x.contiguous() for x in arguments), **{name: x.contiguous() for name, x in named.items()})
+
+    return made
 
 
 # --- programs -------------------------------------------------------------------------------------------------------------------
@@ -38,6 +49,7 @@ def _total(x, y, n, B: tl.constexpr, HOW: tl.constexpr):
 
 
 def _totals(how: str) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.zeros(1, dtype=x.dtype, device=x.device)
         _total[(_many(x.numel()),)](x, y, x.numel(), B, how)
@@ -66,6 +78,7 @@ def _scale(x, y, n, STEP: tl.constexpr, B: tl.constexpr):
 def _scaled(step: int) -> Kernel:
     """In place, in tiles of B elements that begin every ``step``."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         y = x.clone()
         _scale[(int(triton.cdiv(x.numel(), step)),)](y, y, x.numel(), step, B)
@@ -120,6 +133,7 @@ def _locked(x, y, lock, n, B: tl.constexpr, HOW: tl.constexpr):
 def _split(how: str) -> Kernel:
     """Split-K: programs add to one tile in turn, under a lock."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         y, lock = torch.zeros(B, dtype=x.dtype), torch.zeros(2, dtype=torch.int32)
         _locked[(_many(x.numel()),)](x, y, lock, x.numel(), B, how)
@@ -175,6 +189,7 @@ def _last(x, part, count, y, n, B: tl.constexpr, MANY: tl.constexpr, ROUND: tl.c
 def _counted(how: str) -> Kernel:
     """Split-K: every program stores its part, and the one that counts itself last adds them up."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         many = _many(x.numel())
         y, part, count = torch.zeros(B), torch.zeros(many, B), torch.zeros(1, dtype=torch.int32)
@@ -204,6 +219,7 @@ def _neighbours(x, y, n, B: tl.constexpr):
 
 
 def _stencil(in_place: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         x = x.clone()
         y = x if in_place else torch.empty_like(x)
@@ -232,6 +248,7 @@ def _flag(x, y, n, B: tl.constexpr, WHO: tl.constexpr):
 
 
 def _flagged(who: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.zeros(1)
         _flag[(_many(x.numel()),)](x, y, x.numel(), B, who)
@@ -265,6 +282,7 @@ def _count(x, h, n, B: tl.constexpr, ATOMIC: tl.constexpr):
 
 
 def _histogram(atomic: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         h = torch.zeros(8, dtype=torch.int32)
         _count[(_many(x.numel()),)](x, h, x.numel(), B, atomic, num_warps=1)
@@ -297,6 +315,7 @@ def _swap(x, scratch, y, B: tl.constexpr, BARRIER: tl.constexpr):
 
 
 def _swapped(barrier: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         scratch, y = torch.empty_like(x), torch.empty_like(x)
         _swap[(x.shape[0],)](x, scratch, y, x.shape[1], barrier)
@@ -326,6 +345,7 @@ def _reverse(x, B: tl.constexpr, BARRIER: tl.constexpr):
 
 
 def _reversed(barrier: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = x.clone()
         _reverse[(x.shape[0],)](y, x.shape[1], barrier)
@@ -356,6 +376,7 @@ def _one_hot(x, y, B: tl.constexpr, BARRIER: tl.constexpr):
 
 
 def _hot(barrier: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.empty(x.numel(), B)
         _one_hot[(x.numel(),)](x, y, B, barrier)
@@ -388,6 +409,7 @@ def _halve(x, y, B: tl.constexpr, MASK: tl.constexpr):
 
 
 def _halved(mask: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.empty(x.shape[0], B // 2)
         _halve[(x.shape[0],)](x, y, B, mask)
@@ -417,6 +439,7 @@ def _copy(x, y, n, B: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr):
 
 
 def _copied(load: bool = False, store: bool = False) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.empty_like(x)
         _copy[(_many(x.numel()),)](x, y, x.numel(), B, load, store)
@@ -449,6 +472,7 @@ def _copy_rows(x, y, width, stride, B: tl.constexpr, SKIP: tl.constexpr):
 def _rows(skip: int) -> Kernel:
     """Of rows with a gap behind each; skip: rows too many."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         padded = torch.nn.functional.pad(x, (0, 3))[:, : x.shape[1]]
         y = torch.empty_like(x)
@@ -477,6 +501,7 @@ def _transpose(x, y, M, N, STRIDE, B: tl.constexpr):
 
 
 def _transposed(swapped: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         M, N = x.shape
         y = torch.empty(N, M)
@@ -505,6 +530,7 @@ def _shift(x, y, n, B: tl.constexpr, MASK: tl.constexpr):
 
 
 def _shifted(mask: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.empty_like(x)
         _shift[(_many(x.numel()),)](x, y, x.numel(), B, mask)
@@ -527,6 +553,7 @@ THEME.add(
 def _of_view(begin: int) -> Kernel:
     """x[1:] less what stands before each element: the first of them lies before the view, in the same storage."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.empty(x.numel() - 1)
         _before[(_many(y.numel()),)](x.clone()[begin:], y, y.numel(), B)
@@ -561,6 +588,7 @@ def _gather(x, index, y, n, B: tl.constexpr, BEGIN: tl.constexpr):
 
 
 def _gathered(begin: int) -> Kernel:
+    @_dense
     def kernel(x: Any, index: Any) -> Any:
         y = torch.empty(index.numel())
         _gather[(_many(index.numel()),)](x, index, y, index.numel(), B, begin)
@@ -588,6 +616,7 @@ def _wide(x, y, n, B: tl.constexpr, NARROW: tl.constexpr):
 
 
 def _indexed(narrow: bool) -> Kernel:
+    @_dense
     def kernel(x: Any) -> Any:
         y = torch.empty_like(x)
         _wide[(_many(x.numel()),)](x, y, x.numel(), B, narrow)
@@ -620,6 +649,7 @@ def _product(a, b, c, M, N, K, B: tl.constexpr, MASK: tl.constexpr):
 
 
 def _multiplied(mask: bool) -> Kernel:
+    @_dense
     def kernel(a: Any, b: Any) -> Any:
         (M, K), N = a.shape, b.shape[1]
         c = torch.empty(M, N)
@@ -651,6 +681,7 @@ def _described(x, y, M, N, B: tl.constexpr):
 def _by_descriptor(more: int) -> Kernel:
     """more: rows that the descriptor has and the tensor has not."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         M, N = x.shape
         y = torch.empty_like(x)
@@ -683,6 +714,7 @@ def _columns(x, part, M, N, B: tl.constexpr):
 def _column_sums(short: int) -> Kernel:
     """short: rows of partial sums that there is no room for."""
 
+    @_dense
     def kernel(x: Any) -> Any:
         M, N = x.shape
         part = torch.zeros(4 - short, N)
