@@ -24,11 +24,14 @@ def _many(n: int) -> int:
 
 
 def _dense(kernel: Kernel) -> Kernel:
-    """With inputs that lie densely in memory, as these kernels read them."""
+    """With inputs that lie densely in memory of their own, as these kernels read them."""
+
+    def own(x: Any) -> Any:
+        return x.clone(memory_format=torch.contiguous_format)
 
     @functools.wraps(kernel)
     def made(*arguments: Any, **named: Any) -> Any:
-        return kernel(*(x.contiguous() for x in arguments), **{name: x.contiguous() for name, x in named.items()})
+        return kernel(*map(own, arguments), **{name: own(x) for name, x in named.items()})
 
     return made
 
