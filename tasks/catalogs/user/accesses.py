@@ -20,6 +20,7 @@ first of the running program was written by another program.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import dis
 import functools
@@ -298,6 +299,7 @@ class Launch:
     def _clock_of(self) -> Array:
         if self._clock is None:
             self._clock = np.zeros(self.grid[0] * self.grid[1] * self.grid[2], np.int32)
+            self._begun = np.array(self.begins)
         return self._clock
 
     def _acquire(self, key: int) -> None:
@@ -311,15 +313,25 @@ class Launch:
         before = self._released.get(key)
         self._released[key] = clock if before is None else np.maximum(before, clock)
 
-    def _unordered(self, events: Array) -> Array:
-        """Which events are of another program, that nothing orders before the running one; 0 is none."""
+    def _unordered(self, events: Array) -> Array | None:
+        """Which events are of another program, that nothing orders before the running one; 0 is none. None where there is no such
+        event, which the first and the last of them mostly tell."""
+        last = int(events.max())
+        if not last:
+            return None
+        first = int(events.min())
+        if first >= self.start or (first == last and self._is_ordered(first)):
+            return None
         others = (events > 0) & (events < self.start)
-        if self._clock is not None and others.any():
-            if len(self._begun) != len(self.begins):
-                self._begun = np.array(self.begins)
+        if self._clock is not None:
             some = events[others]
             others[others] = some > self._clock[np.searchsorted(self._begun, some, side="right") - 1]
-        return others
+        return others if others.any() else None
+
+    def _is_ordered(self, event: int) -> bool:
+        if self._clock is None:
+            return False
+        return event <= int(self._clock[bisect.bisect_right(self.begins, event) - 1])
 
     # --- one access ---
 
@@ -465,7 +477,7 @@ class Launch:
         if self.watch.broken is not None:
             return
         bad = self._unordered(before[one.cells])
-        if not bad.any() or (changes is not None and not (bad := bad & changes()).any()):
+        if bad is None or (changes is not None and not (bad := bad & changes()).any()):
             return
         place = int(np.argmax(bad))
         first = int(before[one.cell(place)])
