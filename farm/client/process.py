@@ -18,10 +18,14 @@ from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
 from tasks.model import Status
+from tasks.model.row import INTERPRETED
 from tasks.variables import threads
 
 #: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
 LIVE: dict[str, Kernel] = {}
+
+#: Characters of an error in a message: a race is told with two lines of the kernel.
+MESSAGE = 600
 
 
 def backend_here() -> str:
@@ -114,8 +118,9 @@ def message_of(row: Mapping[str, Any]) -> str:
     if units is not None:
         said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
         said += f", max diff {diff:.3g}" if diff is not None else ""
-    told_by = (x for x in map(row.get, ("error", "cause")) if isinstance(x, str) and x)
-    words = "; ".join(" ".join(x.split())[:300] for x in told_by)
+    told = [x for x in map(row.get, ("error", "cause")) if isinstance(x, str) and x]  # pandas has NaN for none
+    said += f" ({INTERPRETED})" if str(row.get("placement") or "").startswith(INTERPRETED) else ""
+    words = "; ".join(" ".join(x.split())[:MESSAGE] for x in told)
     layout = row.get("layout")
     if isinstance(layout, str) and layout and not Status(row["status"]).passed and contiguous.ONLY_WHERE not in words:
         words += f"{'; ' * bool(words)}{layout}"

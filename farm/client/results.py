@@ -18,6 +18,7 @@ from farm.reproduce.find import seed_of
 from tasks.arrays.autograd import DECLARED_ONCE
 from tasks.model import Status
 from tasks.model.failing import unjudged
+from tasks.model.row import INTERPRETED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,8 +83,10 @@ class Result:
 
     def __str__(self) -> str:
         told_ = ", ".join(f"{n} {name}" for name, n in self.counts.items())
+        count = int(self.rows["placement"].fillna("").str.startswith(INTERPRETED).sum()) if len(self.rows) else 0
         lines = [
-            f"run {self.run_id}: {len(self.rows)} cases: {told_}",
+            f"run {self.run_id}: {len(self.rows)} cases: {told_}"
+            + f" ({count} {INTERPRETED}, on no GPU)" * bool(count),
             *(f"  {f}" for f in self.findings + self.imprecise),
         ]
         return "\n".join([*lines, *(f"  not judged: {text}" for text in self._not_judged())])

@@ -72,15 +72,16 @@ def judged(
 
 
 class Computed(Backend):
-    """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what they do."""
+    """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what they do;
+    placement: where they were computed, as far as that is known."""
 
     name = "given"
     forms = ("torch",)
     checks = ("forward", "backward", "double_backward")
 
-    def __init__(self, outputs: Callable[[Form], list[Any]]) -> None:
+    def __init__(self, outputs: Callable[[Form], list[Any]], placement: str = "") -> None:
         super().__init__("given", "cpu", {})
-        self.outputs = outputs
+        self.outputs, self.placement = outputs, placement
 
     def probe(self) -> RuntimeInfo:
         import torch
@@ -88,4 +89,4 @@ class Computed(Backend):
         return RuntimeInfo(f"torch {torch.__version__}", "as given")
 
     def build(self, form: Form) -> Program:
-        return Program(run=lambda: self.outputs(form))
+        return Program(run=lambda: self.outputs(form), placement=self.placement)

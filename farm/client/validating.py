@@ -29,9 +29,9 @@ from tasks import wire
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import load
+from tasks.catalogs.user import accesses, interpreted, load
 from tasks.judge import verdict
-from tasks.model import Form, Group, Misbehaviour
+from tasks.model import FORWARD, Form, Group, Misbehaviour
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare
 
@@ -116,8 +116,14 @@ def validate(
     if (backward or double) and not wrt and kernel.op.framework != "numpy":
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     found = Validation()
-    yield found
-    if found.output is None:
+    with interpreted.prepared() as watch:
+        try:
+            yield found
+        except Exception as error:  # an interpreter's, of an access that it was kept from
+            watch.broken = accesses.found(error)
+            if watch.broken is None:
+                raise
+    if found.output is None and watch.broken is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
     checks = kernel.checks
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
@@ -128,7 +134,7 @@ def validate(
         kernels.announce(config)
         for check in checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
-            rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s).row)
+            rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s, watch).row)
     if results is not None:
         backend = Computed(lambda form: [])
         try:
@@ -141,11 +147,26 @@ def validate(
 
 
 def _judged(
-    kernel: Kernel, group: Group, inputs: Mapping[str, Any], output: Any, policy: str, deadline_s: float
+    kernel: Kernel,
+    group: Group,
+    inputs: Mapping[str, Any],
+    output: Any,
+    policy: str,
+    deadline_s: float,
+    watch: accesses.Watch,
 ) -> Tried:
+    """watch: of the block; what it did to memory is told of whatever it computed."""
+
+    def outputs(form: Form) -> list[Any]:
+        made = [] if output is None else computed(form, kernel, inputs, output)
+        if (broken := watch.broken) is None:
+            return made
+        broken.outputs = made if form.check == FORWARD and made else None
+        raise broken
+
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         prepared = _prepared(kernel, group, Path(folder), deadline_s)
-        backend = Computed(lambda form: computed(form, kernel, inputs, output))
+        backend = Computed(outputs, watch.placement)
         return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
 
 

@@ -137,6 +137,7 @@ class Losses:
             self._accounts.planned(b, total, total - left)
             if left:
                 row = {"sample": WHOLE, "digest": "", "shapes": "", **asdict(failure)}
+                del row["raised"]  # of the reference, no column
                 self._ledger.write(b, self._plan.matrix.groups[g].columns | row)
 
     def there(self, b: int) -> None:

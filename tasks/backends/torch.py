@@ -33,8 +33,9 @@ from tasks.backends.shared.torch_devices import (
     synchronize,
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
+from tasks.catalogs.user import accesses
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
-from tasks.model.row import UNVERIFIED
+from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads
 from tasks.vendors import BY_LABEL, CALLED, TORCH_DEVICES, resource_of
 
@@ -257,7 +258,16 @@ class TorchEager(Backend):
                     return torch_tree.leaves(call(*args, **kwargs))
 
             watched = self._watched_copies if own_copies(form) and self.target != "cpu" else self.watched
-            return lambda: [torch_tree.output(torch_tree.dense(x)) for x in watched(compute, program)]
+
+            def run() -> list[Any]:
+                before = accesses.launches()
+                try:
+                    return [torch_tree.output(torch_tree.dense(x)) for x in watched(compute, program)]
+                finally:
+                    if accesses.launches() != before:
+                        program.placement = f"{INTERPRETED}: {self.target}"
+
+            return run
 
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))

@@ -31,6 +31,8 @@ YOUR_OWN = "your own"
 
 #: How the placement of a row begins where nothing says on which device its case ran.
 UNVERIFIED = "unverified"
+#: Where a row's placement says that an interpreter of the kernel's language ran it, not a compiler's code.
+INTERPRETED = "interpreted"
 
 #: Marks a column that has no default.
 _REQUIRED = object()

@@ -8,6 +8,7 @@ mean is rounded to float16, or 32 bfloat16 accumulators over 4096 elements, are 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.catalogs.user.ops import UserOp
@@ -29,6 +30,8 @@ MODULES = (
     "steep",
     "structured",
 )
+#: Those of Triton kernels, which need Triton to be installed: configs/zoo_triton.yaml.
+TRITON = ("races",)
 
 
 @dataclass(frozen=True)
@@ -41,21 +44,21 @@ class Fault:
     twin: str
 
 
-def themes() -> list[Theme]:
+def themes(modules: Sequence[str] = MODULES) -> list[Theme]:
     """Every theme of the zoo, with its specimens."""
-    return [importlib.import_module(f"{__name__}.{name}").THEME for name in MODULES]
+    return [importlib.import_module(f"{__name__}.{name}").THEME for name in modules]
 
 
-def specimens() -> list[Specimen]:
+def specimens(modules: Sequence[str] = MODULES) -> list[Specimen]:
     """Every op of the zoo."""
-    return [specimen for theme in themes() for specimen in theme.specimens]
+    return [specimen for theme in themes(modules) for specimen in theme.specimens]
 
 
-def faults() -> dict[str, Fault]:
+def faults(modules: Sequence[str] = MODULES) -> dict[str, Fault]:
     """Every planted fault by the name of its op."""
     return {
         name: Fault(op, one.faults[name], one.theme, one.right.name)
-        for one in specimens()
+        for one in specimens(modules)
         for name, op in one.wrong.items()
     }
 
@@ -65,4 +68,16 @@ def twins() -> dict[str, UserOp]:
     return {one.right.name: one.right for one in specimens()}
 
 
-__all__ = ["FAULTS", "MARK", "MODULES", "PRECISION", "Fault", "Specimen", "faults", "specimens", "themes", "twins"]
+__all__ = [
+    "FAULTS",
+    "MARK",
+    "MODULES",
+    "PRECISION",
+    "TRITON",
+    "Fault",
+    "Specimen",
+    "faults",
+    "specimens",
+    "themes",
+    "twins",
+]

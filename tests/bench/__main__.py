@@ -18,6 +18,7 @@ from tests.bench import (
     faults,
     fuzzing,
     inputs,
+    interpreted,
     kernels,
     kills,
     lakes,
@@ -142,6 +143,7 @@ BENCHES = {
         {"faults": ["axpy--no_scale", "cube_gradient--detached"], "seeds": [0], "cases": 8, "twins": 9},
         long=True,
     ),
+    "interpreted": Bench(interpreted.interpreted, {"times": 5}, {"times": 1}),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},

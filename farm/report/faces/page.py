@@ -261,6 +261,7 @@ def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]
                 "vendor": line["vendor"],
                 "unavailable": reason,
                 "emulated": line["emulated"],
+                "interpreted": line["interpreted"],
                 "version": line["runtime_version"],
             }
             lines.setdefault(line["backend"], one)

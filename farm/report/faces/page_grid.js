@@ -15,7 +15,7 @@ function measure(totals) { // how wide a column is, and the names of ops: no nam
   grid.style.setProperty("--left", `${left}px`);
   grid.style.setProperty("--tall", `${14 + 8 * Math.max(8, ...columns.map((b) => Math.max(data.backends[b].name.length, beneath(b).length - 3)))}px`);
 }
-const beneath = (b) => `${data.backends[b].vendor || DASH}${data.backends[b].emulated ? ", emulated" : ""}`;
+const beneath = (b) => `${data.backends[b].vendor || DASH}${data.backends[b].emulated ? ", emulated" : ""}${data.backends[b].interpreted ? ", interpreted" : ""}`;
 function drawHead() {
   const totals = columns.map(() => ({ valid: 0, judged: 0, passed: 0 }));
   for (const label of planned) columns.forEach((b, n) => {
@@ -30,7 +30,7 @@ function drawHead() {
     const one = data.backends[b], sum = totals[n], on = state.sort === "on " + one.name;
     const first = n === 0 || data.backends[columns[n - 1]].vendor !== one.vendor;
     const title = one.unavailable ? `${one.name}: unavailable, ${one.unavailable}`
-      : `${one.vendor} ${one.name}${one.version ? ` (${one.version})` : ""}${one.emulated ? ", emulated: no device was used" : ""}: pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}; sort by it`;
+      : `${one.vendor} ${one.name}${one.version ? ` (${one.version})` : ""}${one.emulated ? ", emulated: no device was used" : ""}${one.interpreted ? ", interpreted: kernels ran in an interpreter" : ""}: pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}; sort by it`;
     const figure = (part, whole) => make("div", { class: "rate" }, one.unavailable ? DASH : state.compact && whole ? number(Math.floor(100 * part / whole)) : share(part, whole),
       make("small", {}, one.unavailable || !whole ? "" : `${part}/${whole}`));
     head.append(make("div", { class: `col${first ? " first" : ""}${one.emulated ? " emulated" : ""}${one.unavailable ? " gone" : ""}${on ? " sorted" : ""}`,

@@ -37,7 +37,7 @@ from tasks.arrays.layouts import CONTIGUOUS
 from tasks.backends.needs import install_line
 from tasks.model import Status
 from tasks.model.errors import gist
-from tasks.model.row import UNVERIFIED
+from tasks.model.row import INTERPRETED, UNVERIFIED
 
 #: Why statuses and rates do not add up.
 _APART = "Failures that are no backend's fault count by status, but in no rate."
@@ -134,8 +134,8 @@ def _quarantined(record: Mapping[str, Any]) -> str:
 
 
 def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used),
-    runtime_version, available, reason, emulated.
+    """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used, after
+    "interpreted" where an interpreter ran kernels), runtime_version, available, reason, emulated, interpreted.
 
     By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
     what is unavailable (``missing`` is True: no rows and no node that offers it).
@@ -161,6 +161,7 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
             lines.append({**totals[vendor], **extra})
         lines.extend(records(group[group["missing"]]))
     emulated = set(rows.loc[rows["placement"].str.startswith("emulated"), "backend"])
+    interpreted = set(rows.loc[_are_interpreted(rows), "backend"])
     for line in lines:
         what = said.get(line["backend"], {})
         line["emulated"] = line["backend"] in emulated
@@ -168,6 +169,9 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
             line[name] = seen[name].get(line["backend"]) or str(what.get(name) or "")
         if line["emulated"] and not line["device"].startswith("emulated"):
             line["device"] = f"emulated {line['device']}".strip()
+        line["interpreted"] = line["backend"] in interpreted
+        if line["interpreted"]:
+            line["device"] = f"{INTERPRETED}, {line['device']}"
         if line["missing"]:
             line["reason"] = line["reason"] or NO_REASON
     return sorted(lines, key=lambda line: bool(line["missing"]))
@@ -232,6 +236,22 @@ def _counts(occurring: list[str]) -> list[Column]:
 
 def _occurring(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
+
+
+def _are_interpreted(rows: pd.DataFrame) -> pd.Series:
+    return rows["placement"].str.startswith(INTERPRETED)
+
+
+def _interpreted(rows: pd.DataFrame) -> list[str]:
+    """A sentence on the rows of kernels that an interpreter ran, and what their passes are worth."""
+    some = rows[_are_interpreted(rows) & rows["status"].isin(JUDGED_STATUSES)]
+    if some.empty:
+        return []
+    passed = int((some["status"] == Status.PASS.value).sum())
+    return [
+        f"{INTERPRETED}: {many(len(some), 'row')} ({passed} passed) of {', '.join(sorted(set(some['backend'])))} ran in Triton's interpreter on "
+        "the CPU; races and bounds were looked for, and no GPU or compiler has run these kernels."
+    ]
 
 
 def _unverified(rows: pd.DataFrame) -> list[str]:
@@ -343,7 +363,13 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[*[_APART] * bool(blameless(rows).any()), *_unverified(rows), *_unused(rows), *_laid_out(rows)],
+        notes=[
+            *[_APART] * bool(blameless(rows).any()),
+            *_unverified(rows),
+            *_interpreted(rows),
+            *_unused(rows),
+            *_laid_out(rows),
+        ],
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,

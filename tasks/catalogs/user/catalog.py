@@ -205,10 +205,11 @@ def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices
     choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
     dims = drawn.sizes(one.op, choose, group.check != "forward")
     plain = drawn.arrays(one.op, dims, group.dtype, choose)
-    structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
-    if not (one.op.gradient or structured):
+    if not one.op.gradient:
         dims, plain = emptied(one, dims, plain, choose)
     places = laid.drawn(one.op, choose)(plain)
+    # The last choices of a case: one that was kept before there were structures has none.
+    structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
     lay = laid.unexpanded(lambda _: places) if structured else lambda _: places
     made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
     made.columns["choices"] = choose.taken

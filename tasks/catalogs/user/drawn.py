@@ -110,10 +110,9 @@ def in_structure(
     op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: Choices, plain: Mapping[str, np.ndarray]
 ) -> samples.Structured | None:
     """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
-    found = samples.choices_of(op, dims, dtype, check, free=True)
+    found = samples.choices_of(op, dims, dtype, check, free=True) if all(x.size for x in plain.values()) else []
     if not found:
         return None
-    # The last choices of a case: what was kept before there were structures makes the case that it made.
     with choose.span("structure"):
         place = choose.int(0, 2 * len(found) - 1)
         if not 0 < place <= len(found):

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from tasks.catalogs.user import accesses
+from tasks.catalogs.user.accesses import Watch, watching
 
 #: What is said where there is no GPU to ask, wherever it is raised: by Triton's driver, by torch.
 NO_GPU = re.compile(
@@ -47,17 +50,20 @@ def interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules
 
 
-def prepared() -> contextlib.AbstractContextManager[Any]:
-    """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings.
+@contextlib.contextmanager
+def prepared() -> Iterator[Watch]:
+    """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings, and watch its accesses.
 
     It takes a Python float as a float32, as the compiler does; it computes in bfloat16, to which it rounds to nearest; the device
     library's functions are NumPy's; an autotuned kernel has the first of its configurations. What another version of Triton does
     not have of what is changed here stays as it is.
     """
     if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
-        return contextlib.nullcontext()
+        yield Watch()
+        return
     _mended(module)
-    return np.errstate(all="ignore")
+    with np.errstate(all="ignore"), watching() as watch:
+        yield watch
 
 
 @functools.cache
@@ -66,6 +72,8 @@ def _mended(module: Any) -> None:
         AttributeError, KeyError, TypeError, ValueError
     ):  # another version: once, or each call would wrap again
         _mend(module)
+    with contextlib.suppress(AttributeError):
+        accesses.install(module)
 
 
 def _mend(module: Any) -> None:

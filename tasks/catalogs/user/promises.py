@@ -14,7 +14,7 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.autograd import DECLARED_ONCE, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
-from tasks.catalogs.user import interpreted
+from tasks.catalogs.user import accesses, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.judge.plain import USUAL_UNITS
@@ -43,14 +43,14 @@ def guarded(op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any]
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
         disabled.own_copies = True  # type: ignore[attr-defined]
         disabled.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
-        disabled.told = functools.partial(_told, kernel)  # type: ignore[attr-defined]
+        disabled.told = functools.partial(_checked, kernel)  # type: ignore[attr-defined]
         return disabled
 
     def call(**arguments: Any) -> Any:
         return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments, returned)
 
     call.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
-    call.told = functools.partial(_told, kernel)  # type: ignore[attr-defined]
+    call.told = functools.partial(_checked, kernel)  # type: ignore[attr-defined]
     return call
 
 
@@ -60,10 +60,11 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
     beside = {k: found for k, x in tensors.items() if (found := _beside(x)) is not None}
-    with _told(kernel):
+    with _told(kernel) as watch:
         result = kernel(**arguments)
     outputs = _flat(result, torch.Tensor, "torch tensor", optional=hasattr(kernel, "by_position"))
     with _measured(lambda: [_numpy(x) for x in outputs]):
+        watch.check()
         for name, old in before.items():
             if not torch_tree.same(tensors[name], old):
                 raise Misbehaviour(
@@ -199,14 +200,24 @@ def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _told(kernel: Callable[..., Any]) -> Iterator[None]:
+def _checked(kernel: Callable[..., Any]) -> Iterator[None]:
+    """`_told`, and raise Misbehaviour of a race."""
+    with _told(kernel) as watch:
+        yield
+    watch.check()
+
+
+@contextlib.contextmanager
+def _told(kernel: Callable[..., Any]) -> Iterator[accesses.Watch]:
     """Around what a kernel computes: what it raises says where in its file, once."""
     try:
-        with interpreted.prepared():
-            yield
+        with interpreted.prepared() as watch:
+            yield watch
     except Unsupported:
         raise
     except (Exception, SystemExit) as error:
+        if (broken := accesses.found(error)) is not None:
+            raise broken from None
         place = _place(kernel, error)
         if isinstance(error, OnceDifferentiable):
             raise Unsupported(f"{DECLARED_ONCE}{place}") from error
