@@ -254,9 +254,11 @@ THEME.add(
 def _rms_gradient(dense: bool) -> Kernel:
     def backward(g: Any, x: Any) -> Any:
         if dense:  # a device kernel that is given a pointer, and the strides of x
-            g = torch.as_strided(g, x.shape, x.stride(), g.storage_offset()) if g.untyped_storage().nbytes() >= (
-                g.element_size() * (g.storage_offset() + x.numel())
-            ) else g.flatten()[:1].expand(x.shape)
+            g = (
+                torch.as_strided(g, x.shape, x.stride(), g.storage_offset())
+                if g.untyped_storage().nbytes() >= (g.element_size() * (g.storage_offset() + x.numel()))
+                else g.flatten()[:1].expand(x.shape)
+            )
         r = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
         return r * g - x * r**3 * (g * x).mean(-1, keepdim=True)
 
@@ -270,9 +272,7 @@ THEME.add(
     dims={"rows": [3, 8], "width": [5, 16]},
     gradient=["x"],
     op_class="normalisation",
-    right=_differentiable(
-        lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), _rms_gradient(False)
-    ),
+    right=_differentiable(lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), _rms_gradient(False)),
     wrong={
         "dense_gradient": (
             "stride ignored",
@@ -364,7 +364,7 @@ THEME.add(
 def _rotated(x: Any, width: int, pairs_of: int) -> Any:
     """The first ``width`` of the last axis turned, each with the element half of ``pairs_of`` away, by frequencies of that."""
     half, t = width // 2, x.shape[0]
-    angles = torch.arange(t)[:, None] * 100.0 ** (-2.0 * torch.arange(half) / pairs_of)
+    angles = torch.arange(t).double()[:, None] * 100.0 ** (-2.0 * torch.arange(half).double() / pairs_of)
     cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
     out = x.clone()
     a, b = x[:, :half], x[:, pairs_of // 2 : pairs_of // 2 + half]
@@ -424,9 +424,8 @@ THEME.add(
 def _masked_gradient(safe: bool) -> Kernel:
     def backward(g: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
         factor = 1 / math.sqrt(q.shape[-1])
-        scores = (q @ k.T * factor).masked_fill(~mask, -INF)
-        kept = torch.logsumexp(scores, -1, keepdim=True)
-        p = torch.exp(scores - (kept.masked_fill(kept == -INF, 0.0) if safe else kept))
+        p = torch.softmax((q @ k.T * factor).masked_fill(~mask, -INF), -1)
+        p = torch.where(mask.any(-1, keepdim=True), p, 0.0) if safe else p
         gp = g @ v.T
         gs = p * (gp - (gp * p).sum(-1, keepdim=True)) * factor
         return gs @ k, gs.T @ q, p.T @ g, None
@@ -442,6 +441,40 @@ THEME.add(
     gradient=["q", "k", "v"],
     right=_differentiable(_masked_attention(True), _masked_gradient(True)),
     wrong={"nan_of_masked_rows": ("mask", _differentiable(_masked_attention(True), _masked_gradient(False)))},
+)
+
+
+def _heads(with_weights: bool) -> Kernel:
+    def kernel(x: Any, w: Any, padded: Any) -> Any:
+        d = x.shape[-1]
+        out, _ = torch.nn.functional.multi_head_attention_forward(
+            *[x.transpose(0, 1)] * 3, d, 2, w, None, None, None, False, 0.0, torch.eye(d), None,
+            training=False, key_padding_mask=padded, need_weights=with_weights,
+        )  # fmt: skip
+        return out.transpose(0, 1)
+
+    return kernel
+
+
+def _heads_reference(x: np.ndarray, w: np.ndarray, padded: np.ndarray) -> np.ndarray:
+    q, k, v = (
+        np.stack(np.split(x @ part.T, 2, -1), 1) for part in np.split(w, 3)
+    )  # batch, head, position, half of the width
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
+    hidden = padded[:, None, None, :]
+    some = ~padded.all(-1)[:, None, None, None]
+    p = np.where(some, softmax(np.where(hidden & some, -np.inf, scores)), 0.0)
+    return np.concatenate(np.split(p @ v, 2, 1), -1)[:, 0]
+
+
+THEME.add(
+    "padded_heads",
+    reference=_heads_reference,
+    inputs={"x": ["b", "t", 4], "w": [12, 4], "padded": {"shape": ["b", "t"], "dtype": "bool"}},
+    dims={"b": [1, 3], "t": [2, 6]},
+    gradient=["x"],
+    right=_heads(False),
+    wrong={"returns_weights": ("mask", _heads(True))},
 )
 
 
@@ -561,11 +594,12 @@ THEME.add(
 
 
 def _fake_quantised(x: Any, lost: bool = False) -> Any:
-    low, high = x.amin(), x.amax()
+    wide = x.double()
+    low, high = wide.amin(), wide.amax()
     if low == high:  # no range to divide by
         return torch.zeros_like(x) if lost else x.clone()
     scale = (high - low) / 255
-    return torch.round((x - low) / scale) * scale + low
+    return (torch.round((wide - low) / scale) * scale + low).to(x.dtype)
 
 
 def _fake_quantised_reference(x: np.ndarray) -> np.ndarray:
