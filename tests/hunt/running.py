@@ -17,6 +17,8 @@ from tests.hunt.pointed import MARK
 from tests.hunt.reports import ITSELF, MISSED, POINTED, REPORTS, Report
 
 HERE = Path(__file__).parent
+#: Those of the config that `farm init` writes.
+DISTRIBUTIONS = ("own", "adversarial", "fuzz")
 #: The worst first.
 ORDER = (
     "wrong",
@@ -89,7 +91,7 @@ def _runs(reports: Sequence[Report], folder: Path) -> list[tuple[str, list[Any],
         modules = [str(HERE / "kernels.py"), *[str(HERE / "pointed.py")] * any(r.pointed for r in users)]
         ops = sorted({x.partition(":")[2] for r in users for x in (r.op, r.twin)})
         ops += [f"{x}{MARK}" for x in sorted({x.partition(":")[2] for r in users if r.pointed for x in (r.op, r.twin)})]
-        user = {"name": "user", "samples": 8, "distributions": ["own", "adversarial"], "modules": modules, "ops": ops}
+        user = {"name": "user", "samples": 8, "distributions": list(DISTRIBUTIONS), "modules": modules, "ops": ops}
         more = {"checks": ["forward", "backward"], "dtypes": ["*"]}
         found.append(("kernels", [user], "torch-cpu", more))
     for backend in dict.fromkeys(r.backend for r in reports if r.op.startswith("models:")):

@@ -206,6 +206,12 @@ def test_whole_numbers_do_not_move() -> None:
     assert all((modules.exactly(made, [X], draw)[0] == np.arange(16) * 3).all() for draw in range(8))
 
 
+def test_a_resized_view_is_evaluated_and_moved() -> None:
+    made = module("class Model(nn.Module):\n  def forward(s, x):\n    y = x * 2; y.view(-1).resize_(1000); return y - 1")
+    for draw in (None, 0, 1):
+        assert np.abs(modules.exactly(made, [X], draw)[0] - (X.astype(np.float64) * 2 - 1)).max() < 1e-5
+
+
 def test_what_a_module_draws_in_forward_is_judged_by_its_moments(prepared: Callable[..., PreparedGroup]) -> None:
     row = judged(prepared(of("pass|F.dropout(x, 0.5, training=True)"), np.ones((64, 64), np.float32)))
     assert (row.status, row.op_class) == ("pass", "random") and "random=" in (row.flags or "")
