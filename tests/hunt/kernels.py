@@ -409,12 +409,15 @@ def _masked_attention(safe: bool) -> Kernel:
     return kernel
 
 
-MASKED = {"q": ["n", 8], "k": ["m", 8], "v": ["m", 8], "mask": {"shape": ["n", "m"], "dtype": "bool"}}
+MASK = {"shape": ["n", "m"], "dtype": "bool"}
+MASKED = {
+    name: {"shape": shape, "low": -2, "high": 2} for name, shape in (("q", ["n", 8]), ("k", ["m", 8]), ("v", ["m", 8]))
+}
 
 THEME.add(
     "masked_attention",
     reference=_attention_reference,
-    inputs=MASKED,
+    inputs={**MASKED, "mask": MASK},
     dims={"n": [16, 32], "m": [32, 64]},
     right=_masked_attention(True),
     wrong={"nan_of_masked_rows": ("mask", _masked_attention(False))},
@@ -436,7 +439,7 @@ def _masked_gradient(safe: bool) -> Kernel:
 THEME.add(
     "masked_attention_gradient",
     reference=_attention_reference,
-    inputs=MASKED,
+    inputs={**MASKED, "mask": MASK},
     dims={"n": [8, 16], "m": [16, 32]},
     gradient=["q", "k", "v"],
     right=_differentiable(_masked_attention(True), _masked_gradient(True)),
@@ -470,7 +473,11 @@ def _heads_reference(x: np.ndarray, w: np.ndarray, padded: np.ndarray) -> np.nda
 THEME.add(
     "padded_heads",
     reference=_heads_reference,
-    inputs={"x": ["b", "t", 4], "w": [12, 4], "padded": {"shape": ["b", "t"], "dtype": "bool"}},
+    inputs={
+        "x": {"shape": ["b", "t", 4], "low": -2, "high": 2},
+        "w": {"shape": [12, 4], "low": -1, "high": 1},
+        "padded": {"shape": ["b", "t"], "dtype": "bool"},
+    },
     dims={"b": [1, 3], "t": [2, 6]},
     gradient=["x"],
     right=_heads(False),

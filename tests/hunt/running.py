@@ -33,6 +33,8 @@ ORDER = (
     "vacuous",
     "pass",
 )
+#: What is found of a fault, the best first.
+BEST = (ITSELF, POINTED, MISSED)
 #: Exit codes of a run that has judged everything, and of one that lacks a backend.
 ENDED = (0, 1, 3)
 
@@ -50,18 +52,20 @@ class Found:
     @property
     def found(self) -> str:
         told = {self.report.status, "wrong"}
+        if self.report.found == POINTED and not self.report.pointed:  # the instance itself points at it
+            return POINTED if self.status in told else MISSED
         return ITSELF if self.status in told else POINTED if self.pointed in told else MISSED
 
     @property
     def differs(self) -> str:
-        """What is not as `reports` says, "" where all is."""
+        """What is worse than `reports` says, "" where nothing is."""
         if self.twin != "pass" or self.pointed_twin not in ("", "pass"):
             return f"the sound twin is {self.twin if self.twin != 'pass' else self.pointed_twin}"
-        if self.report.status == self.status == "pass" or self.found == self.report.found:
-            return ""
-        if self.report.note.endswith("have") and self.status in (self.report.status, "wrong"):
-            return ""
-        return f"found {self.found}, not {self.report.found}"
+        return (
+            f"found {self.found}, not {self.report.found}"
+            if BEST.index(self.found) > BEST.index(self.report.found)
+            else ""
+        )
 
 
 def asked(patterns: Sequence[str] = ()) -> list[Report]:
