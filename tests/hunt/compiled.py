@@ -20,26 +20,6 @@ class ResizedCopy(nn.Module):
         return base - 1
 
 
-class BitsThenWrite(nn.Module):
-    """The bits of x are read before x is written, and used after."""
-
-    def forward(self, x):
-        x = x * 1
-        y = x.view(torch.int32) * 3
-        y.add_(1)
-        x[:, 1:4] = 5
-        return y, x
-
-
-class CopyThenWrite(nn.Module):
-    def forward(self, x):
-        x = x * 1
-        y = x.clone().view(torch.int32) * 3
-        y.add_(1)
-        x[:, 1:4] = 5
-        return y, x
-
-
 def _step(p, g, m, v, count):
     count.add_(1)
     m.mul_(0.9).add_(g, alpha=0.1)

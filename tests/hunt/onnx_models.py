@@ -60,8 +60,8 @@ def quotients(dtype: int) -> bytes:
 MODELS = {
     "lengths_of_40000": squared_lengths(40_000),
     "lengths_of_400": squared_lengths(400),
-    "wrapped_int8": wrapped_squares(TensorProto.INT8, np.int8(0)),
-    "wrapped_int32": wrapped_squares(TensorProto.INT32, np.int32(0)),
+    "wrapped_int8": wrapped_squares(TensorProto.INT8, np.array(0, np.int8)),
+    "wrapped_int32": wrapped_squares(TensorProto.INT32, np.array(0, np.int32)),
     "div_int64": quotients(TensorProto.INT64),
     "div_int32": quotients(TensorProto.INT32),
 }

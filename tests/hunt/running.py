@@ -103,7 +103,7 @@ def _runs(reports: Sequence[Report], folder: Path) -> list[tuple[str, list[Any],
         names = {
             x.partition(":")[2] for r in reports if r.backend == backend and r.op[0] == "m" for x in (r.op, r.twin)
         }
-        own = [{"name": x, "model": str(files.get(x) or f"{HERE / 'compiled.py'}:{x}")} for x in sorted(names)]
+        own = [{"name": x, "model": str(files.get(x) or f"{_file(x)}:{x}")} for x in sorted(names)]
         found.append((backend, [{"name": "models", "own": own}], backend, {}))
     for report in reports:
         if report.op.startswith("torch:"):
@@ -111,6 +111,11 @@ def _runs(reports: Sequence[Report], folder: Path) -> list[tuple[str, list[Any],
             dtypes = [report.dtype, report.twin_dtype]
             found.append(("torch", [{"name": "torch", "ops": ops}], report.backend, {"dtypes": dtypes}))
     return found
+
+
+def _file(model: str) -> Path:
+    """The file of a module."""
+    return next(x for x in sorted(HERE.glob("compiled*.py")) if f"class {model}(" in x.read_text())
 
 
 def _worst(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
