@@ -207,7 +207,9 @@ def test_whole_numbers_do_not_move() -> None:
 
 
 def test_a_resized_view_is_evaluated_and_moved() -> None:
-    made = module("class Model(nn.Module):\n  def forward(s, x):\n    y = x * 2; y.view(-1).resize_(1000); return y - 1")
+    made = module(
+        "class Model(nn.Module):\n  def forward(s, x):\n    y = x * 2; y.view(-1).resize_(1000); return y - 1"
+    )
     for draw in (None, 0, 1):
         assert np.abs(modules.exactly(made, [X], draw)[0] - (X.astype(np.float64) * 2 - 1)).max() < 1e-5
 

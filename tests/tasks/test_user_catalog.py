@@ -823,7 +823,9 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     assert {p.name for p in sources.closure(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
 
 
-def test_a_module_of_a_folder_without_init_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_a_folder_without_init_is_found_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("holder/__init__.py", "holder/plain/ops.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
