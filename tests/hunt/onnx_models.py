@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -67,13 +68,32 @@ MODELS = {
 }
 
 
-def write(folder: Path) -> dict[str, Path]:
-    """The models' files in ``folder``, by name."""
+#: Values that do not fit 32 bits, over divisors that do.
+_A, _B = np.arange(-32, 32) * (2**45 + 12_345), np.tile(np.array([2, -3, 7, 1000]), 16)
+#: Name → its inputs: drawn as it says, or these values.
+INPUTS: dict[str, dict[str, str] | dict[str, np.ndarray]] = {
+    "lengths_of_40000": {"x": "float32[40000,3]"},
+    "lengths_of_400": {"x": "float32[400,3]"},
+    "wrapped_int8": {"x": np.arange(-32, 32, dtype=np.int8)},
+    "wrapped_int32": {"x": np.arange(-32, 32, dtype=np.int32)},
+    "div_int64": {"a": _A, "b": _B},
+    "div_int32": {"a": (_A >> 30).astype(np.int32), "b": _B.astype(np.int32)},
+}
+
+
+def write(folder: Path) -> dict[str, dict[str, Any]]:
+    """Write the models to ``folder``: name → what a config says of it (``model``, ``inputs``)."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, made in MODELS.items():
         (folder / f"{name}.onnx").write_bytes(made)
-    return {name: folder / f"{name}.onnx" for name in MODELS}
+    told: dict[str, dict[str, Any]] = {}
+    for name, inputs in INPUTS.items():
+        drawn = all(isinstance(x, str) for x in inputs.values())
+        if not drawn:
+            np.savez(folder / f"{name}.npz", **inputs)  # type: ignore[arg-type]
+        told[name] = {"model": str(folder / f"{name}.onnx"), "inputs": inputs if drawn else str(folder / f"{name}.npz")}
+    return told
 
 
 if __name__ == "__main__":
-    print(*write(Path(sys.argv[1])).values(), sep="\n")
+    print(*(x["model"] for x in write(Path(sys.argv[1])).values()), sep="\n")

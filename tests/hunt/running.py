@@ -59,8 +59,8 @@ class Found:
     @property
     def differs(self) -> str:
         """What is worse than `reports` says, "" where nothing is."""
-        if self.twin != "pass" or self.pointed_twin not in ("", "pass"):
-            return f"the sound twin is {self.twin if self.twin != 'pass' else self.pointed_twin}"
+        if self.twin != self.report.sound or self.pointed_twin not in ("", "pass"):
+            return f"the sound twin is {self.twin if self.twin != self.report.sound else self.pointed_twin}"
         return (
             f"found {self.found}, not {self.report.found}"
             if BEST.index(self.found) > BEST.index(self.report.found)
@@ -103,8 +103,8 @@ def _runs(reports: Sequence[Report], folder: Path) -> list[tuple[str, list[Any],
         names = {
             x.partition(":")[2] for r in reports if r.backend == backend and r.op[0] == "m" for x in (r.op, r.twin)
         }
-        own = [{"name": x, "model": str(files.get(x) or f"{_file(x)}:{x}")} for x in sorted(names)]
-        found.append((backend, [{"name": "models", "own": own}], backend, {}))
+        own = [{"name": x, **(files.get(x) or {"model": f"{_file(x)}:{x}"})} for x in sorted(names)]
+        found.append((backend, [{"name": "models", "own": own, "samples": 2}], backend, {}))
     for report in reports:
         if report.op.startswith("torch:"):
             ops = [report.op.partition(":")[2]]
