@@ -381,8 +381,11 @@ class Runner:
                         broken.kind,
                         more | {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]},
                     )
-                if case.program is not None and case.program.fallback and status is not Status.VACUOUS:
-                    status, kind = Status.FALLBACK, ""
+                program = case.program
+                if program is not None and program.fallback and status is not Status.VACUOUS:
+                    # What a compiler makes of the pieces of a model is its own, wrong results too.
+                    if not (program.pieces and status is Status.WRONG):
+                        status, kind = Status.FALLBACK, ""
             except Exception as error:
                 case.error = error
         row = self._row(case, metrics, status, kind, run_ms)

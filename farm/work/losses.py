@@ -15,6 +15,7 @@ from farm.work.state import Flight, Plan, portions
 from farm.work.stock import WHOLE, Stock
 from tasks.catalogs.base import Failure
 from tasks.model import Status
+from tasks.model.row import NAMES
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
 
@@ -136,8 +137,8 @@ class Losses:
             total = self._stock.rows(g, b)
             self._accounts.planned(b, total, total - left)
             if left:
-                row = {"sample": WHOLE, "digest": "", "shapes": "", **asdict(failure)}
-                del row["raised"]  # of the reference, no column
+                told = {name: value for name, value in asdict(failure).items() if name in NAMES}
+                row = {"sample": WHOLE, "digest": "", "shapes": "", **told}
                 self._ledger.write(b, self._plan.matrix.groups[g].columns | row)
 
     def there(self, b: int) -> None:

@@ -174,8 +174,64 @@ def computed(
         left = Untouched(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
         made = None if may is None else left.made
         found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
-    left.check(found)
+        left.check(found)
+        if may is not None and not may and call is form.call:
+            _check_strides(found, form, args, kwargs, cotangents)
+            left.check(found)
     return found
+
+
+#: How far two results of one backward pass may be from each other, as a share of the largest of them, that adds up in another order.
+_ORDER = 2.0**-8
+
+
+def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cotangents: Sequence[Any]) -> None:
+    """Raise Misbehaviour where a kernel of one's own gives other gradients for the same cotangents with gaps between their elements.
+
+    The cotangents of a sum are expanded, those of a transposed result transposed: a backward pass is not given contiguous ones alone.
+    One that refuses them is not wrong, and one that never gives the same gradients is another fault.
+    """
+    gaps = [_with_gaps(c) for c in cotangents]
+    if all(x is y for x, y in zip(gaps, cotangents)):
+        return
+
+    def computed_again(given: Sequence[Any]) -> list[Any]:
+        return backward(form.check, form.call, args, kwargs, form.wrt, given)  # type: ignore[arg-type]
+
+    try:
+        again = computed_again(gaps)
+    except Exception:
+        return
+    number = next((k for k, (x, y) in enumerate(zip(found, again)) if not _near(x, y)), None)
+    if number is None or not all(map(_near, found, computed_again(cotangents))):
+        return
+    text = f"gradient {number} is another one where the gradient of the output is not contiguous (gaps between its elements)"
+    broken = Misbehaviour("layout", text)
+    broken.outputs = [np.array(torch_tree.output(torch_tree.dense(y.detach()))) for y in again]
+    raise broken
+
+
+def _near(x: Any, y: Any) -> bool:
+    """Whether two gradients differ by no more than an order of additions; what cannot be compared is near."""
+    import torch
+
+    if x.dtype != y.dtype or x.shape != y.shape or x.layout != torch.strided or not x.numel():
+        return True
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    a, b = x.to(wide), y.to(wide)
+    most = a.abs().nan_to_num(0.0, 0.0, 0.0).max()
+    return bool((((a - b).abs() <= _ORDER * most) | (a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _with_gaps(x: Any) -> Any:
+    """The same values, every other element of their memory; what has no elements, or one, as it is."""
+    import torch
+
+    if x is None or x.layout != torch.strided or x.numel() < 2:
+        return x
+    memory = torch.full((*x.shape, 2), 3, dtype=x.dtype, device=x.device)
+    made = memory[..., 0]
+    return made.copy_(x)
 
 
 def backward(

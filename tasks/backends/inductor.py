@@ -252,7 +252,7 @@ class Inductor(TorchEager):
         fallback = broken or (self._fallback(kernels) if graphs else "no graph was compiled")
         words = [self.flags, *inductor_settings.words(settings)]
         flags = " ".join([f"kernels={kernels}/{len(forms)}", *filter(None, words)])
-        made = Program(lambda: [], self._where(kernels), fallback, flags)
+        made = Program(lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken))
         return self._programs(forms, made, lambda bundle: list(self.settled(lambda: compute(bundle))))
 
     def _bundle(self, forms: Sequence[Form]) -> list[Any]:

@@ -173,6 +173,10 @@ def _modes() -> Any:
         setattr(x, _OWN, dtype)
         return x
 
+    def copied(x: Any) -> np.ndarray:
+        """An array of its own: torch no longer resizes the memory that NumPy was shown, and a resize_ that fails leaves the new sizes."""
+        return torch_tree.to_numpy(x.clone())
+
     def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         if type(value) in (list, tuple):
             return type(value)(mapped(x, change) for x in value)
@@ -238,7 +242,7 @@ def _modes() -> Any:
             if x.dtype not in wide and x.dtype not in exact:
                 return x
             made = x.detach().to(wide.get(x.dtype, x.dtype), copy=True)
-            if self.draw is not None and made.numel() and not is_structural(torch_tree.to_numpy(made)):
+            if self.draw is not None and made.numel() and not is_structural(copied(made)):
                 self.move(made, x.dtype, True)
             return believe(made, x.dtype)
 
@@ -262,7 +266,7 @@ def _modes() -> Any:
             self.place += 1
             if not eps or not x.numel() or x._is_zerotensor() or x.is_meta:  # without memory, as functorch makes them
                 return
-            value = torch_tree.to_numpy(x)
+            value = copied(x)
             made = noise.moved(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(value.shape)
             if own in wide and not all_of_it:
                 made = np.where(torch_tree.to_numpy(x.to(own).to(x.dtype)) == value, value, made)

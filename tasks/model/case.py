@@ -140,7 +140,7 @@ class Program:
     """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
 
     placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
-    asked to run (None when it is). given: a ``run`` for other arrays in place of the form's (same dtypes, and same shapes
+    asked to run (None when it is). pieces: whether that is so of a part alone, and the whole is what the backend's user gets. given: a ``run`` for other arrays in place of the form's (same dtypes, and same shapes
     where the program was not built for any), which are handed over at once; None where the runtime takes a program's inputs
     only once. threads: whether the runtime promises that ``again`` may be called from several threads at a time. columns: of the row, what was
     measured while it was run.
@@ -155,6 +155,7 @@ class Program:
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
+    pieces: bool = False
 
     @property
     def again(self) -> Callable[[list[Any]], Sequence[Any]] | None:

@@ -319,3 +319,42 @@ _add(
     {"duplicates_lost": (SUM, _rows_backward(accumulate=False))},
     inputs={"x": [3, "n"], "index": {"shape": [5], "dtype": "int64", "data": [2, 0, 2, 1, 0]}},
 )
+
+
+def _as_if_dense(g: Any) -> Any:
+    """What a device kernel reads that is given a pointer and no strides."""
+    flat = torch.as_strided(
+        g, (g.untyped_storage().nbytes() // g.element_size() - g.storage_offset(),), (1,), g.storage_offset()
+    )
+    return flat[: g.numel()].view(g.shape)
+
+
+_add(
+    "strided_square",
+    lambda x: x * x,
+    lambda x: x * x,
+    lambda g, y, x: 2 * x * g,
+    {"reads_dense": ("stride ignored", lambda g, y, x: 2 * x * _as_if_dense(g))},
+)
+
+_add(
+    "strided_linear",
+    lambda x, w: x @ w,
+    lambda x, w: x @ w,
+    lambda g, y, x, w: (g @ w.t(), x.t() @ g),
+    {
+        "weight_reads_dense": ("stride ignored", lambda g, y, x, w: (g @ w.t(), x.t() @ _as_if_dense(g))),
+        "input_reads_dense": ("stride ignored", lambda g, y, x, w: (_as_if_dense(g) @ w.t(), x.t() @ g)),
+    },
+    inputs={"x": [3, "n"], "w": ["n", 4]},
+    gradient=("x", "w"),
+    op_class="contraction",
+)
+
+_add(
+    "strided_row_sum",
+    lambda x: x.sum(-1),
+    lambda x: x.sum(-1),
+    lambda g, y, x: g[:, None].expand_as(x),
+    {"reads_dense": ("stride ignored", lambda g, y, x: _as_if_dense(g)[:, None].expand_as(x))},
+)

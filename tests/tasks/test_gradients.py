@@ -18,6 +18,7 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradients as torch_gradients
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
+from tasks.model.errors import Misbehaviour
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
 
@@ -299,3 +300,55 @@ def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutatio
     left = gradients.Untouched([], [], [x] * may)
     gradients.backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.made)
     assert bool(left.changed()) != may
+
+
+def _of_own(backward: Any, mutates: tuple[str, ...] = ()) -> Any:
+    """A kernel of one's own, x², with this backward pass of (gradient, x)."""
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return backward(g, *ctx.saved_tensors)
+
+    def call(x: Any) -> Any:
+        return Square.apply(x)
+
+    call.mutates = mutates  # type: ignore[attr-defined]
+    return call
+
+
+def _dense(g: Any) -> Any:
+    return torch.as_strided(g, g.shape, (g.shape[1], 1), g.storage_offset())
+
+
+def _refusing(g: Any) -> Any:
+    if not g.is_contiguous():
+        raise ValueError("give me a contiguous gradient")
+    return g
+
+
+@pytest.mark.parametrize(
+    ("backward", "kind"),
+    [
+        (lambda g, x: 2 * x * g, ""),
+        (lambda g, x: 2 * x * g.contiguous(), ""),
+        (lambda g, x: 2 * x * _dense(g), "layout"),
+        (lambda g, x: 2 * x * _refusing(g), ""),
+        (lambda g, x: 2 * x * g * torch.rand(()), ""),
+    ],
+    ids=["right", "copies", "reads_dense", "refuses", "another_every_time"],
+)
+def test_a_backward_pass_that_takes_its_gradient_for_contiguous_is_told(backward: Any, kind: str) -> None:
+    call, x, g = _of_own(backward), torch.randn(3, 5), torch.randn(3, 5)
+    form = Form("torch", "user:square", "float32", [], call=call, check="backward", wrt=(0,), cotangents=(0,))
+    try:
+        gradients.computed(form, call, (), {"x": x}, [g])
+        found = ""
+    except Misbehaviour as error:
+        found = error.kind
+    assert found == kind

@@ -16,10 +16,11 @@ import pytest
 from tasks import runner as runners
 from tasks.arrays import held
 from tasks.backends import BackendSpec
+from tasks.backends.torch import TorchEager
 from tasks.catalogs import told
 from tasks.graphs import module as modules
 from tasks.judge import verdict
-from tasks.model import Group
+from tasks.model import Form, Group, Program
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner
@@ -204,6 +205,34 @@ def test_a_narrow_module_moves_further() -> None:
 def test_whole_numbers_do_not_move() -> None:
     made = module("class Model(nn.Module):\n  def forward(s, x): return (torch.arange(16.0) * 3).long() + x.long() * 0")
     assert all((modules.exactly(made, [X], draw)[0] == np.arange(16) * 3).all() for draw in range(8))
+
+
+def test_a_resized_view_is_evaluated_and_moved() -> None:
+    made = module(
+        "class Model(nn.Module):\n  def forward(s, x):\n    y = x * 2; y.view(-1).resize_(1000); return y - 1"
+    )
+    for draw in (None, 0, 1):
+        assert np.abs(modules.exactly(made, [X], draw)[0] - (X.astype(np.float64) * 2 - 1)).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("pieces", "factor", "status"),
+    [(True, 1.0, "fallback"), (True, 2.0, "wrong"), (False, 2.0, "fallback")],
+    ids=["right", "wrong", "not_its_own"],
+)
+def test_a_wrong_result_of_pieces_is_wrong(
+    prepared: Callable[..., PreparedGroup], monkeypatch: pytest.MonkeyPatch, pieces: bool, factor: float, status: str
+) -> None:
+    build = TorchEager.build
+
+    def in_pieces(self: TorchEager, form: Form) -> Program:
+        made = build(self, form)
+        run = made.run
+        return replace(made, run=lambda: [x * factor for x in run()], fallback="graph break: here", pieces=pieces)
+
+    monkeypatch.setattr(TorchEager, "build", in_pieces)
+    row = judged(prepared(of("pass|x + 1")))
+    assert (row.status, row.error) == (status, "graph break: here")
 
 
 def test_what_a_module_draws_in_forward_is_judged_by_its_moments(prepared: Callable[..., PreparedGroup]) -> None:

@@ -823,6 +823,17 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     assert {p.name for p in sources.closure(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
 
 
+def test_a_module_of_a_folder_without_init_is_found_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("holder/__init__.py", "holder/plain/ops.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert sources.locate("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
+    assert sources.locate("holder.plain.none", "/") is None and sources.locate("holder.plain", "/") is None
+
+
 def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(SCRIPT + "import os; os.write(1, b'noise\\n')\nprint(json.dumps(tensor))")
     with contextlib.closing(scripts.Script(tmp_path / "r.py", 30.0)) as script:

@@ -7,8 +7,8 @@ import functools
 import hashlib
 import importlib.util
 import threading
-from collections.abc import Iterable, Iterator
-from importlib.machinery import PathFinder
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 
@@ -22,10 +22,16 @@ def locate(module: str, root: str) -> Path | None:
     found = _inside(module, [Path(root)])
     if found:
         return found
-    where = None
+    spec: ModuleSpec | None = None
+    where: Sequence[str] | None = None
     words = module.split(".")
     for count in range(1, len(words) + 1):
-        spec = PathFinder.find_spec(".".join(words[:count]), where)
+        try:
+            spec = PathFinder.find_spec(".".join(words[:count]), where)
+        except KeyError:  # a folder without __init__.py: where it lies is asked of its package, which is not imported
+            where = [str(path) for base in where or () if (path := Path(base, words[count - 1])).is_dir()]
+            spec = None
+            continue
         if spec is None:
             try:
                 spec = importlib.util.find_spec(module)
