@@ -10,16 +10,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tasks.arrays import noise
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph, Move
+from tasks.graphs.evaluate import Graph, Move, Round
 from tasks.graphs.nodes import Node
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
-from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
+from tasks.judge.plain import spacing_of
+from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, OpClass, rounded, row_floor
 
 #: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -32,6 +33,10 @@ TRANSFORMS = ("DFT", "STFT")
 #: Operators whose results are sums of products of two inputs, and of a third one's elements.
 SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
+#: Times the noise of a draw by which a value may lie from where a runtime has it when a cast rounds it.
+REACH = 8.0
+#: A row moves with its casts if this share of it moves by so many times its steady noise floor.
+SHARE, DENSE = 0.25, 2.0
 #: The smallest float16 above 0.
 _LEAST = 2.0**-24
 
@@ -132,27 +137,105 @@ def raised(floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[
     return found if found.any() else None
 
 
-def reference_and_floor(
-    graph: Graph, feeds: Mapping[str, Any], draws: int
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """(references, element floors δ, row floors) of the graph's outputs in order; float64, integers in their own dtype.
+class Roundings:
+    """What the casts to narrower dtypes made of the exact values of a run, in its order: what others may make of them instead."""
 
-    The row floor of an element is the larger of its δ and the root mean square of δ over the last axis. What a node makes is
-    not surer in a graph than by itself (`raised`). Raises NoOracle for a model that has no float64 evaluation.
+    def __init__(self) -> None:
+        self._made: list[tuple[np.ndarray, np.ndarray]] = []
+        #: Whether some value was computed, so that it may be rounded the other way.
+        self.open = False
+
+    def first(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+        """The nearest number; it is kept."""
+        made = rounded(x, dtype)
+        self._made.append((x, made))
+        self.open |= not exact
+        return made
+
+    def again(self) -> Round:
+        """Casts that make what they made first, however their values move: none goes the other way."""
+        known = iter(self._made)
+
+        def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+            before, made = next(known, (x, None))
+            return rounded(x, dtype) if made is None or before.shape != x.shape else made
+
+        return round
+
+    def either(self) -> Round:
+        """Casts that make the nearest number, or its neighbour where REACH times as much noise would: a runtime whose error is larger than
+        one draw's must find its step among them. Values that were given exactly have one nearest number."""
+        known = iter(self._made)
+
+        def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+            before, made = next(known, (x, None))
+            if made is not None and before.shape == x.shape:
+                return made if exact else _either(before, x, dtype)
+            return rounded(x, dtype)
+
+        return round
+
+
+def _either(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        near, far = rounded(moved, dtype), exact + REACH * (moved - exact)
+        step = spacing_of(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype])
+        return np.where(
+            np.isfinite(near) & np.isfinite(far), rounded(np.clip(far, near - step, near + step), dtype), near
+        )
+
+
+class Expected(NamedTuple):
+    """What a graph's outputs are to be, in order: float64, integers in their own dtype.
+
+    floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.model_floor`). steady: δ where every cast
+    to a narrower dtype rounds as it does to exact values, which is pooled over rows; jumps: what it adds to an element that some round
+    the other way, None where none may.
     """
 
-    def outputs(move: Move | None) -> list[np.ndarray]:
-        found = graph.run(feeds, move=move)
+    references: list[np.ndarray]
+    floors: list[np.ndarray]
+    rows: list[np.ndarray]
+    steady: list[np.ndarray]
+    jumps: list[np.ndarray | None]
+
+
+def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> Expected:
+    """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself (`raised`).
+
+    Raises NoOracle for a model that has no float64 evaluation.
+    """
+
+    def outputs(move: Move | None, round: Round) -> list[np.ndarray]:
+        found = graph.run(feeds, move=move, round=round)
         return [np.array(found[name], order="C") for name in graph.outputs]  # a scalar stays one
 
-    references = outputs(None)
+    def floors(round: Callable[[], Round]) -> list[np.ndarray]:
+        return _floors(references, lambda draw: outputs(mover(graph, draw), round()), OpClass.MODEL, draws, elements)
+
+    casts = Roundings()
+    references = outputs(None, casts.first)
     elements = sum(np.size(x) for x in feeds.values()) + sum(x.size for x in graph.movable.values())
-    floors = _floors(references, lambda draw: outputs(mover(graph, draw)), OpClass.MODEL, draws, elements)
+    steady = floors(casts.again)
     for place, name in enumerate(graph.outputs):
         makers = [node.op for node in graph.nodes if name in node.outputs]
-        higher = raised(floors[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
-        floors[place] = floors[place] if higher is None else higher
-    return references, floors, [row_floor(delta) for delta in floors]
+        higher = raised(steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
+        steady[place] = steady[place] if higher is None else higher
+    if not casts.open:
+        return Expected(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
+    found = [np.maximum(a, b) for a, b in zip(steady, floors(casts.either))]
+    jumps = [_jumps(a, b) for a, b in zip(steady, found)]
+    rows = [np.maximum(row_floor(a), b) for a, b in zip(steady, jumps)]
+    return Expected(references, found, rows, steady, list(jumps))
+
+
+def _jumps(steady: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The noise floor of casts that may round either way: pooled over the rows most of which move with them, as where each element is a
+    sum over many of what was cast. Elsewhere an element that does not move has none, whatever its neighbours do."""
+    if not (found.ndim and found.size):
+        return found
+    many = (found > DENSE * row_floor(steady)).mean(-1, keepdims=True) >= SHARE
+    return np.where(many, row_floor(found), found)
 
 
 def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
