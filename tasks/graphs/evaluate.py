@@ -14,14 +14,13 @@ from tasks.graphs import moving, nodes
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
+from tasks.graphs.roundings import Round
 from tasks.graphs.widening import NARROW, NoOracle, widen
 from tasks.model import EPS, OpClass, rounded
 from tasks.model.errors import essential
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
 Move = Callable[[str, np.ndarray, float], np.ndarray]
-#: What a cast to a narrower dtype makes of float64 values: of (the values, the dtype, whether they were given exactly, the node's name).
-Round = Callable[[np.ndarray, str, bool, str], np.ndarray]
 #: Tensors of a run by name; a sequence is a list of arrays.
 Values = dict[str, Any]
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph, Move, Round
+from tasks.graphs.evaluate import Graph, Move
 from tasks.graphs.nodes import Node
+from tasks.graphs.roundings import Round, Roundings, jumping
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
-from tasks.judge.plain import spacing_of
-from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, OpClass, rounded, row_floor
+from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
 
 #: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -33,10 +33,6 @@ TRANSFORMS = ("DFT", "STFT")
 #: Operators whose results are sums of products of two inputs, and of a third one's elements.
 SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
-#: Times the noise of a draw by which a value may lie from where a runtime has it when a cast rounds it.
-REACH = 8.0
-#: A row moves with its casts if this share of it moves by so many times its steady noise floor.
-SHARE, DENSE = 0.25, 2.0
 #: The smallest float16 above 0.
 _LEAST = 2.0**-24
 
@@ -137,54 +133,6 @@ def raised(floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[
     return found if found.any() else None
 
 
-class Roundings:
-    """What the casts to narrower dtypes made of the exact values of a run, in its order: what others may make of them instead."""
-
-    def __init__(self) -> None:
-        self._made: list[tuple[np.ndarray, np.ndarray]] = []
-        #: Whether some value was computed, so that it may be rounded the other way.
-        self.open = False
-
-    def first(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
-        """The nearest number; it is kept."""
-        made = rounded(x, dtype)
-        self._made.append((x, made))
-        self.open |= not exact
-        return made
-
-    def again(self) -> Round:
-        """Casts that make what they made first, however their values move: none goes the other way."""
-        known = iter(self._made)
-
-        def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
-            before, made = next(known, (x, None))
-            return rounded(x, dtype) if made is None or before.shape != x.shape else made
-
-        return round
-
-    def either(self) -> Round:
-        """Casts that make the nearest number, or its neighbour where REACH times as much noise would: a runtime whose error is larger than
-        one draw's must find its step among them. Values that were given exactly have one nearest number."""
-        known = iter(self._made)
-
-        def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
-            before, made = next(known, (x, None))
-            if made is not None and before.shape == x.shape:
-                return made if exact else _either(before, x, dtype)
-            return rounded(x, dtype)
-
-        return round
-
-
-def _either(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        near, far = rounded(moved, dtype), exact + REACH * (moved - exact)
-        step = spacing_of(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype])
-        return np.where(
-            np.isfinite(near) & np.isfinite(far), rounded(np.clip(far, near - step, near + step), dtype), near
-        )
-
-
 class Expected(NamedTuple):
     """What a graph's outputs are to be, in order: float64, integers in their own dtype.
 
@@ -224,18 +172,9 @@ def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> E
     if not casts.open:
         return Expected(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
     found = [np.maximum(a, b) for a, b in zip(steady, floors(casts.either))]
-    jumps = [_jumps(a, b) for a, b in zip(steady, found)]
+    jumps = [jumping(a, b) for a, b in zip(steady, found)]
     rows = [np.maximum(row_floor(a), b) for a, b in zip(steady, jumps)]
     return Expected(references, found, rows, steady, list(jumps))
-
-
-def _jumps(steady: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """The noise floor of casts that may round either way: pooled over the rows most of which move with them, as where each element is a
-    sum over many of what was cast. Elsewhere an element that does not move has none, whatever its neighbours do."""
-    if not (found.ndim and found.size):
-        return found
-    many = (found > DENSE * row_floor(steady)).mean(-1, keepdims=True) >= SHARE
-    return np.where(many, row_floor(found), found)
 
 
 def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:

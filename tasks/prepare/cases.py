@@ -310,6 +310,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
         "on_device": [[dtype, list(shape)] for dtype, shape in sample.on_device],
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
+        "uncast": list(map(add, sample.uncast)),
         "repeats": sample.repeats,
         "twins": sample.twins,
         "products": sample.products,
@@ -498,6 +499,10 @@ class PreparedSample:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
         found = self.record.get("coarse", {})
         return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
+
+    def uncast(self) -> list[np.ndarray]:
+        """Of a model that is no graph: the outputs without its casts to narrower dtypes; empty where it has none."""
+        return [self.owner.pack.array(i) for i in self.record.get("uncast", ())]
 
     def state(self) -> dict[str, np.ndarray]:
         """The tensors that the module holds which is the torch form, by name; nothing where it is none of one's own."""
