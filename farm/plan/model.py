@@ -71,6 +71,7 @@ class KernelConfig(_Model):
     gradient: list[str] = []
     refuses: list[Any] = []
     backward: str = ""
+    compute: str = ""
 
 
 class OwnModel(_Model):

@@ -118,7 +118,7 @@ def _placement(name: str) -> op_classes.Placement:
     return op_classes.UNPLACED
 
 
-def _is_exact(func: Any) -> bool:
+def rounds_nothing(func: Any) -> bool:
     """Whether an operation rounds nothing."""
     name = func.overloadpacket.__name__
     return func.is_view or name.rstrip("_") in MOVEMENT or _placement(name).op_class is OpClass.EXACT
@@ -270,7 +270,7 @@ def _modes() -> Any:
             if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
                 own, args = self.autocast, mapped(args, self.cast_down)
             tensors = [x for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)]
-            given, exact_func = {id(x) for x in tensors}, _is_exact(func)
+            given, exact_func = {id(x) for x in tensors}, rounds_nothing(func)
             if func._schema.is_mutable and not exact_func:
                 self.sure = False  # a view of what is written to is not told
             known = self.sure and exact_func and all(getattr(x, _GIVEN, x.dtype not in exact) for x in tensors)

@@ -16,7 +16,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, refused, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, inside, load, of_torch, promises, refused, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
@@ -24,7 +24,6 @@ from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
     DISTRIBUTIONS,
-    EPS,
     EXHAUSTIVE,
     FUZZ,
     PART,
@@ -252,7 +251,8 @@ def _expected(
     """A Leaf per output of the reference, with the noise floor where the op's class has one."""
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
-    eps = {name: EPS[x.dtype.name] for name, x in arrays.items() if is_inexact(x.dtype.name)}
+    within = inside.computes_in(one, arrays, group.dtype) if draws else ""
+    eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
     elements = sum(x.size for x in exact.values())

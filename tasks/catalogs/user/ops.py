@@ -41,6 +41,8 @@ class UserOp:
     the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
     arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
     Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
+    compute: the dtype that it computes in where that is wider than its inputs, which are then no excuse. Default: told by what it
+    dispatches, if it is a kernel of tensors that can be run without data.
     """
 
     name: str
@@ -64,6 +66,7 @@ class UserOp:
     gradient: Sequence[str] = ()
     refuses: Sequence[Mapping[str, Any]] = ()
     backward: Callable[..., Any] | str = ""
+    compute: str = ""
 
     @property
     def alone(self) -> bool:
