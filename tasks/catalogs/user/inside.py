@@ -69,8 +69,7 @@ def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
                 self.narrow |= any(map(narrow, made))
             # What is narrow and no input was rounded: to hand it on is to end with it, to read it is to compute in fewer digits.
             read = any(narrow(x) and id(x) not in self.given for x in taken)
-            widened = func.overloadpacket.__name__ == "_to_copy" and not any(map(narrow, made))
-            self.narrow |= read and (widened or not moves)
+            self.narrow |= read and (func.overloadpacket.__name__ == "_to_copy" or not moves)
             if all(not narrow(x) or id(x) in self.given for x in taken) and not any(
                 not narrow(x) and isinstance(x, torch.Tensor) and x.is_floating_point() for x in taken
             ):
