@@ -39,7 +39,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "4"
+CATALOG_VERSION = "5"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
@@ -213,7 +213,12 @@ def of_inputs(
                 few = min(draws, SCRIPT_DRAWS) if one.script else draws
                 gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, few)
                 return made
-            made.expected = _expected(one, evaluate, arrays, dims, group, draws)
+            within = inside.computes_in(one, arrays, group.dtype) if draws else ""
+            made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
+            said = [f"computes_in={within}"] if within else []
+            said += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []  # type: ignore[attr-defined]
+            if said:
+                made.columns["flags"] = " ".join(said)
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.expected(
@@ -247,11 +252,11 @@ def _expected(
     dims: Mapping[str, int],
     group: Group,
     draws: int,
+    within: str = "",
 ) -> list[Leaf]:
-    """A Leaf per output of the reference, with the noise floor where the op's class has one."""
+    """A Leaf per output of the reference, with the noise floor where the op's class has one. within: see `inside.computes_in`."""
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
-    within = inside.computes_in(one, arrays, group.dtype) if draws else ""
     eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
@@ -290,14 +295,16 @@ def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], li
 def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
     """The op's reference: from float64 inputs to its outputs.
 
-    A function is given copies: it may write to them. Raises TypeError for what is no array."""
+    A function is given copies: it may write to them. Its ``rounds`` are the dtypes that a function of tensors casts to. Raises TypeError
+    for what is no array."""
+    rounds: list[str] = []
     with contextlib.ExitStack() as end:
         if one.script:
             script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
         else:
             reference = one.function("reference")
             if one.op.reference_framework == "torch":
-                reference = of_torch.evaluated(reference)
+                reference = of_torch.evaluated(reference, rounds)
 
         def evaluate(inputs: Arrays) -> list[np.ndarray]:
             if one.script:
@@ -309,6 +316,7 @@ def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
                 raise TypeError("the reference returned no outputs")
             return [_checked(x, inputs) for x in outputs]
 
+        evaluate.rounds = rounds  # type: ignore[attr-defined]
         yield evaluate
 
 
