@@ -27,7 +27,7 @@ class Roundings:
 
     def __init__(self) -> None:
         self._made: list[tuple[np.ndarray, np.ndarray]] = []
-        #: Whether there is any; whether some value was computed, so that it may be rounded the other way.
+        #: Whether there is any; whether some value was computed and is rounded, so that it may be rounded the other way.
         self.any = self.open = False
 
     def first(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
@@ -35,7 +35,7 @@ class Roundings:
         made = rounded(x, dtype)
         self._made.append((x, made))
         self.any = True
-        self.open |= not exact
+        self.open |= not exact and not np.array_equal(made, x, equal_nan=True)
         return made
 
     def again(self) -> Round:

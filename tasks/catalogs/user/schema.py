@@ -74,7 +74,7 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
     for key in ("framework", "reference_framework"):
         if (given := getattr(op, key)) not in FRAMEWORKS:
             yield (key,), f"unknown framework {given!r}{nearest(given, FRAMEWORKS)}"
-    if op.compute and not is_inexact(op.compute):
+    if op.compute and (not isinstance(op.compute, str) or not is_inexact(op.compute)):
         floats = [name for name in DTYPES if is_inexact(name)]
         yield ("compute",), f"unknown floating dtype {op.compute!r}{nearest(op.compute, floats)}"
     elif op.compute and op.dtypes and all(EPS.get(name, 0.0) < EPS[op.compute] for name in op.dtypes if name in EPS):
