@@ -16,7 +16,7 @@ from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
 from tasks.graphs.roundings import Round
 from tasks.graphs.widening import NARROW, NoOracle, widen
-from tasks.model import EPS, OpClass, rounded
+from tasks.model import EPS, WITHOUT_NOISE, OpClass, rounded
 from tasks.model.errors import essential
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
@@ -63,6 +63,12 @@ class Graph:
         self.casts = moving.casts(self.block, self.dtypes)
         self._given = moving.given(self.block, self.dtypes)
         self._still = moving.of_casts(self.block, self.dtypes, self.casts) - self.fixed
+        if self._still:
+            self._still |= frozenset(self.inputs)
+        self._composes = {
+            node.name: self._rounding[node.name] and moving.op_class(node) not in WITHOUT_NOISE
+            for node in self.block.walk()
+        }
         self._foreign: dict[tuple[str, ...], Any] = {}
 
     def node(self, name: str) -> Node:
@@ -90,7 +96,8 @@ class Graph:
         """
         values: Values = {}
         for name in self.inputs:
-            values[name] = self._moved(name, widen(feeds[name]), move)
+            still = round is not None and name in self._still
+            values[name] = self._moved(name, widen(feeds[name]), None if still else move)
         run = Run(move, round, frozenset(keep), {name: values[name] for name in keep if name in values})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -136,10 +143,14 @@ class Graph:
         return [self._value(name, block, values, run.move) for name in block.outputs]
 
     def _read(self, name: str, node: Node, block: Block, values: Values, run: Run) -> Any:
-        """A tensor as a node reads it: what a cast made is moved for a node that computes with it, and rounds."""
-        value = self._value(name, block, values, run.move)
-        computes = run.round is not None and self._rounding[node.name] and node.name not in self.casts
-        return self._moved(name, value, run.move) if computes and name in self._still else value
+        """A tensor as a node reads it. Beside casts, what was given or cast is exact: it moves for a node that sums or composes, whose
+        rounding inside that stands for, and not for one that rounds its result alone."""
+        given = name in self._still or name in block.weights
+        if run.round is None or not self._still or not given:
+            return self._value(name, block, values, run.move)
+        value = self._value(name, block, values, None)
+        moves = self._composes[node.name] and (name in self._still or name in self.movable)
+        return self._moved(name, value, run.move) if moves else value
 
     def _value(self, name: str, block: Block, values: Values, move: Move | None) -> Any:
         if name in values:
