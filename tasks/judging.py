@@ -362,9 +362,12 @@ def _effect(bar: _Bar, actual: list[np.ndarray], permission: bool, found: Judgem
 def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
     """The error model that explains numbers that are off; "" where none does. called: no ONNX graph was run."""
     sample = bar.sample
-    if bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
+    if bar.op_class is OpClass.RANDOM:
         return ""
     try:
+        if bar.op_class is OpClass.MODEL:
+            uncast = sample.uncast()[bar.part]
+            return diagnose.missing_cast(sample.tensors(), actual, bar.expected, sample.graph(), uncast)
         graph = (lambda: None) if called else sample.graph
         one_by_one = _elementwise(sample) is not None
         return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one)

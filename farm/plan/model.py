@@ -72,6 +72,7 @@ class KernelConfig(_Model):
     refuses: list[Any] = []
     backward: str = ""
     layouts: list[str] | None = None
+    compute: str = ""
 
 
 class OwnModel(_Model):

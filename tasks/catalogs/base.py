@@ -83,7 +83,7 @@ class Sample:
     sorted names, which are the order of those of a file; on_device: dtype and shape of each output of torch's kernels for a
     device other than the CPU, empty where they are those of ``expected``; repeats: how often a backend runs it
     (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
-    it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
+    it (`tasks.graphs.coarse`); uncast: of a model that is no graph, the outputs without its casts to narrower dtypes, if it has any; wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
     computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance; state: the tensors that the module holds which is its torch form, by name
@@ -108,6 +108,7 @@ class Sample:
     wrt: tuple[int, ...] = ()
     cotangents: tuple[int, ...] = ()
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    uncast: list[np.ndarray] = field(default_factory=list)
     names: tuple[str, ...] = ()
     batched: tuple[int, ...] = ()
     products: bool = False

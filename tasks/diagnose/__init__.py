@@ -11,14 +11,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tasks.arrays import accumulators
-from tasks.diagnose import formulas, ignored, narrow, products, results
+from tasks.diagnose import casts, formulas, ignored, narrow, products, results
 from tasks.diagnose.model import BETTER, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
+from tasks.model.leaf import model_floor
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
 LARGE = 1 << 18
@@ -53,9 +55,32 @@ def cause(
             result = Result.of(a, leaf, op_class)
             if result.off.any():
                 found = _told(functools.partial(_models, elementwise=elementwise), inputs, result, elementwise)
-                graph = None if found else model()
-                found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")
+                if not found and (graph := model()):
+                    found = _best(casts.models(graph, inputs, place), result)
+                    found = found or _best(ignored.models(graph, inputs, result, place), result)
                 return found or _told(results.described, inputs, result, elementwise)
+    return ""
+
+
+def missing_cast(
+    inputs: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+    graph: bytes | None,
+    uncast: Sequence[np.ndarray] = (),
+) -> str:
+    """Whether a whole program's outputs are what it gives without a cast to a narrower dtype that it asks for, in words; "" where they
+    are not. graph: the ONNX model of ``inputs``, if there is one; uncast: else the outputs without all such casts."""
+    if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
+        return ""
+    with np.errstate(all="ignore"):
+        for place, (a, leaf) in enumerate(zip(actual, expected)):
+            if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape:
+                continue
+            result = Result.of(a, replace(leaf, noise=model_floor(leaf)), OpClass.MODEL)
+            if result.off.any():
+                known = iter([Model(casts.MISSING, uncast[place])] if uncast else [])
+                return _best(known if uncast or graph is None else casts.models(graph, inputs, place), result)
     return ""
 
 

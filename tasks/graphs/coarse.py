@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph, Move, Values
+from tasks.graphs.evaluate import Graph, Move, Run, Values
 from tasks.graphs.nodes import Node
 from tasks.graphs.products import Change, is_transform
 from tasks.graphs.widening import NoOracle
@@ -64,16 +64,14 @@ class OfProducts(Graph):
         self.found: list[str] = []
         self._change, self._numbers = change, itertools.count(1)
 
-    def _outputs(
-        self, node: Node, inputs: list[Any], outer: Values, move: Move | None, kept: Values, keep: frozenset[str]
-    ) -> list[Any]:
+    def _outputs(self, node: Node, inputs: list[Any], outer: Values, run: Run) -> list[Any]:
         product = is_product(node)
         if product or is_transform(node.op):
             self.found.append(node.op)
         if product and self._change is not None:
             added = _ADDED.get(node.op)
             inputs = [x if k == added else self._changed(x) for k, x in enumerate(inputs)]
-        return super()._outputs(node, inputs, outer, move, kept, keep)
+        return super()._outputs(node, inputs, outer, run)
 
     def _changed(self, x: Any) -> Any:
         wide = isinstance(x, np.ndarray) and x.dtype == np.float64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,29 @@ from tasks.graphs import moving, nodes
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
+from tasks.graphs.roundings import Round
 from tasks.graphs.widening import NARROW, NoOracle, widen
-from tasks.model import EPS, OpClass
+from tasks.model import EPS, WITHOUT_NOISE, OpClass, rounded
 from tasks.model.errors import essential
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
 Move = Callable[[str, np.ndarray, float], np.ndarray]
 #: Tensors of a run by name; a sequence is a list of arrays.
 Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a graph is evaluated once: see `Graph.run`. kept: what is kept so far, by name."""
+
+    move: Move | None = None
+    round: Round | None = None
+    keep: frozenset[str] = frozenset()
+    kept: Values = field(default_factory=dict)
+
+    def rounded(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+        """What a cast makes of float64 values."""
+        return rounded(x, dtype) if self.round is None else self.round(x, dtype, exact, node)
 
 
 class Graph:
@@ -43,6 +59,16 @@ class Graph:
         self.places = {name: place for place, name in enumerate(dict.fromkeys(every), 1)}
         self._by_name = {node.name: node for node in self.block.walk()}
         self._rounding = {node.name: moving.rounds(node, self.dtypes) for node in self.block.walk()}
+        #: By the name of a node that casts to a narrower dtype: that dtype.
+        self.casts = moving.casts(self.block, self.dtypes)
+        self._given = moving.given(self.block, self.dtypes)
+        self._still = moving.of_casts(self.block, self.dtypes, self.casts) - self.fixed
+        if self._still:
+            self._still |= frozenset(self.inputs)
+        self._composes = {
+            node.name: self._rounding[node.name] and moving.op_class(node) not in WITHOUT_NOISE
+            for node in self.block.walk()
+        }
         self._foreign: dict[tuple[str, ...], Any] = {}
 
     def node(self, name: str) -> Node:
@@ -54,23 +80,30 @@ class Graph:
         return EPS.get(self.dtypes.get(name) or "float32", 0.0)
 
     def run(
-        self, feeds: Mapping[str, Any], *, move: Move | None = None, keep: Collection[str] = ()
+        self,
+        feeds: Mapping[str, Any],
+        *,
+        move: Move | None = None,
+        keep: Collection[str] = (),
+        round: Round | None = None,
     ) -> dict[str, np.ndarray]:
         """The outputs, and the tensors named in ``keep`` (those of a subgraph: from its last run), by name; floats as float64.
 
-        feeds: an array for every input, in the model's dtype or wider. move: what moves floating inputs, movable weights
-        and the outputs of nodes that round. Raises KeyError for an input that is not given, NoOracle for a node that has
-        no float64 evaluation.
+        A Cast to a narrower dtype rounds to it: the model asks for that. feeds: an array for every input, in the model's dtype or
+        wider. move: what moves floating inputs, movable weights and the outputs of nodes that round. round: what such a Cast makes
+        instead; ``move`` then moves its result where a node that rounds reads it, by the ε of what that computes in. Raises KeyError
+        for an input that is not given, NoOracle for a node that has no float64 evaluation.
         """
         values: Values = {}
         for name in self.inputs:
-            values[name] = self._moved(name, widen(feeds[name]), move)
-        kept: Values = {name: values[name] for name in keep if name in values}
+            still = round is not None and name in self._still
+            values[name] = self._moved(name, widen(feeds[name]), None if still else move)
+        run = Run(move, round, frozenset(keep), {name: values[name] for name in keep if name in values})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            found = self._execute(self.block, values, move, kept, frozenset(keep))
-            kept |= {name: self._weight(self.weights[name], name, move) for name in keep if name in self.weights}
-        return dict(zip(self.outputs, found)) | kept
+            found = self._execute(self.block, values, run)
+            kept = {name: self._weight(self.weights[name], name, move) for name in keep if name in self.weights}
+        return dict(zip(self.outputs, found)) | run.kept | kept
 
     def run_node(self, node: Node, inputs: Sequence[Any], move: Move | None = None) -> list[Any]:
         """Outputs of one node on the inputs of its places (None for one left out), in float64.
@@ -79,7 +112,7 @@ class Graph:
         """
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            return self._outputs(node, [widen(x) for x in inputs], {}, move, {}, frozenset())
+            return self._outputs(node, [widen(x) for x in inputs], {}, Run(move))
 
     def run_among(self, node: Node, values: Values, move: Move | None = None) -> list[Any]:
         """Outputs of a node of the main graph on tensors by name; the weights that it reads come from the model, as ``move``
@@ -87,28 +120,37 @@ class Graph:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             reads = {name: self._value(name, self.block, values, move) for name in node.reads}
-            return self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, move, {}, frozenset())
+            return self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, Run(move))
 
-    def _execute(
-        self, block: Block, values: Values, move: Move | None, kept: Values, keep: frozenset[str]
-    ) -> list[Any]:
+    def _execute(self, block: Block, values: Values, run: Run) -> list[Any]:
         """Outputs of a block whose inputs, and what it captures, are in ``values``, which is used up."""
         left = Counter(name for node in block.nodes for name in node.reads) + Counter(block.outputs)
         for node in block.nodes:
-            reads = {name: self._value(name, block, values, move) for name in node.reads}
-            outputs = self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, move, kept, keep)
+            reads = {name: self._read(name, node, block, values, run) for name in node.reads}
+            outputs = self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, run)
             for name in node.reads:
                 left[name] -= 1
                 if not left[name]:
                     values.pop(name, None)
-            rounding = move is not None and self._rounding[node.name]
+            cast = run.round is not None and node.name in self.casts
+            rounding = run.move is not None and self._rounding[node.name] and not cast
             for name, value in zip(node.outputs, outputs):
-                made = self._moved(name, value, move) if rounding and name not in self.fixed else value
+                made = self._moved(name, value, run.move) if rounding and name not in self.fixed else value
                 if left[name]:
                     values[name] = made
-                if name in keep:
-                    kept[name] = made
-        return [self._value(name, block, values, move) for name in block.outputs]
+                if name in run.keep:
+                    run.kept[name] = made
+        return [self._value(name, block, values, run.move) for name in block.outputs]
+
+    def _read(self, name: str, node: Node, block: Block, values: Values, run: Run) -> Any:
+        """A tensor as a node reads it. Beside casts, what was given or cast is exact: it moves for a node that sums or composes, whose
+        rounding inside that stands for, and not for one that rounds its result alone."""
+        given = name in self._still or name in block.weights
+        if run.round is None or not self._still or not given:
+            return self._value(name, block, values, run.move)
+        value = self._value(name, block, values, None)
+        moves = self._composes[node.name] and (name in self._still or name in self.movable)
+        return self._moved(name, value, run.move) if moves else value
 
     def _value(self, name: str, block: Block, values: Values, move: Move | None) -> Any:
         if name in values:
@@ -125,13 +167,11 @@ class Graph:
             return value
         return move(name, value, self.eps(name))
 
-    def _outputs(
-        self, node: Node, inputs: list[Any], outer: Values, move: Move | None, kept: Values, keep: frozenset[str]
-    ) -> list[Any]:
+    def _outputs(self, node: Node, inputs: list[Any], outer: Values, run: Run) -> list[Any]:
         def body(name: str, given: Mapping[str, Any]) -> list[Any]:
             block = node.blocks[name]
             captured = {x: outer[x] for x in block.captured}
-            return self._execute(block, captured | dict(given), move, kept, keep)
+            return self._execute(block, captured | dict(given), run)
 
         try:
             if node.op in _CONTROL:
@@ -148,7 +188,11 @@ class Graph:
             raise
         except Exception as error:
             raise NoOracle(f"node {node.name!r} ({node.op}): {essential(error)}") from None
-        return [self._checked(node, value, inputs) for value in found]
+        made = [self._checked(node, value, inputs) for value in found]
+        if node.name in self.casts:
+            exact = node.inputs[0] in self._given
+            return [run.rounded(x, self.casts[node.name], exact, node.name) for x in made]
+        return made
 
     @staticmethod
     def _checked(node: Node, value: Any, inputs: list[Any]) -> Any:

@@ -30,7 +30,7 @@ def expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[L
         op_class = OpClass.COMPOSITE
         if not any(moving.rounds(node, graph.dtypes) for node in graph.block.walk()):
             op_class = OpClass.EXACT
-        references, element_floors, _ = reference_and_floor(graph, dict(feeds), draws)
+        references, element_floors, *_ = reference_and_floor(graph, dict(feeds), draws)
         ops = {node.op for node in graph.nodes}
         floats = any(is_floating(x) for x in feeds.values())
         dtypes = [dtype_of(graph, name, y) for name, y in zip(graph.outputs, references)]

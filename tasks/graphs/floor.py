@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tasks.arrays import noise
 from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph, Move
 from tasks.graphs.nodes import Node
+from tasks.graphs.roundings import Round, Roundings, jumping
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
 
@@ -132,27 +133,48 @@ def raised(floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[
     return found if found.any() else None
 
 
-def reference_and_floor(
-    graph: Graph, feeds: Mapping[str, Any], draws: int
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """(references, element floors δ, row floors) of the graph's outputs in order; float64, integers in their own dtype.
+class Expected(NamedTuple):
+    """What a graph's outputs are to be, in order: float64, integers in their own dtype.
 
-    The row floor of an element is the larger of its δ and the root mean square of δ over the last axis. What a node makes is
-    not surer in a graph than by itself (`raised`). Raises NoOracle for a model that has no float64 evaluation.
+    floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.model_floor`). steady: δ where every cast
+    to a narrower dtype rounds as it does to exact values, which is pooled over rows; jumps: what it adds to an element that some round
+    the other way, None where none may.
     """
 
-    def outputs(move: Move | None) -> list[np.ndarray]:
-        found = graph.run(feeds, move=move)
+    references: list[np.ndarray]
+    floors: list[np.ndarray]
+    rows: list[np.ndarray]
+    steady: list[np.ndarray]
+    jumps: list[np.ndarray | None]
+
+
+def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> Expected:
+    """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself (`raised`).
+
+    Raises NoOracle for a model that has no float64 evaluation.
+    """
+
+    def outputs(move: Move | None, round: Round) -> list[np.ndarray]:
+        found = graph.run(feeds, move=move, round=round)
         return [np.array(found[name], order="C") for name in graph.outputs]  # a scalar stays one
 
-    references = outputs(None)
+    def floors(round: Callable[[], Round]) -> list[np.ndarray]:
+        return _floors(references, lambda draw: outputs(mover(graph, draw), round()), OpClass.MODEL, draws, elements)
+
+    casts = Roundings()
+    references = outputs(None, casts.first)
     elements = sum(np.size(x) for x in feeds.values()) + sum(x.size for x in graph.movable.values())
-    floors = _floors(references, lambda draw: outputs(mover(graph, draw)), OpClass.MODEL, draws, elements)
+    steady = floors(casts.again)
     for place, name in enumerate(graph.outputs):
         makers = [node.op for node in graph.nodes if name in node.outputs]
-        higher = raised(floors[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
-        floors[place] = floors[place] if higher is None else higher
-    return references, floors, [row_floor(delta) for delta in floors]
+        higher = raised(steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
+        steady[place] = steady[place] if higher is None else higher
+    if not casts.open:
+        return Expected(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
+    found = [np.maximum(a, b) for a, b in zip(steady, floors(casts.either))]
+    jumps = [jumping(a, b) for a, b in zip(steady, found)]
+    rows = [np.maximum(row_floor(a), b) for a, b in zip(steady, jumps)]
+    return Expected(references, found, rows, steady, list(jumps))
 
 
 def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:

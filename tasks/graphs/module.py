@@ -20,11 +20,15 @@ from tasks.arrays import held, noise, torch_tree
 from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
+from tasks.graphs.roundings import Round
 from tasks.judge import op_classes
-from tasks.model import EPS, OpClass
+from tasks.model import EPS, PART, OpClass, is_complex
+from tasks.model.dtypes import holds
 
 #: Of a tensor in float64: the dtype that the module believes it has.
 _OWN = "_own_dtype"
+#: Of a tensor in float64: whether it is what was given, or moved, chosen or cast of that; whether a cast to a narrower dtype made it.
+_GIVEN, _STILL = "_given", "_of_cast"
 #: Makers of tensors of the memory of others in another dtype: what they give is made of the dtype's own bits.
 _BITS = ("view.dtype", "view_copy.dtype")
 
@@ -71,21 +75,22 @@ def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]
 
 
 def exactly(
-    module: Any, inputs: Sequence[np.ndarray], draw: int | None = None, precision: str = ""
+    module: Any, inputs: Sequence[np.ndarray], draw: int | None = None, precision: str = "", round: Round | None = None
 ) -> list[np.ndarray]:
     """Outputs in float64 (complex128; integers in their own dtype). The module is left as it was, whatever it writes to.
 
     The module goes on believing that its tensors have the dtypes that it was written for: what asks for one (`x.dtype`, torch.finfo)
-    is told so. A cast to a narrower dtype rounds, as the program asks. An operation that takes no float64 is computed in its own dtype.
+    is told so. A cast to a narrower dtype rounds, as the program asks, and so do a copy into a tensor of one and `torch.autocast`. An
+    operation that takes no float64 is computed in its own dtype.
 
     draw: a draw of the noise (`tasks.arrays.noise`): floating inputs, weights and every result that its dtype had to round are moved by
-    that dtype's ε. precision: the weights of products are rounded to it. What torch raises is passed on.
+    that dtype's ε. precision: the weights of products are rounded to it. round: what a cast makes instead. What torch raises is passed on.
     """
     import torch
 
     modes = _modes()
     before = torch.get_default_dtype()
-    dispatch = modes.Wide(draw, precision, before)
+    dispatch = modes.Wide(draw, precision, before, round)
     given = list(map(dispatch.argument, tensors(inputs)))
     put_back = held.keep(module)
     # Writes to what floats go to its twin in float64; the others are written to where they lie.
@@ -129,7 +134,7 @@ def _placement(name: str) -> op_classes.Placement:
     return op_classes.UNPLACED
 
 
-def _is_exact(func: Any) -> bool:
+def rounds_nothing(func: Any) -> bool:
     """Whether an operation rounds nothing."""
     name = func.overloadpacket.__name__
     return func.is_view or name.rstrip("_") in MOVEMENT or _placement(name).op_class is OpClass.EXACT
@@ -224,10 +229,12 @@ def _modes() -> Any:
     class Wide(TorchDispatchMode):
         supports_higher_order_operators = True
 
-        def __init__(self, draw: int | None, precision: str, default: Any) -> None:
+        def __init__(self, draw: int | None, precision: str, default: Any, round: Round | None) -> None:
             super().__init__()
-            self.draw, self.precision, self.default = draw, precision, default
+            self.draw, self.precision, self.default, self.round = draw, precision, default, round
             self.place = 0
+            #: Whether what was given is as it was given.
+            self.sure = True
             #: Wide twins of the tensors that the module holds, by id; what is written to one of them is written to its twin.
             self.twins: dict[int, tuple[Any, Any]] = {}
             self.weights: set[int] = set()
@@ -242,6 +249,7 @@ def _modes() -> Any:
             if x.dtype not in wide and x.dtype not in exact:
                 return x
             made = x.detach().to(wide.get(x.dtype, x.dtype), copy=True)
+            setattr(made, _GIVEN, True)
             if self.draw is not None and made.numel() and not is_structural(copied(made)):
                 self.move(made, x.dtype, True)
             return believe(made, x.dtype)
@@ -255,6 +263,7 @@ def _modes() -> Any:
             if id(x) not in self.twins:
                 one = x.numel() == 1  # a constant: a scale, an exponent, a temperature
                 made = believe(x.detach().to(wide[x.dtype], copy=True), x.dtype) if one else self.moved_own(x)
+                setattr(made, _GIVEN, True)
                 self.twins[id(x)] = x, made
                 self.weights.add(made.untyped_storage().data_ptr())
             return self.twins[id(x)][1]
@@ -280,9 +289,21 @@ def _modes() -> Any:
             own = self.own(func, args, kwargs)
             if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
                 own, args = self.autocast, mapped(args, self.cast_down)
+            tensors = [x for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)]
+            given, exact_func = {id(x) for x in tensors}, rounds_nothing(func)
+            if func._schema.is_mutable and not exact_func:
+                self.sure = False  # a view of what is written to is not told
+            known = self.sure and exact_func and all(getattr(x, _GIVEN, x.dtype not in exact) for x in tensors)
+            if self.draw is not None and not exact_func and not func._schema.is_mutable:
+                args, kwargs = mapped(args, self.unsettled), mapped(kwargs, self.unsettled)
+            copies = func.overloadpacket.__name__ in ("copy", "copy_") and len(args) > 1
+            source, cast = args[copies], func.overloadpacket.__name__ == "_to_copy"
+            if copies:
+                own = believed(args[0])
+                if self.narrows(source, own):
+                    args = (args[0], self.cast(source, own, known), *args[2:])
             out = self.computed(func, args, kwargs)
-            given = {id(x) for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
-            cast = func.overloadpacket.__name__ == "_to_copy" and self.narrows(args[0], own)
+            cast = cast and self.narrows(source, own)
 
             def told(y: Any) -> Any:
                 if not isinstance(y, torch.Tensor) or y.layout is not torch.strided:
@@ -292,10 +313,14 @@ def _modes() -> Any:
                 if y.dtype not in exact:
                     return y
                 if cast:
-                    y = y.to(own).to(y.dtype)
+                    y = self.cast(y, own, known)
+                if known and id(y) not in given:
+                    setattr(y, _GIVEN, True)
+                if exact_func and id(y) not in given and any(getattr(x, _STILL, False) for x in tensors):
+                    setattr(y, _STILL, True)
                 if id(y) not in given or getattr(y, _OWN, None) is None:
                     believe(y, own if own.is_complex == y.is_complex() else self.like(y, own))
-                if self.draw is not None and not _is_exact(func):
+                if self.draw is not None and not exact_func:
                     self.move(y, believed(y), False)
                 return y
 
@@ -304,8 +329,30 @@ def _modes() -> Any:
         def cast_down(self, x: Any) -> Any:
             """A factor as autocast makes it."""
             if isinstance(x, torch.Tensor) and x.dtype is torch.float64 and self.narrows(x, self.autocast):
-                return believe(x.to(self.autocast).to(x.dtype), self.autocast)
+                return believe(self.cast(x, self.autocast, self.sure and getattr(x, _GIVEN, False)), self.autocast)
             return x
+
+        def cast(self, x: Any, own: Any, known: bool) -> Any:
+            """What the program asks for when it casts to a narrower dtype; known: whether no rounding makes the values uncertain."""
+            if self.round is None or x.is_meta or x._is_zerotensor():
+                made = x.to(own).to(x.dtype)
+            else:
+                value = np.ascontiguousarray(torch_tree.to_numpy(x))
+                nearest = self.round(value, torch_tree.name_of(own), known, "").reshape(tuple(x.shape))
+                made = torch.from_numpy(np.ascontiguousarray(nearest)).to(x.dtype)
+            if x.dtype in exact:
+                setattr(made, _STILL, True)
+            return made
+
+        def unsettled(self, x: Any) -> Any:
+            """A tensor as an operation reads it that computes with it: what a cast made is moved by the ε of its dtype."""
+            if not isinstance(x, torch.Tensor) or not getattr(x, _STILL, False) or not x.numel():
+                return x
+            if x.numel() == 1 or is_structural(torch_tree.to_numpy(x)):
+                return x
+            made = believe(x.clone(), believed(x))
+            self.move(made, believed(x), True)
+            return made
 
         @staticmethod
         def like(y: Any, own: Any) -> Any:
@@ -318,8 +365,10 @@ def _modes() -> Any:
         def narrows(x: Any, own: Any) -> bool:
             if not isinstance(x, torch.Tensor) or own not in wide or not (x.is_floating_point() or x.is_complex()):
                 return False
-            names = [torch_tree.name_of(d) for d in (believed(x), own)]
-            return EPS.get(names[1], 0.0) > EPS.get(names[0], 1.0)
+            after, before = (torch_tree.name_of(d) for d in (own, believed(x)))
+            return is_complex(after) == is_complex(before) and not holds(
+                PART.get(after, after), PART.get(before, before)
+            )
 
         def own(self, func: Any, args: Any, kwargs: Any) -> Any:
             """The dtype that the module believes the floating results of an operation to have."""

@@ -10,6 +10,7 @@ from tasks.graphs.nodes import Block, Node
 from tasks.graphs.widening import WIDENED
 from tasks.judge import op_classes
 from tasks.model import EPS, OpClass
+from tasks.model.dtypes import holds
 
 #: Ops with inputs that say what is computed, not on what: a moved scale of Resize changes a shape, a moved exponent of Pow
 #: makes NaN.
@@ -38,6 +39,8 @@ DRAWN = frozenset(
 )
 #: Ops with subgraphs, in which what is inside is evaluated, and moved, node by node.
 CONTROL = ("If", "Loop", "Scan")
+#: Ops that change the dtype of what they are given.
+_CASTS = ("Cast", "CastLike")
 #: Ops whose output does not depend on the values of their input.
 _OF_SHAPES = ("Shape", "Size")
 #: Ops that round to an integer: their input counts as structural where it depends on shapes and weights alone.
@@ -48,10 +51,43 @@ def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
     """Whether a node's outputs carry a rounding of their own; those of subgraphs have got it inside."""
     if node.op in CONTROL:
         return False
-    if node.op == "Cast":
+    if node.op in _CASTS:
         before, after = (EPS.get(dtypes.get(names[0], ""), 0.0) for names in (node.inputs, node.outputs))
         return after > before > 0.0
     return op_class(node) is not OpClass.EXACT
+
+
+def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
+    """By the name of a node that casts to a floating dtype that does not hold every number of the one before: the dtype. That is a
+    rounding which the model asks for, unlike that of an operator, which may be left out where more digits are kept."""
+    found = {}
+    for node in block.walk():
+        if node.op in _CASTS:
+            before, after = (dtypes.get(names[0]) or "float32" for names in (node.inputs, node.outputs))
+            if after in WIDENED and before != "str" and not holds(after, before):
+                found[node.name] = after
+    return found
+
+
+def given(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
+    """Names of the tensors that no rounding makes uncertain: inputs, weights, and what is moved, chosen, compared or cast of such."""
+    found = {*block.inputs, *block.all_weights()}
+    for node in block.walk():
+        plain = not node.blocks and (node.op in _CASTS or not rounds(node, dtypes))
+        if plain and node.op not in CONTROL and found.issuperset(node.reads):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
+def of_casts(block: Block, dtypes: Mapping[str, str], narrowing: Collection[str]) -> frozenset[str]:
+    """Names of the tensors that casts to narrower dtypes make, and of what is only moved of these."""
+    found: set[str] = set()
+    for node in block.walk():
+        loses = rounds(node, dtypes)
+        moved = not node.blocks and not loses and not found.isdisjoint(node.reads)
+        if moved or (loses and node.name in narrowing):
+            found.update(name for name in node.outputs if _floating(name, dtypes))
+    return frozenset(found)
 
 
 def op_class(node: Node) -> OpClass:

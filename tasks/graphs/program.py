@@ -16,7 +16,8 @@ from tasks.arrays.pack import Pack
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor
 from tasks.arrays.widened import widened
-from tasks.model import Form, Unsupported
+from tasks.model import Form, Unsupported, rounded
+from tasks.model.dtypes import holds
 
 #: The operation that picks one of several results, in a traced program and in a stored one.
 PICK = "getitem"
@@ -259,6 +260,8 @@ def evaluated(
             made = known[node.name] if node.name in known else super().run_node(node)
             if isinstance(made, torch.Tensor):
                 made = made.double() if made.is_floating_point() else made
+                if node.name not in known and (narrow := _cast_to(node)):
+                    made = torch.from_numpy(np.ascontiguousarray(rounded(made.numpy(), narrow))).reshape(made.shape)
                 if move is not None and node.name not in known and made.is_floating_point():
                     if node.op != "get_attr" or made.numel() > 1:
                         made = torch.from_numpy(move(node.name, made.detach().numpy()))
@@ -270,6 +273,19 @@ def evaluated(
     with torch.no_grad(), widened():
         outputs = Wide(program).run(*arguments)
     return kept | dict(zip(output_names(program), torch_tree.leaves(outputs)))
+
+
+def _cast_to(node: Any) -> str:
+    """The dtype of a cast to one that does not have every number of the one before: the program rounds there. "" for anything else."""
+    import torch
+
+    if node.op != "call_function" or operation(node) not in ("_to_copy", "to") or not node.all_input_nodes:
+        return ""
+    before, after = (x.meta.get("val") for x in (node.all_input_nodes[0], node))
+    if not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (before, after)):
+        return ""
+    narrow = torch_tree.name_of(after.dtype)
+    return "" if holds(narrow, torch_tree.name_of(before.dtype)) else narrow
 
 
 def _wide(x: Any) -> Any:

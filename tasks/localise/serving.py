@@ -151,7 +151,9 @@ class Locator:
         except NoOracle:
             return None
         known = [subject.exact[name] for name in outputs]
-        leaves = [Leaf(dtype_name(x.dtype), y.shape, y, delta) for x, y, delta in zip(known, made[0], made[1])]
+        leaves = [
+            Leaf(dtype_name(x.dtype), y.shape, y, delta) for x, y, delta in zip(known, made.references, made.floors)
+        ]
         return self._written("culprit.pack", model, found.feeds, leaves)
 
 

@@ -90,7 +90,7 @@ class Subject(Searched):
         node, inputs = self._call(place, feeds)
         if node.blocks:
             part = Graph(self.piece([place])[0])
-            return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws)[1]))
+            return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws).floors))
         return dict(zip(node.outputs, node_floor(self.evaluated, node, inputs, draws)))
 
     def _call(self, place: int, feeds: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:

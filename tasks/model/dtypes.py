@@ -136,6 +136,20 @@ def wide(dtype: str) -> str:
     return "complex128" if is_complex(dtype) else "float64" if is_inexact(dtype) else dtype
 
 
+def holds(dtype: str, other: str) -> bool:
+    """Whether a floating dtype has every number of another real one."""
+    row, given = TABLE[dtype], TABLE[other]
+    assert row.digits is not None and row.lowest is not None and row.largest is not None
+    if given.family == "bool":
+        return True
+    if given.digits is None:
+        low, high = integers(other)
+        return max(-low, high).bit_length() <= row.digits + 1 and max(-low, high) <= row.largest
+    assert given.lowest is not None and given.largest is not None
+    subnormal = row.lowest - row.digits <= given.lowest - given.digits
+    return row.digits >= given.digits and subnormal and row.largest >= given.largest
+
+
 def integers(dtype: str) -> tuple[int, int]:
     """The smallest and the largest value of an integer dtype."""
     row = TABLE[dtype]

@@ -18,7 +18,8 @@ class Leaf:
     strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
     or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
     output stands for (`interpret`), "" where nobody has said it; of_products: how far the result moves when every factor of
-    every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells.
+    every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells; jumps: of
+    an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way.
     """
 
     dtype: str
@@ -29,14 +30,16 @@ class Leaf:
     atol: float | None = None
     meaning: str = ""
     of_products: np.ndarray | None = None
+    jumps: np.ndarray | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    some = [None if floor is None else floor.reshape(-1)[places] for floor in (leaf.noise, leaf.of_products)]
+    floors = (leaf.noise, leaf.of_products, leaf.jumps)
+    noise, of_products, jumps = (None if floor is None else floor.reshape(-1)[places] for floor in floors)
     y = leaf.reference.reshape(-1)[places]
-    return replace(leaf, shape=places.shape, reference=y, noise=some[0], of_products=some[1])
+    return replace(leaf, shape=places.shape, reference=y, noise=noise, of_products=of_products, jumps=jumps)
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:
@@ -52,9 +55,12 @@ def row_floor(noise: np.ndarray) -> np.ndarray:
 
 
 def model_floor(leaf: Leaf) -> np.ndarray | None:
-    """The noise floor by which an output of a whole model is judged: that of its rows and, of what is stated to be
-    probabilities or a mask, no less than ε: their scale is 1, whatever is left of those that are nearly 0."""
+    """The noise floor by which an output of a whole model is judged: that of its rows, what a rounding adds to an element that the
+    model asks for and, of what is stated to be probabilities or a mask, no less than ε: their scale is 1, whatever is left of those that
+    are nearly 0."""
     floor = None if leaf.noise is None else row_floor(leaf.noise)
+    if leaf.jumps is not None:
+        floor = leaf.jumps if floor is None else np.maximum(floor, leaf.jumps)
     if not leaf.meaning.startswith(("probabilities", "mask")):
         return floor
     least = EPS.get(leaf.dtype, 0.0)

@@ -293,6 +293,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
             "atol": leaf.atol,
             "meaning": leaf.meaning,
             "of_products": None if leaf.of_products is None else add(leaf.of_products),
+            "jumps": None if leaf.jumps is None else add(leaf.jumps),
         }
 
     return {
@@ -309,6 +310,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
         "on_device": [[dtype, list(shape)] for dtype, shape in sample.on_device],
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
+        "uncast": list(map(add, sample.uncast)),
         "repeats": sample.repeats,
         "twins": sample.twins,
         "products": sample.products,
@@ -483,6 +485,7 @@ class PreparedSample:
             e["rtol"],
             e["atol"],
             e.get("meaning", ""),
+            jumps=None if e.get("jumps") is None else pack.array(e["jumps"]),
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
@@ -500,6 +503,10 @@ class PreparedSample:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
         found = self.record.get("coarse", {})
         return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
+
+    def uncast(self) -> list[np.ndarray]:
+        """Of a model that is no graph: the outputs without its casts to narrower dtypes; empty where it has none."""
+        return [self.owner.pack.array(i) for i in self.record.get("uncast", ())]
 
     def state(self) -> dict[str, np.ndarray]:
         """The tensors that the module holds which is the torch form, by name; nothing where it is none of one's own."""

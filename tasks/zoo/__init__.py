@@ -29,6 +29,7 @@ MODULES = (
     "gradients",
     "steep",
     "structured",
+    "narrowing",
 )
 #: Those of Triton kernels, which need Triton to be installed: configs/zoo_triton.yaml.
 TRITON = ("races",)

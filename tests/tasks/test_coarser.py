@@ -27,7 +27,7 @@ def prepared() -> tuple[Any, dict[str, np.ndarray], list[Leaf], dict[str, list[n
     """(a model, its inputs, what its outputs are to be, what rounded weights make of them)."""
     model = residual_model.residual()
     graph, feeds = Graph(model), residual_model.inputs(model)
-    references, floors, _ = reference_and_floor(graph, feeds, 4)
+    references, floors, *_ = reference_and_floor(graph, feeds, 4)
     leaves = [Leaf("float32", y.shape, y, noise, meaning="logits") for y, noise in zip(references, floors)]
     return model, feeds, leaves, {name: with_weights_in(graph, feeds, name) for name in coarser.SUSPECTS}
 

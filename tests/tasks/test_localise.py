@@ -31,7 +31,7 @@ class Case:
 
     def __init__(self, make: Callable[[], tuple[Any, dict[str, np.ndarray]]]) -> None:
         self.model, self.feeds = make()
-        self.exact, self.floors, _ = reference_and_floor(Graph(self.model), self.feeds, 4)
+        self.exact, self.floors, *_ = reference_and_floor(Graph(self.model), self.feeds, 4)
         self.graph = self.model.graph
 
     def fails(self, outputs: Sequence[np.ndarray]) -> bool:

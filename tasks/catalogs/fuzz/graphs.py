@@ -49,10 +49,10 @@ def sample(index: int, op: str, one: Made, draws: int) -> Sample:
 
     proto = onnx.load_from_string(one.model)
     graph = Graph(proto)
-    references, floors, _ = reference_and_floor(graph, one.feeds, draws)
+    found = reference_and_floor(graph, one.feeds, draws)
     expected = [
-        Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None)
-        for name, y, delta in zip(graph.outputs, references, floors)
+        Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None, jumps=jumps)
+        for name, y, delta, jumps in zip(graph.outputs, found.references, found.steady, found.jumps)
     ]
     arrays = [np.array(one.feeds[name], order="C") for name in graph.inputs]
     others = _witness(proto, one.feeds, expected)

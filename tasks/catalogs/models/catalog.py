@@ -16,7 +16,7 @@ from tasks.catalogs.models.table import MODELS, Model
 from tasks.model import Group, Unavailable, Unsupported
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "2"
+CATALOG_VERSION = "3"
 
 
 class Models(Catalog):

@@ -43,7 +43,8 @@ class Network:
         """A sample with these inputs. Raises NoOracle."""
         graph = self.graph
         arrays = _arrays(graph, feeds)
-        references, floors, rows = reference_and_floor(graph, feeds, draws)
+        found = reference_and_floor(graph, feeds, draws)
+        references, rows = found.references, found.rows
         if self._module is None:
             self._hidden = adequacy.unobserved(graph, feeds, references, rows, self._hidden)
         else:
@@ -52,7 +53,10 @@ class Network:
             index,
             _specs(arrays),
             arrays=arrays,
-            expected=[self._leaf(name, y, delta) for name, y, delta in zip(graph.outputs, references, floors)],
+            expected=[
+                self._leaf(name, y, delta, jumps)
+                for name, y, delta, jumps in zip(graph.outputs, references, found.steady, found.jumps)
+            ],
             op_class=OpClass.MODEL,
             others=[self._second(feeds)],
             coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
@@ -62,9 +66,10 @@ class Network:
             columns={"licence": self.model.licence, "unobserved": ", ".join(self._hidden)},
         )
 
-    def _leaf(self, name: str, y: np.ndarray, delta: np.ndarray) -> Leaf:
+    def _leaf(self, name: str, y: np.ndarray, delta: np.ndarray, jumps: np.ndarray | None) -> Leaf:
         dtype = self.graph.dtypes.get(name) or "float32" if y.dtype.name in WIDENED else y.dtype.name
-        return Leaf(dtype, y.shape, y, delta if delta.any() else None, meaning=self.model.outputs.get(name, ""))
+        meaning = self.model.outputs.get(name, "")
+        return Leaf(dtype, y.shape, y, delta if delta.any() else None, meaning=meaning, jumps=jumps)
 
     def _second(self, feeds: Mapping[str, np.ndarray]) -> Oracle:
         """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's operators."""

@@ -7,7 +7,8 @@ its tensors as bytes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from tasks.catalogs.models import parameters
 from tasks.catalogs.models.own import Own
 from tasks.graphs import module as modules
 from tasks.graphs import products
+from tasks.graphs.roundings import Round, Roundings, jumping, uncast
 from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
 from tasks.judge.coarser import SUSPECTS
@@ -149,8 +151,9 @@ class OwnModule:
         return found
 
     def _exact(self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], draws: int) -> None:
+        casts = Roundings()
         try:
-            references = modules.exactly(self.module, arrays)
+            references = modules.exactly(self.module, arrays, round=casts.first)
         except Exception as error:
             raise NoOracle(f"{self.own.source}: it cannot be evaluated in float64: {essential(error)}") from None
         if [y.shape for y in references] != [tuple(y.shape) for y in first]:
@@ -158,11 +161,13 @@ class OwnModule:
 
         returned, refused = 0, list[str]()
 
-        def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+        def evaluate(
+            drawn: Sequence[int], round: Callable[[], Round] = casts.again
+        ) -> Iterator[list[np.ndarray] | None]:
             nonlocal returned
             for draw in drawn:
                 try:
-                    found = modules.exactly(self.module, arrays, draw)
+                    found = modules.exactly(self.module, arrays, draw, round=round())
                 except Exception as error:
                     refused.append(essential(error))
                     yield None  # a number moved across an edge: the result may be anything
@@ -176,6 +181,14 @@ class OwnModule:
             raise NoOracle(f"{self.own.source}: it raises where its numbers are moved by their rounding: {refused[0]}")
         made.expected = [_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
         rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
+        if casts.open:
+            either = functools.partial(evaluate, round=casts.either)
+            further = noise.floor(references, either, OpClass.MODEL, draws, elements)
+            jumps = [None if b is None else jumping(a, np.maximum(a, b)) for a, b in zip(rows, further)]
+            made.expected = [replace(leaf, jumps=x) for leaf, x in zip(made.expected, jumps)]
+            rows = [a if b is None else np.maximum(a, b) for a, b in zip(rows, jumps)]
+        if casts.any:
+            made.uncast = modules.exactly(self.module, arrays, round=uncast)
         self._hidden = parameters.unobserved(self.module, arrays, references, rows, self._hidden)
         self._renew()
         made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)

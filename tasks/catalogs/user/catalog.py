@@ -16,7 +16,19 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, every, gradients, laid, load, of_torch, promises, refused, samples, scripts
+from tasks.catalogs.user import (
+    drawn,
+    every,
+    gradients,
+    inside,
+    laid,
+    load,
+    of_torch,
+    promises,
+    refused,
+    samples,
+    scripts,
+)
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
@@ -25,7 +37,6 @@ from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
     DISTRIBUTIONS,
-    EPS,
     EXHAUSTIVE,
     FUZZ,
     PART,
@@ -319,7 +330,12 @@ def of_inputs(
                 few = min(draws, SCRIPT_DRAWS) if one.script else draws
                 gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, few)
                 return made
-            made.expected = _expected(one, evaluate, arrays, dims, group, draws)
+            within = inside.computes_in(one, arrays, group.dtype) if draws else ""
+            made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
+            said = [f"computes_in={within}"] if within else []
+            said += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []  # type: ignore[attr-defined]
+            if said:
+                made.columns["flags"] = " ".join(said)
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.expected(
@@ -353,11 +369,12 @@ def _expected(
     dims: Mapping[str, int],
     group: Group,
     draws: int,
+    within: str = "",
 ) -> list[Leaf]:
-    """A Leaf per output of the reference, with the noise floor where the op's class has one."""
+    """A Leaf per output of the reference, with the noise floor where the op's class has one. within: see `inside.computes_in`."""
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
-    eps = {name: EPS[x.dtype.name] for name, x in arrays.items() if is_inexact(x.dtype.name)}
+    eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
     elements = sum(x.size for x in exact.values())
@@ -395,14 +412,16 @@ def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], li
 def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
     """The op's reference: from float64 inputs to its outputs.
 
-    A function is given copies: it may write to them. Raises TypeError for what is no array."""
+    A function is given copies: it may write to them. Its ``rounds`` are the dtypes that a function of tensors casts to. Raises TypeError
+    for what is no array."""
+    rounds: list[str] = []
     with contextlib.ExitStack() as end:
         if one.script:
             script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
         else:
             reference = one.function("reference")
             if one.op.reference_framework == "torch":
-                reference = of_torch.evaluated(reference)
+                reference = of_torch.evaluated(reference, rounds)
 
         def evaluate(inputs: Arrays) -> list[np.ndarray]:
             if one.script:
@@ -414,6 +433,7 @@ def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
                 raise TypeError("the reference returned no outputs")
             return [_checked(x, inputs) for x in outputs]
 
+        evaluate.rounds = rounds  # type: ignore[attr-defined]
         yield evaluate
 
 

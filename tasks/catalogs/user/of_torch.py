@@ -10,20 +10,66 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import autograd, torch_tree
+from tasks.model import EPS
 
 
-def evaluated(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference as a function of arrays: every array argument is handed over as a tensor, every tensor comes back as one."""
+def evaluated(reference: Callable[..., Any], rounds: list[str] | None = None) -> Callable[..., Any]:
+    """The reference as a function of arrays: every array argument is handed over as a tensor, every tensor comes back as one.
+
+    Where it casts to fewer digits than float32 has, it rounds, and everything else is computed in float64 all the same
+    (`tasks.graphs.module.exactly`). rounds: is filled with the dtypes that it casts to.
+    """
+    told = [] if rounds is None else rounds
 
     def function(**arguments: Any) -> Any:
         import torch
 
-        with torch.no_grad(), _wide():
+        with torch.no_grad(), _wide(), _casts() as seen:
             result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+        if seen:
+            told.extend(name for name in seen if name not in told)
+            return _rounding(reference, arguments)
         parts = result if isinstance(result, (tuple, list)) else [result]
         return [torch_tree.to_numpy(x.detach()) if isinstance(x, torch.Tensor) else x for x in parts]
 
     return function
+
+
+def _rounding(reference: Callable[..., Any], arguments: Mapping[str, Any]) -> list[np.ndarray]:
+    """The outputs of a reference that casts to fewer digits."""
+    import torch
+
+    from tasks.graphs import module
+
+    names = [name for name, x in arguments.items() if isinstance(x, np.ndarray)]
+    others = {name: x for name, x in arguments.items() if name not in names}
+
+    class Reference(torch.nn.Module):
+        def forward(self, *given: Any) -> list[Any]:
+            result = reference(**dict(zip(names, given)), **others)
+            return [torch.as_tensor(x) for x in (result if isinstance(result, (tuple, list)) else [result])]
+
+    return module.exactly(Reference(), [arguments[name] for name in names])
+
+
+@contextlib.contextmanager
+def _casts() -> Iterator[list[str]]:
+    """The floating dtypes of fewer digits than float32 that tensors are cast to in here."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if func.overloadpacket.__name__ == "_to_copy" and out.dtype != args[0].dtype:
+                name = torch_tree.name_of(out.dtype)
+                if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
+                    seen.append(name)
+            return out
+
+    with Watching():
+        yield seen
 
 
 @contextlib.contextmanager

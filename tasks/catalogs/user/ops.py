@@ -43,6 +43,8 @@ class UserOp:
     the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
     arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
     Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
+    compute: the dtype that it computes in where that is wider than its inputs, which are then no excuse. Default: told by what it
+    dispatches, if it is a kernel of tensors that can be run without data.
     """
 
     name: str
@@ -67,6 +69,7 @@ class UserOp:
     refuses: Sequence[Mapping[str, Any]] = ()
     backward: Callable[..., Any] | str = ""
     layouts: Sequence[str] | None = None
+    compute: str = ""
 
     @property
     def alone(self) -> bool:

@@ -16,7 +16,7 @@ from tasks.arrays import layouts
 from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
-from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
+from tasks.model import DISTRIBUTIONS, DTYPES, EPS, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
 
 FRAMEWORKS = ("torch", "numpy")
@@ -78,6 +78,14 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
     for key in ("framework", "reference_framework"):
         if (given := getattr(op, key)) not in FRAMEWORKS:
             yield (key,), f"unknown framework {given!r}{nearest(given, FRAMEWORKS)}"
+    if op.compute and (not isinstance(op.compute, str) or not is_inexact(op.compute)):
+        floats = [name for name in DTYPES if is_inexact(name)]
+        yield ("compute",), f"unknown floating dtype {op.compute!r}{nearest(op.compute, floats)}"
+    elif op.compute and op.dtypes and all(EPS.get(name, 0.0) < EPS[op.compute] for name in op.dtypes if name in EPS):
+        yield (
+            ("compute",),
+            f"{op.compute} is coarser than {', '.join(op.dtypes)}: a coarser precision is the backend's to declare",
+        )
     yield from _judged(op)
     if op.values not in _values():
         yield ("values",), f"unknown distribution {op.values!r}{nearest(op.values, _values())}"

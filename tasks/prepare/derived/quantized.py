@@ -67,7 +67,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     try:
         exact = Graph(model).run(feeds)
         graph = Graph(made)
-        references, _, floors = reference_and_floor(graph, feeds, draws)
+        references, _, floors, *_ = reference_and_floor(graph, feeds, draws)
     except (NoOracle, KeyError) as error:
         raise Vacuous(f"no float64 evaluation: {error}") from None
     steps, flips = _steps(made), _flipped(graph, made, feeds, references)

@@ -177,12 +177,13 @@ def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndar
 
     expected: list[Leaf] = []
     for feeds in sizes:
-        references, floors, _ = reference_and_floor(Graph(fixed(model, feeds)), feeds, draws)
+        found = reference_and_floor(Graph(fixed(model, feeds)), feeds, draws)
+        references = found.references
         if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
-        for leaf, y, delta in zip(base.expected, references, floors, strict=True):
+        for leaf, y, delta, jumps in zip(base.expected, references, found.steady, found.jumps, strict=True):
             noise = delta if delta.any() else None
-            expected.append(replace(leaf, shape=y.shape, reference=y, noise=noise))
+            expected.append(replace(leaf, shape=y.shape, reference=y, noise=noise, jumps=jumps))
     arrays = [x for feeds in sizes for x in feeds.values()]
     return Sample(
         number,

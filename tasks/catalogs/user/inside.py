@@ -1,0 +1,86 @@
+"""In what dtype a kernel computes inside: declared, or told by what it dispatches on tensors without data. torch is imported inside functions.
+
+Inputs are given exactly. Where a kernel of bfloat16 tensors computes in float32, what it loses is what float32 loses, and no noise of its
+inputs excuses more.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.widened import MOVEMENT
+from tasks.catalogs.user.load import Declared
+from tasks.graphs.module import rounds_nothing
+from tasks.model import EPS, is_complex, is_inexact
+
+#: Times the ε of float32 by which inputs are moved for what is computed in float32 of narrower ones: results of 16 bits are right up to 4
+#: error units, those of float32 up to 32.
+REACH = 8.0
+#: What narrower numbers are computed in, unless something else is said.
+WIDE = "float32"
+
+
+def computes_in(one: Declared, arrays: Mapping[str, np.ndarray], dtype: str) -> str:
+    """The dtype, wider than ``dtype``, that a kernel computes in on inputs like these; "" where it is not known to."""
+    if one.op.compute:
+        return one.op.compute if EPS.get(one.op.compute, 1.0) < EPS.get(dtype, 0.0) else ""
+    if one.op.framework != "torch" or not is_inexact(dtype) or is_complex(dtype) or EPS[dtype] <= EPS[WIDE]:
+        return ""
+    try:
+        return WIDE if _is_wide(one, arrays) else ""
+    except Exception:  # it asks for values, or leaves torch
+        return ""
+
+
+def eps_of(dtype: str, inside: str) -> float:
+    """By how much an input of a dtype moves that ``inside`` is computed with."""
+    own = EPS[dtype]
+    return own if not inside or is_complex(dtype) else min(own, REACH * EPS[inside])
+
+
+def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether every operation that rounds gives float32 or wider, and nothing computes with what was cast to fewer digits."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from tasks.arrays import torch_tree
+
+    def narrow(x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and EPS.get(torch_tree.name_of(x.dtype), 0.0) > EPS[WIDE]
+
+    class Watching(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rounds, self.narrow = 0, False
+            self.given: dict[int, Any] = {}
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            moves = func.is_view or func.overloadpacket.__name__.rstrip("_") in MOVEMENT
+            taken = torch_tree.leaves([args, kwargs or {}])
+            made = torch_tree.leaves(out)
+            if not rounds_nothing(func):
+                self.rounds += 1
+                self.narrow |= any(map(narrow, made))
+            # What is narrow and no input was rounded: to hand it on is to end with it, to read it is to compute in fewer digits.
+            read = any(narrow(x) and id(x) not in self.given for x in taken)
+            self.narrow |= read and (func.overloadpacket.__name__ == "_to_copy" or not moves)
+            if all(not narrow(x) or id(x) in self.given for x in taken) and not any(
+                not narrow(x) and isinstance(x, torch.Tensor) and x.is_floating_point() for x in taken
+            ):
+                self.given |= {id(x): x for x in made if narrow(x)}
+            return out
+
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.no_grad():
+        warnings.simplefilter("ignore")
+        tensors = {name: fake.from_tensor(torch_tree.from_numpy(np.ascontiguousarray(x))) for name, x in arrays.items()}
+        watch = Watching()
+        watch.given = {id(x): x for x in tensors.values()}
+        with watch:
+            one.function("kernel")(**tensors, **one.op.kwargs)
+    return bool(watch.rounds) and not watch.narrow

@@ -1,0 +1,328 @@
+"""Casts that a program asks for: its reference rounds there, who leaves one out is wrong, and who rounds a computed value the other way is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import diagnose
+from tasks.catalogs.user import inside
+from tasks.catalogs.user.ops import UserOp
+from tasks.graphs import module as modules
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.roundings import Roundings, uncast
+from tasks.judge import verdict
+from tasks.judge.plain import compare
+from tasks.judge.policy import judge
+from tasks.model import DTYPES, Leaf, OpClass, Status, np_dtype
+from tasks.model.dtypes import holds, integers
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+helper, FLOAT16, BFLOAT16, FLOAT = onnx.helper, 10, 16, 1
+POLICY = verdict.load("error_units")
+X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32)
+W = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
+
+Nodes = list[Any]
+
+
+def node(op: str, inputs: str, output: str, **attributes: Any) -> Any:
+    return helper.make_node(op, inputs.split(), [output], **attributes)
+
+
+def there_and_back(x: str, name: str, to: int = FLOAT16) -> Nodes:
+    """Casts of ``x`` to fewer digits and back, as the tensor ``name``."""
+    return [node("Cast", x, f"{name}_", to=to), node("Cast", f"{name}_", name, to=FLOAT)]
+
+
+def model(nodes: Nodes, outputs: Sequence[str], x: int = FLOAT) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", x, list(X.shape))],
+        [helper.make_tensor_value_info(name, BOOL if name == "same" else FLOAT, [None, None]) for name in outputs],
+        [onnx.numpy_helper.from_array(W, "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(made)
+    return bytes(made.SerializeToString())
+
+
+BOOL = onnx.TensorProto.BOOL
+#: Programs whose function has a cast, by name: nodes and outputs.
+PROGRAMS: dict[str, tuple[Nodes, list[str]]] = {
+    "split": ([*there_and_back("x", "hi"), node("Sub", "x hi", "lo")], ["lo", "hi"]),
+    "split in bfloat16": ([*there_and_back("x", "hi", BFLOAT16), node("Sub", "x hi", "lo")], ["lo"]),
+    "does float16 hold it": ([*there_and_back("x", "hi"), node("Equal", "x hi", "same")], ["same"]),
+    "split of what is computed": (
+        [node("MatMul", "x w", "y"), *there_and_back("y", "hi"), node("Sub", "y hi", "lo")],
+        ["lo"],
+    ),
+    "rounded factor": ([*there_and_back("x", "hi", BFLOAT16), node("MatMul", "hi w", "y")], ["y"]),
+    "rounded weights": ([*there_and_back("w", "hi", BFLOAT16), node("MatMul", "x hi", "y")], ["y"]),
+    "three products": (
+        [
+            *there_and_back("x", "xh", BFLOAT16),
+            *there_and_back("w", "wh", BFLOAT16),
+            node("Sub", "x xh", "dx"),
+            node("Sub", "w wh", "dw"),
+            *there_and_back("dx", "xl", BFLOAT16),
+            *there_and_back("dw", "wl", BFLOAT16),
+            node("MatMul", "xh wh", "hh"),
+            node("MatMul", "xh wl", "hl"),
+            node("MatMul", "xl wh", "lh"),
+            node("Add", "hl lh", "low"),
+            node("Add", "hh low", "y"),
+        ],
+        ["y", "low"],
+    ),
+    "moved in between": (
+        [
+            node("Cast", "x", "h", to=FLOAT16),
+            node("Transpose", "h", "t", perm=[1, 0]),
+            node("Cast", "t", "f", to=FLOAT),
+            node("Transpose", "x", "u", perm=[1, 0]),
+            node("Sub", "u f", "lo"),
+        ],
+        ["lo"],
+    ),
+    "whole part": (
+        [node("Cast", "x", "i", to=onnx.TensorProto.INT32), node("Cast", "i", "f", to=FLOAT), node("Sub", "x f", "lo")],
+        ["lo"],
+    ),
+}
+
+
+def run(content: bytes, x: np.ndarray = X) -> list[np.ndarray]:
+    """What ONNX Runtime gives, with nothing optimised."""
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, {"x": x}))
+
+
+def folded(content: bytes) -> bytes:
+    """The model as an optimiser leaves it that takes casts there and back for nothing."""
+    made = onnx.load_from_string(content)
+    for one in made.graph.node:
+        if one.op_type == "Cast":
+            one.op_type = "Identity"
+            del one.attribute[:]
+    return bytes(made.SerializeToString())
+
+
+def leaves(content: bytes, x: np.ndarray = X) -> list[Leaf]:
+    graph = Graph(onnx.load_from_string(content))
+    found = reference_and_floor(graph, {"x": x}, 4)
+    return [
+        Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None, jumps=jumps)
+        for name, y, delta, jumps in zip(graph.outputs, found.references, found.steady, found.jumps)
+    ]
+
+
+def status(actual: Sequence[np.ndarray], expected: Sequence[Leaf], dtype: str = "float32") -> Status:
+    return judge(compare(actual, expected, OpClass.MODEL), POLICY, "models:m", "model", dtype, "float64")[0]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_cast_is_part_of_the_function_and_who_folds_it_is_wrong(name: str) -> None:
+    content = model(*PROGRAMS[name])
+    expected = leaves(content)
+    assert status(run(content), expected) is Status.PASS
+    wrong = run(folded(content))
+    assert status(wrong, expected) is Status.WRONG
+
+
+@pytest.mark.parametrize("name", ["split", "rounded factor", "moved in between", "rounded weights"])
+def test_the_cause_is_said_to_be_a_missing_cast(name: str) -> None:
+    content = model(*PROGRAMS[name])
+    expected, wrong = leaves(content), run(folded(content))
+    assert diagnose.missing_cast([X], wrong, expected, content) == "a cast that was asked for is missing"
+    assert not diagnose.missing_cast([X], [y * 1.5 for y in run(content)], expected, content)
+
+
+def test_one_of_several_casts_may_be_what_is_missing() -> None:
+    nodes, outputs = PROGRAMS["three products"]
+    content = model(nodes, outputs)
+    kept = [x for x in onnx.load_from_string(content).graph.node if not x.output[0].startswith("xh")]
+    for one in kept:
+        one.input[:] = ["x" if name == "xh" else name for name in one.input]
+    found, expected = run(model(kept, outputs)), leaves(content)
+    assert status(found, expected) is Status.WRONG
+    assert diagnose.missing_cast([X], found, expected, content)
+
+
+def test_a_value_that_was_computed_may_round_either_way_and_one_that_was_given_may_not() -> None:
+    y = X.astype(np.float64) @ W.astype(np.float64)
+    computed = leaves(model(*PROGRAMS["split of what is computed"]))[0]
+    step = np.abs(np.float16(y)).astype(np.float64) * 2.0**-10
+    assert computed.jumps is not None and computed.reference is not None
+    jumping = computed.jumps > step / 4
+    assert 0 < jumping.mean() < 0.1
+    other = np.where(jumping, computed.reference + np.sign(computed.reference) * -step, computed.reference)
+    assert status([other.astype(np.float32)], [computed]) is Status.PASS  # these are the neighbours
+    everywhere = computed.reference - np.sign(computed.reference) * step
+    assert status([everywhere.astype(np.float32)], [computed]) is Status.WRONG
+    assert all(leaf.jumps is None for leaf in leaves(model(*PROGRAMS["split"])))
+
+
+def test_a_network_of_float16_is_not_blamed_for_digits_that_it_keeps() -> None:
+    nodes = [
+        node("Cast", "x", "x16", to=FLOAT16),
+        node("Cast", "w", "w16", to=FLOAT16),
+        node("MatMul", "x16 w16", "y16"),
+        node("Tanh", "y16", "t16"),
+        node("Cast", "t16", "t", to=FLOAT),
+        node("Softmax", "t", "s", axis=-1),
+        node("Cast", "s", "s16", to=FLOAT16),
+        node("Mul", "s16 t16", "z16"),
+        node("Cast", "z16", "z", to=FLOAT),
+    ]
+    content = model(nodes, ["z"])
+    x = X / 100
+    expected = leaves(content, x)
+    assert status(run(content, x), expected) is Status.PASS
+    assert status(run(folded(content), x), expected) is Status.PASS
+
+
+def test_a_cast_to_more_digits_rounds_nothing() -> None:
+    content = model([node("Exp", "x", "e"), node("Cast", "e", "d", to=11), node("Cast", "d", "y", to=FLOAT)], ["y"])
+    graph = Graph(onnx.load_from_string(content))
+    assert list(graph.casts.values()) == ["float32"]  # the way down alone
+    assert holds("float64", "int32") and not holds("float32", "int32") and holds("float16", "int8")
+    assert not holds("float16", "bfloat16") and not holds("bfloat16", "float16") and holds("float32", "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_what_a_dtype_holds_comes_back_from_it(dtype: str) -> None:
+    for other in DTYPES:
+        if other.startswith(("int", "uint")) and holds(dtype, other):
+            ends = np.array(integers(other), object)
+            assert [int(x) for x in ends.astype(np.float64).astype(np_dtype(dtype)).astype(np.float64)] == list(ends)
+
+
+# --- modules -----------------------------------------------------------------------------------------------------------
+
+
+def module(call: Callable[[Any], Any]) -> Any:
+    torch = pytest.importorskip("torch")
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return (call(x),)
+
+    return Module()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x - x.half().float(),
+        lambda x: x - x.bfloat16().to(x.dtype),
+        lambda x: (x == x.half().float()).float(),
+        lambda x: x - x.clone().copy_(x.half()),
+        lambda x: x - x.half().reshape(-1).reshape(x.shape).float(),
+        lambda x: x - x.int().float(),
+    ],
+    ids=["half", "to", "equal", "copy", "moved", "int"],
+)
+def test_a_module_rounds_where_it_casts(call: Callable[[Any], Any]) -> None:
+    given = module(call)
+    casts = Roundings()
+    (y,) = modules.exactly(given, [X], round=casts.first)
+    (eager,) = modules.run(given, [X])
+    np.testing.assert_array_equal(y, eager.numpy())
+    assert not casts.open
+    for draw in range(4):
+        (moved,) = modules.exactly(given, [X], draw, round=casts.either())
+        assert np.abs(moved - y).max() <= 2.0**-22 * X.max()
+
+
+def test_a_module_without_its_casts_is_another_one() -> None:
+    given = module(lambda x: x - x.half().float())
+    assert not np.any(modules.exactly(given, [X], round=uncast)[0])
+
+
+def test_a_copy_into_fewer_digits_rounds() -> None:
+    torch = pytest.importorskip("torch")
+
+    def stored(x: Any) -> Any:
+        kept = torch.empty(x.shape, dtype=torch.float16)
+        kept.copy_(x)
+        return x - kept.float()
+
+    given = module(stored)
+    np.testing.assert_array_equal(modules.exactly(given, [X])[0], modules.run(given, [X])[0].numpy())
+
+
+def test_autocast_rounds_the_factors_of_a_product() -> None:
+    torch = pytest.importorskip("torch")
+
+    def product(x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ torch.ones(48, 1)
+
+    (y,) = modules.exactly(module(product), [X])
+    rounded = torch.from_numpy(X).bfloat16().double().numpy()
+    np.testing.assert_allclose(y[:, 0], rounded.sum(1), rtol=1e-12)
+
+
+# --- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def declared(kernel: Callable[..., Any], **settings: Any) -> Any:
+    op = UserOp("k", kernel, np.abs, {"x": [4, 8]}, dtypes=("float32", "bfloat16"), **settings)
+    return SimpleNamespace(op=op, function=lambda name: kernel)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wide"),
+    [
+        (lambda x: (x.float().exp() / 3).to(x.dtype), True),
+        (lambda x: x.double().exp().to(x.dtype), True),
+        (lambda x: x.T.float().softmax(-1).T.bfloat16(), True),
+        (lambda x: x.exp(), False),
+        (lambda x: (x.float().exp().to(x.dtype).float() / 3).to(x.dtype), False),
+        (lambda x: x.float().exp().to(x.dtype) * 3, False),
+        (lambda x: x @ x.T, False),
+        (lambda x: x.float().exp().half().bfloat16(), False),
+        (lambda x: x.float() * float(x.sum()), False),
+        (lambda x: x.clone(), False),
+    ],
+)
+def test_what_a_kernel_dispatches_tells_whether_it_computes_in_more_digits(
+    kernel: Callable[..., Any], wide: bool
+) -> None:
+    pytest.importorskip("torch")
+    x = {"x": np.ones((4, 8), np_dtype("bfloat16"))}
+    assert inside.computes_in(declared(kernel), x, "bfloat16") == ("float32" if wide else "")
+    assert inside.computes_in(declared(kernel), {"x": np.ones((4, 8), np.float32)}, "float32") == ""
+
+
+def test_what_is_declared_needs_no_kernel_that_can_be_run() -> None:
+    def kernel(x: Any) -> Any:
+        raise RuntimeError("no driver")
+
+    x = {"x": np.ones((4, 8), np_dtype("bfloat16"))}
+    assert inside.computes_in(declared(kernel), x, "bfloat16") == ""
+    assert inside.computes_in(declared(kernel, compute="float32"), x, "bfloat16") == "float32"
+    assert inside.computes_in(declared(kernel, compute="float32"), x, "float32") == ""
+
+
+def test_a_declared_dtype_that_is_none_is_a_mistake(tmp_path: Path) -> None:
+    from tasks.catalogs.user.schema import mistakes
+
+    def said(compute: str, dtypes: Sequence[str]) -> list[str]:
+        op = UserOp("k", abs, np.abs, {"x": [4]}, dtypes=dtypes, compute=compute)
+        return [text for key, text in mistakes(op) if key == ("compute",)]
+
+    assert said("float", ["bfloat16"])[0].startswith("unknown floating dtype 'float'")
+    assert "the backend's to declare" in said("bfloat16", ["float32"])[0]
+    assert not said("float32", ["bfloat16", "float32"])
