@@ -194,6 +194,7 @@ def _judged(
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         more |= _furthest(bar, arrays[0], metrics, limit)
+    more |= _kept(bar, seen, metrics, dtypes)
     more |= _computed_in(precision, info, group.dtype)
     if checks.installed(sample.owner.check).effect:
         return _effect(bar, arrays[0], info.permission, Judgement(metrics, status, kind, more))
@@ -300,6 +301,14 @@ class _Others:
 
     columns: dict[str, Any]
     verdict: tuple[Status, str] | None = None
+
+
+def _kept(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, dtypes: list[str]) -> dict[str, float | None]:
+    """The column of a derivative that may be computed from a rounded result: how far off it is if that excuses nothing."""
+    if metrics.kind or all(leaf.strict is None for leaf in bar.expected):
+        return {}
+    leaves = [leaf if leaf.strict is None else replace(leaf, noise=leaf.strict) for leaf in bar.expected]
+    return {"kept": compare(actual, leaves, bar.op_class, bar.precision, dtypes).error_units}
 
 
 def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, dtypes: list[str]) -> _Others:

@@ -18,7 +18,9 @@ class Leaf:
     strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
     or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
     output stands for (`interpret`), "" where nobody has said it; of_products: how far the result moves when every factor of
-    every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells.
+    every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells;
+    strict: of a derivative, the noise floor without what it loses by being computed from a rounded result of the forward pass,
+    where ``noise`` has that as well.
     """
 
     dtype: str
@@ -29,14 +31,15 @@ class Leaf:
     atol: float | None = None
     meaning: str = ""
     of_products: np.ndarray | None = None
+    strict: np.ndarray | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    some = [None if floor is None else floor.reshape(-1)[places] for floor in (leaf.noise, leaf.of_products)]
-    y = leaf.reference.reshape(-1)[places]
-    return replace(leaf, shape=places.shape, reference=y, noise=some[0], of_products=some[1])
+    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "strict")}
+    some = {name: None if floor is None else floor.reshape(-1)[places] for name, floor in floors.items()}
+    return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

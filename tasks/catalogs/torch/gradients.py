@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import autograd as gradients
-from tasks.arrays import differences, torch_tree
+from tasks.arrays import derivatives, differences, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
@@ -50,6 +50,8 @@ class GradientMaker(Maker):
         self.draw = 0
         #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
         self.compares = False
+        #: Nodes of the op's graph whose derivative is not torch's but that of `derivatives.RULES`.
+        self.rules: list[str] = []
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -91,8 +93,21 @@ class GradientMaker(Maker):
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
+        return self._differentiated(args, change)
+
+    def _differentiated(self, args: Any, change: Callable[[Any], Any], met: set[str] | None = None) -> Any:
+        """As `_run`. met: gets the names of the nodes of the op's graph."""
         own, named, given = replaced(args, change)
-        return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None)
+
+        def look(outputs: Sequence[Any]) -> None:
+            if met is not None:
+                met.update(type(node).__name__ for node in gradients.nodes(outputs))
+
+        with self._by_rules():
+            return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, look)
+
+    def _by_rules(self) -> contextlib.AbstractContextManager[None]:
+        return derivatives.own(self.rules) if self.rules else contextlib.nullcontext()
 
     def _moved(self, args: Any, kwargs: Any) -> Any:
         """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it is
@@ -100,15 +115,17 @@ class GradientMaker(Maker):
         self.draw += 1
         places = itertools.repeat(0) if self.compares else itertools.count()
         own, named, given = args
-        return gradients.backward(
-            self.group.check,
-            self.call,
-            own,
-            named,
-            self.wrt,
-            given,
-            lambda x: jittered(x, EPS.get(self.dtype, EPS["float32"]), self.draw, next(places)),
-        )
+        eps = EPS.get(self.dtype, EPS["float32"])
+        with self._by_rules():
+            return gradients.backward(
+                self.group.check,
+                self.call,
+                own,
+                named,
+                self.wrt,
+                given,
+                lambda x: jittered(x, eps, self.draw, next(places)),
+            )
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
@@ -141,9 +158,10 @@ class GradientMaker(Maker):
         numbers = iter(range(base, len(made.arrays)))
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
-        self.wrt, self.draw = made.wrt, 0
+        self.wrt, self.draw, self.rules = made.wrt, 0, []
+        nodes: set[str] = set()
         with equalities() as met, drawing() as drew:
-            exact = self._run((args, kwargs, passed), {}, widen)
+            exact = self._differentiated((args, kwargs, passed), widen, nodes)
         self.compares = bool(met)
         drawn = drew()
         if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
@@ -151,20 +169,40 @@ class GradientMaker(Maker):
         numeric = made.op_class is not OpClass.RANDOM
         dense = [torch_tree.dense(g) for g in exact]
         arrays = [torch_tree.output(g) for g in dense]
-        floors: list[np.ndarray | None] = [None] * len(exact)
+        strict: list[np.ndarray | None] = [None] * len(exact)
+        floors = list(strict)
         if numeric:
             own = self._own((args, kwargs, passed), len(exact))
+            arrays = self._ruled((args, kwargs, passed), arrays, nodes)
+            if kept := derivatives.keeping(self.rules):
+                strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
+                self.rules = [name for name in self.rules if name not in kept]
             floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
+            if kept:
+                strict = [np.zeros(y.shape) if s is None else s for y, s in zip(arrays, strict)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
-        for x, array, delta in zip(sources, arrays, floors):
-            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta))
+        for x, array, delta, bare in zip(sources, arrays, floors, strict):
+            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, strict=bare))
         if numeric:
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle = f"float64 (no differences: {why})" if why else made.oracle
         return made
+
+    def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: set[str]) -> list[np.ndarray]:
+        """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
+        is not finite by one of both, or at a kink, is torch's own convention, and stays."""
+        self.rules = derivatives.known(nodes) if not is_complex(self.dtype) else []
+        if not self.rules:
+            return arrays
+        try:
+            ruled = [torch_tree.output(torch_tree.dense(g)) for g in self._run(args, {}, widen)]
+        except derivatives.NoRule:
+            self.rules = []
+            return arrays
+        return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, arrays)]
 
     def _own(self, args: Any, count: int) -> list[Any] | None:
         """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of them."""
