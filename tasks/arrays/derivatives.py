@@ -35,13 +35,15 @@ class Rule:
 
     backward: from the output's gradient and the operator's arguments to a gradient per tensor among them, in operations that
     torch differentiates again; several: whether it has further outputs, which are not differentiated; kept: whether torch, and every
-    other framework, computes the derivative from the rounded result (1 − y²), which loses digits that the input still tells.
+    other framework, computes the derivative from the rounded result (1 − y²), which loses digits that the input still tells; along:
+    whether it is a function of numbers along a dimension.
     """
 
     operator: str
     backward: Callable[..., Sequence[Tensor]]
     several: bool = False
     kept: bool = False
+    along: bool = False
 
 
 def _unary(operator: str, first: Unary, second: Unary | None = None, **facts: bool) -> Rule:
@@ -336,7 +338,9 @@ RULES: Mapping[str, Rule] = {
     "GeluBackward0": _unary("gelu", _gelu, _gelu2),
     "MishBackward0": _unary("mish", _mish, _mish2),
     "SoftplusBackward0": _unary("softplus", _softplus, _softplus2),
-    "LogSigmoidBackward0": _unary("log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_logistic(x), several=True),
+    "LogSigmoidBackward0": _unary(
+        "log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_logistic(x), several=True
+    ),
     "EluBackward0": _unary("elu", _elu, _elu2),
     "CeluBackward0": _unary("celu", _celu, _celu2),
     "ExpBackward0": _unary("exp", lambda x: x.exp(), lambda x: x.exp()),
@@ -345,27 +349,19 @@ RULES: Mapping[str, Rule] = {
     "LogBackward0": _unary("log", lambda x: 1 / x, lambda x: -1 / x.square()),
     "Log1PBackward0": _unary("log1p", lambda x: 1 / (1 + x), lambda x: -1 / (1 + x).square()),
     "Log2Backward0": _unary("log2", lambda x: 1 / (x * _LN2), lambda x: -1 / (x.square() * _LN2)),
-    "Log10Backward0": _unary(
-        "log10", lambda x: 1 / (x * math.log(10)), lambda x: -1 / (x.square() * math.log(10))
-    ),
+    "Log10Backward0": _unary("log10", lambda x: 1 / (x * math.log(10)), lambda x: -1 / (x.square() * math.log(10))),
     "SinBackward0": _unary("sin", lambda x: x.cos(), lambda x: -x.sin()),
     "CosBackward0": _unary("cos", lambda x: -x.sin(), lambda x: -x.cos()),
     "TanBackward0": _unary("tan", lambda x: 1 / x.cos().square(), lambda x: 2 * x.tan() / x.cos().square()),
     "SinhBackward0": _unary("sinh", lambda x: x.cosh(), lambda x: x.sinh()),
     "CoshBackward0": _unary("cosh", lambda x: x.sinh(), lambda x: x.cosh()),
     "AsinBackward0": _unary("asin", _root_of_minus_square, lambda x: x * _root_of_minus_square(x) ** 3),
-    "AcosBackward0": _unary(
-        "acos", lambda x: -_root_of_minus_square(x), lambda x: -x * _root_of_minus_square(x) ** 3
-    ),
-    "AtanBackward0": _unary(
-        "atan", lambda x: _one_over_hypot(x).square(), lambda x: -2 * x * _one_over_hypot(x) ** 4
-    ),
+    "AcosBackward0": _unary("acos", lambda x: -_root_of_minus_square(x), lambda x: -x * _root_of_minus_square(x) ** 3),
+    "AtanBackward0": _unary("atan", lambda x: _one_over_hypot(x).square(), lambda x: -2 * x * _one_over_hypot(x) ** 4),
     "AsinhBackward0": _unary("asinh", _one_over_hypot, lambda x: -x * _one_over_hypot(x) ** 3),
     "AcoshBackward0": _unary("acosh", _acosh, lambda x: -x * _acosh(x) ** 3),
     "AtanhBackward0": _unary("atanh", _atanh, lambda x: 2 * x * _atanh(x).square()),
-    "ErfBackward0": _unary(
-        "erf", lambda x: _ERF * (-x.square()).exp(), lambda x: -2 * x * _ERF * (-x.square()).exp()
-    ),
+    "ErfBackward0": _unary("erf", lambda x: _ERF * (-x.square()).exp(), lambda x: -2 * x * _ERF * (-x.square()).exp()),
     "ErfcBackward0": _unary(
         "erfc", lambda x: -_ERF * (-x.square()).exp(), lambda x: 2 * x * _ERF * (-x.square()).exp()
     ),
@@ -380,10 +376,10 @@ RULES: Mapping[str, Rule] = {
     "Atan2Backward0": Rule("atan2", _atan2),
     "LogaddexpBackward0": Rule("logaddexp", _logaddexp(1.0)),
     "Logaddexp2Backward0": Rule("logaddexp2", _logaddexp(_LN2)),
-    "SoftmaxBackward0": Rule("_softmax", _softmax, kept=True),
-    "SafeSoftmaxBackward0": Rule("_safe_softmax", _softmax, kept=True),
-    "LogSoftmaxBackward0": Rule("_log_softmax", _log_softmax, kept=True),
-    "LogsumexpBackward0": Rule("logsumexp", _logsumexp, kept=True),
+    "SoftmaxBackward0": Rule("_softmax", _softmax, kept=True, along=True),
+    "SafeSoftmaxBackward0": Rule("_safe_softmax", _softmax, kept=True, along=True),
+    "LogSoftmaxBackward0": Rule("_log_softmax", _log_softmax, kept=True, along=True),
+    "LogsumexpBackward0": Rule("logsumexp", _logsumexp, kept=True, along=True),
     "GluBackward0": Rule("glu", _glu),
     "BinaryCrossEntropyWithLogitsBackward0": Rule("binary_cross_entropy_with_logits", _bce_with_logits),
 }

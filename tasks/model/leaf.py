@@ -19,8 +19,8 @@ class Leaf:
     or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
     output stands for (`interpret`), "" where nobody has said it; of_products: how far the result moves when every factor of
     every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells;
-    strict: of a derivative, the noise floor without what it loses by being computed from a rounded result of the forward pass,
-    where ``noise`` has that as well.
+    kept: of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²), the noise floor without
+    what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`).
     """
 
     dtype: str
@@ -31,15 +31,23 @@ class Leaf:
     atol: float | None = None
     meaning: str = ""
     of_products: np.ndarray | None = None
-    strict: np.ndarray | None = None
+    kept: np.ndarray | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "strict")}
+    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "kept")}
     some = {name: None if floor is None else floor.reshape(-1)[places] for name, floor in floors.items()}
     return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
+
+
+def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:
+    """The leaf with the noise floor that has what a derivative loses by being computed from a rounded result, or that has not."""
+    if leaf.kept is None:
+        return leaf
+    own = np.zeros(leaf.kept.shape) if leaf.noise is None else leaf.noise
+    return replace(leaf, noise=np.maximum(own, leaf.kept) if excused else np.minimum(own, leaf.kept))
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

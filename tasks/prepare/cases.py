@@ -293,7 +293,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
             "atol": leaf.atol,
             "meaning": leaf.meaning,
             "of_products": None if leaf.of_products is None else add(leaf.of_products),
-            "strict": None if leaf.strict is None else add(leaf.strict),
+            "kept": None if leaf.kept is None else add(leaf.kept),
         }
 
     return {
@@ -480,7 +480,7 @@ class PreparedSample:
             e["rtol"],
             e["atol"],
             e.get("meaning", ""),
-            strict=None if e.get("strict") is None else pack.array(e["strict"]),
+            kept=None if e.get("kept") is None else pack.array(e["kept"]),
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:

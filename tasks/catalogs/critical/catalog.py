@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import types
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
@@ -42,8 +44,9 @@ class Critical(Catalog):
         return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{_torch_version()}"
 
     def entries(self) -> list[Entry]:
-        """One entry per op, without variants."""
-        return [Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS) for name in sorted(OPS)]
+        """One entry per op, without variants. Gradients need torch, which differentiates."""
+        offered = (checks.FORWARD, *(("backward", "double_backward") if _torch_version() is not None else ()))
+        return [Entry(f"{self.name}:{name}", "", DTYPES, offered, DISTRIBUTIONS) for name in sorted(OPS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1 of an op in a dtype.
@@ -94,8 +97,30 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
     return _judged(op, stored, group, index, draws)
 
 
+def _differentiated(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+    """The sample of a check of gradients: of the op's torch form, made as those of torch's own ops are."""
+    import torch
+
+    from tasks.arrays import torch_tree
+    from tasks.catalogs.torch.gradients import GradientMaker
+
+    def tensor(x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        made = torch_tree.from_numpy(x)
+        return made.requires_grad_(made.is_floating_point())
+
+    call = op.torch_form(torch)
+    (first, *rest), kwargs = _mapped(stored, tensor)
+    info = types.SimpleNamespace(name=op.name, variant_test_name="", op=call, ref=None)
+    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs)
+    return GradientMaker(info, group, draws, call).make(index, source)
+
+
 def _judged(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a call, its arrays in the dtype under test."""
+    if checks.installed(group.check).gradient:
+        return _differentiated(op, stored, group, index, draws)
     try:
         expected = _expected(op, stored, group.dtype, draws)
     except Exception as error:

@@ -39,11 +39,13 @@ NO_DIFFERENCES = {
 class GradientMaker(Maker):
     """Makes Samples whose expected outputs are gradients: of the tensors that require one, in their order.
 
-    call: the op as OpInfo's gradient tests call it (see `TorchOpInfo.call`).
+    info: name, variant_test_name, op and ref, as an OpInfo has them; call: the op as OpInfo's gradient tests call it (see
+    `TorchOpInfo.call`).
     """
 
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
+        self.name = group.op
         self.settled = None  # a reference of the outputs, not of gradients
         self.group, self.call = group, call
         self.wrt: tuple[int, ...] = ()
@@ -183,7 +185,7 @@ class GradientMaker(Maker):
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         for x, array, delta, bare in zip(sources, arrays, floors, strict):
-            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, strict=bare))
+            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare))
         if numeric:
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
