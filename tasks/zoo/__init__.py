@@ -26,6 +26,7 @@ MODULES = (
     "memory",
     "gradients",
     "steep",
+    "tails",
 )
 
 
