@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.noise import clone, jittered, replaced, widen
 from tasks.catalogs.torch.samples import Maker, drawing, draws
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
+from tasks.model import EPS, LARGEST, Group, Leaf, OpClass, is_complex, is_inexact
 
 if TYPE_CHECKING:
     from tasks.prepare.cases import PreparedSample
@@ -97,13 +97,14 @@ class GradientMaker(Maker):
         """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
         return self._differentiated(args, change)
 
-    def _differentiated(self, args: Any, change: Callable[[Any], Any], met: set[str] | None = None) -> Any:
-        """As `_run`. met: gets the names of the nodes of the op's graph."""
+    def _differentiated(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
+        """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none is linear."""
         own, named, given = replaced(args, change)
 
         def look(outputs: Sequence[Any]) -> None:
-            if met is not None:
-                met.update(type(node).__name__ for node in gradients.nodes(outputs))
+            for node in gradients.nodes(outputs) if met is not None else ():
+                name = type(node).__name__
+                met[name] = met.get(name, False) or gradients.saves(node)
 
         with self._by_rules():
             return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, look)
@@ -161,7 +162,7 @@ class GradientMaker(Maker):
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
         self.wrt, self.draw, self.rules = made.wrt, 0, []
-        nodes: set[str] = set()
+        nodes: dict[str, bool] = {}
         with equalities() as met, drawing() as drew:
             exact = self._differentiated((args, kwargs, passed), widen, nodes)
         self.compares = bool(met)
@@ -176,6 +177,7 @@ class GradientMaker(Maker):
         if numeric:
             own = self._own((args, kwargs, passed), len(exact))
             arrays = self._ruled((args, kwargs, passed), arrays, nodes)
+            made.oracle = named(self.rules, nodes)
             if kept := derivatives.keeping(self.rules):
                 strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
                 self.rules = [name for name in self.rules if name not in kept]
@@ -184,16 +186,22 @@ class GradientMaker(Maker):
                 strict = [np.zeros(y.shape) if s is None else s for y, s in zip(arrays, strict)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
+        if numeric:
+            forward = [
+                torch_tree.output(torch_tree.dense(y)) for y in wide[: self._outputs(wide, made)] if y is not None
+            ]
+            dtypes = [torch_tree.name_of(x.dtype) for x in sources]
+            floors = [out_of_range(y, delta, forward, d) for y, delta, d in zip(arrays, floors, dtypes)]
         for x, array, delta, bare in zip(sources, arrays, floors, strict):
             made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare))
         if numeric:
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
-            made.oracle = f"float64 (no differences: {why})" if why else made.oracle
+            made.oracle += f" (no differences: {why})" if why else ""
         return made
 
-    def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: set[str]) -> list[np.ndarray]:
+    def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
         """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
         is not finite by one of both, or at a kink, is torch's own convention, and stays."""
         self.rules = derivatives.known(nodes) if not is_complex(self.dtype) else []
@@ -233,6 +241,41 @@ class GradientMaker(Maker):
             replaced(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+#: Nodes that the name of an oracle gives at most.
+_NAMED = 4
+
+
+def named(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
+    """The float64 oracle of a gradient: whose derivatives a graph has. What saves no number is linear, and has none."""
+    rest = sorted({x.partition("Backward")[0] for x, saves in nodes.items() if saves and x not in rules})
+    shown = ", ".join(rest[:_NAMED]) + ", …" * (len(rest) > _NAMED)
+    if not rules:
+        return f"float64, torch's derivatives of {shown}" if rest else "float64"
+    return f"float64, {derivatives.NAME}" + f", torch's of {shown}" * bool(rest)
+
+
+def out_of_range(
+    reference: np.ndarray, floor: np.ndarray | None, forward: Sequence[np.ndarray], dtype: str
+) -> np.ndarray | None:
+    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, of which nothing
+    is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no more than that: Inf is one of its values."""
+    if dtype not in LARGEST or is_complex(dtype):
+        return floor
+    largest = LARGEST[dtype]
+    with np.errstate(all="ignore"):
+        size = np.abs(reference)
+        high = (size > largest / 2) & np.isfinite(size)
+        lost = np.zeros(reference.shape, np.bool_)
+        for y in forward:
+            if y.shape == reference.shape and y.dtype == np.float64:
+                lost |= np.abs(y) > largest
+    if not (high.any() or lost.any()):
+        return floor
+    made = np.zeros(reference.shape) if floor is None else np.array(floor)
+    made = made + np.where(high, np.maximum(largest * (1 + EPS[dtype]) - size, 0.0), 0.0)
+    return np.where(lost, np.inf, made)
 
 
 @contextlib.contextmanager
