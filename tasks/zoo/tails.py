@@ -93,7 +93,7 @@ _add(
     "log_sigmoid",
     lambda x: torch.nn.functional.logsigmoid(x),
     lambda x: torch.nn.functional.logsigmoid(x),
-    lambda x: torch.sigmoid(-x),
+    lambda x: torch.where(x > 0, torch.exp(-x.abs()), torch.ones_like(x)) / (1 + torch.exp(-x.abs())),
     {"one_minus": (CANCELS, lambda y, x: 1 - torch.sigmoid(x)), "of_the_result": (KEPT, lambda y, x: 1 - torch.exp(y))},
     reference_framework="torch",
 )
@@ -112,7 +112,7 @@ def _gelu_slope(x: Any) -> Any:
 
 _add(
     "gelu",
-    lambda x: torch.nn.functional.gelu(x),
+    lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
     lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
     _gelu_slope,
     {
@@ -153,7 +153,7 @@ _add(
 )
 _add(
     "versine",
-    lambda x: 1 - np.cos(x),
+    lambda x: 2 * np.sin(x / 2) ** 2,
     lambda x: 2 * torch.sin(x / 2) ** 2,
     lambda x: torch.sin(x),
     {"of_the_cosine": (CANCELS, lambda y, x: torch.sign(x) * torch.sqrt(1 - torch.cos(x) ** 2))},
@@ -182,8 +182,8 @@ _add(
 )
 _add(
     "logcosh",
-    lambda x: np.logaddexp(x, -x) - math.log(2),
-    lambda x: x.abs() + torch.log1p(torch.exp(-2 * x.abs())) - math.log(2),
+    lambda x: np.log1p(2 * np.sinh(x / 2) ** 2),
+    lambda x: torch.log1p(2 * torch.sinh(x / 2) ** 2),
     lambda x: torch.tanh(x),
     {"of_the_result": (KEPT, lambda y, x: torch.sign(x) * torch.sqrt(1 - torch.exp(-2 * y)))},
     low=-1e-3,

@@ -252,7 +252,7 @@ def test_what_is_kept_is_what_torch_saves_as_its_result() -> None:
 def test_a_sweep_of_tanh_says_what_the_rounded_result_costs(dtype: str, cache: Path) -> None:
     (row,) = rows(Group("torch:tanh", "", dtype, 1, 0, "backward", "exhaustive"), cache)
     assert row["status"] == "pass" and row["max_rel"] == 1.0
-    assert row["kept"] > 1e3 and row["error_units"] < row["limit"]
+    assert row["kept"] > 10 * row["limit"] and row["error_units"] < row["limit"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

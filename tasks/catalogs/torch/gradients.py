@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import autograd as gradients
-from tasks.arrays import derivatives, differences, torch_tree
+from tasks.arrays import derivatives, differences, noise, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
@@ -169,6 +169,7 @@ class GradientMaker(Maker):
         drawn = drew()
         if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
             made.op_class, made.oracle = OpClass.RANDOM, "metadata"
+        steps = classes.of(self.name, self.variant).op_class is OpClass.EXACT
         numeric = made.op_class is not OpClass.RANDOM
         dense = [torch_tree.dense(g) for g in exact]
         arrays = [torch_tree.output(g) for g in dense]
@@ -178,12 +179,15 @@ class GradientMaker(Maker):
             own = self._own((args, kwargs, passed), len(exact))
             arrays = self._ruled((args, kwargs, passed), arrays, nodes)
             made.oracle = named(self.rules, nodes)
+            own_error = self._own_error((args, kwargs, passed), arrays)
             if kept := derivatives.keeping(self.rules):
                 strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
                 self.rules = [name for name in self.rules if name not in kept]
             floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
             if kept:
                 strict = [np.zeros(y.shape) if s is None else s for y, s in zip(arrays, strict)]
+                strict = [s if e is None or s is None else s + e for s, e in zip(strict, own_error)]
+            floors = [e if f is None else f if e is None else f + e for f, e in zip(floors, own_error)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         if numeric:
@@ -196,6 +200,8 @@ class GradientMaker(Maker):
             made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare))
         if numeric:
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
+            if not why and steps and not any(y.any() for y in arrays):
+                why = "it is constant between its steps"
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle += f" (no differences: {why})" if why else ""
@@ -213,6 +219,31 @@ class GradientMaker(Maker):
             self.rules = []
             return arrays
         return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, arrays)]
+
+    def _own_error(self, args: Any, arrays: list[np.ndarray]) -> list[np.ndarray | None]:
+        """What rounding in float64 does to the gradients, where their terms cancel (x − tanh x near 0): a draw of it, in what every
+        node hands on. None where it is nothing."""
+        nothing: list[np.ndarray | None] = [None] * len(arrays)
+        if self.group.check != "backward" or is_complex(self.dtype):
+            return nothing
+        places = itertools.count()
+
+        def handed_on(found: Any) -> Any:
+            return tuple(g if g is None else jittered(g, EPS["float64"], 1, next(places)) for g in found)
+
+        def watch(outputs: Sequence[Any]) -> None:
+            for node in gradients.nodes(outputs):
+                node.register_prehook(handed_on)
+
+        own, named, given = replaced(args, widen)
+        try:
+            with self._by_rules():
+                moved = gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, watch)
+            moved = [torch_tree.output(torch_tree.dense(g)) for g in moved]
+        except Exception:  # a node that hands on what cannot be moved
+            return nothing
+        errors = [noise.distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, arrays)]
+        return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
     def _own(self, args: Any, count: int) -> list[Any] | None:
         """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of them."""
@@ -259,8 +290,8 @@ def named(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
 def out_of_range(
     reference: np.ndarray, floor: np.ndarray | None, forward: Sequence[np.ndarray], dtype: str
 ) -> np.ndarray | None:
-    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, of which nothing
-    is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no more than that: Inf is one of its values."""
+    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or all of it, of which
+    nothing is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no more than that: Inf is one of its values."""
     if dtype not in LARGEST or is_complex(dtype):
         return floor
     largest = LARGEST[dtype]
@@ -269,8 +300,9 @@ def out_of_range(
         high = (size > largest / 2) & np.isfinite(size)
         lost = np.zeros(reference.shape, np.bool_)
         for y in forward:
-            if y.shape == reference.shape and y.dtype == np.float64:
-                lost |= np.abs(y) > largest
+            beyond = np.abs(y) > largest if y.dtype == np.float64 else np.zeros(y.shape, np.bool_)
+            if y.shape == reference.shape or (beyond.all() and y.size):
+                lost |= beyond if y.shape == reference.shape else True
     if not (high.any() or lost.any()):
         return floor
     made = np.zeros(reference.shape) if floor is None else np.array(floor)
