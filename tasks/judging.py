@@ -31,7 +31,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name, shown
-from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
+from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_KEPT, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
 from tasks.model.leaf import floor_of_kept
 from tasks.prepare.cases import PreparedSample
 
@@ -202,7 +202,7 @@ def _judged(
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         more |= _furthest(bar, arrays[0], metrics, limit)
     if not metrics.kind and any(leaf.kept is not None for leaf in expected):
-        status, columns = _kept(bar, seen, dtypes, status)
+        (status, kind), columns = _kept(bar, seen, dtypes, (status, kind))
         more |= columns
     more |= _computed_in(precision, info, group.dtype)
     if checks.installed(sample.owner.check).effect:
@@ -312,8 +312,10 @@ class _Others:
     verdict: tuple[Status, str] | None = None
 
 
-def _kept(bar: _Bar, actual: list[np.ndarray], dtypes: list[str], status: Status) -> tuple[Status, dict[str, Any]]:
-    """Status and columns of a derivative that can be computed from a rounded result: how far off it is if that excuses nothing. What
+def _kept(
+    bar: _Bar, actual: list[np.ndarray], dtypes: list[str], found: tuple[Status, str]
+) -> tuple[tuple[Status, str], dict[str, Any]]:
+    """Verdict and columns of a derivative that can be computed from a rounded result: how far off it is if that excuses nothing. What
     it explains is imprecise at worst."""
 
     def measured(excused: bool) -> Metrics:
@@ -321,9 +323,9 @@ def _kept(bar: _Bar, actual: list[np.ndarray], dtypes: list[str], status: Status
         return compare(actual, leaves, bar.op_class, bar.precision, dtypes)
 
     columns: dict[str, Any] = {"kept": measured(False).error_units}
-    if status in (Status.WRONG, Status.IMPRECISE) and bar.verdict(measured(True))[0] is Status.PASS:
-        return Status.IMPRECISE, columns | {"cause": KEPT}
-    return status, columns
+    if found[0] in (Status.WRONG, Status.IMPRECISE) and bar.verdict(measured(True))[0] is Status.PASS:
+        return (Status.IMPRECISE, KIND_KEPT), columns | {"cause": KEPT}
+    return found, columns
 
 
 def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, dtypes: list[str]) -> _Others:
