@@ -274,6 +274,16 @@ class GradientMaker(Maker):
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
 
 
+def _spread(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Which elements of an input of ``shape`` any of some places of an output is made of, where the input was spread over the output; of
+    any other input all or none, as all places are or not."""
+    padded = (1,) * (places.ndim - len(shape)) + shape
+    if len(shape) > places.ndim or any(n not in (1, m) for n, m in zip(padded, places.shape)):
+        return np.full(shape, bool(places.size and places.all()))
+    over = tuple(k for k, (n, m) in enumerate(zip(padded, places.shape)) if n != m)
+    return np.asarray(places.any(over, keepdims=True)).reshape(shape) if places.ndim else places.reshape(shape)
+
+
 #: Nodes that the name of an oracle gives at most.
 _NAMED = 4
 
@@ -301,8 +311,7 @@ def out_of_range(
         lost = np.zeros(reference.shape, np.bool_)
         for y in forward:
             beyond = np.abs(y) > largest if y.dtype == np.float64 else np.zeros(y.shape, np.bool_)
-            if y.shape == reference.shape or (beyond.all() and y.size):
-                lost |= beyond if y.shape == reference.shape else True
+            lost |= _spread(beyond, reference.shape)
     if not (high.any() or lost.any()):
         return floor
     made = np.zeros(reference.shape) if floor is None else np.array(floor)
