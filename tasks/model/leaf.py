@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
     floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "kept")}
-    some = {name: None if floor is None else floor.reshape(-1)[places] for name, floor in floors.items()}
+    some: dict[str, Any] = {k: None if x is None else x.reshape(-1)[places] for k, x in floors.items()}
     return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
 
 

@@ -179,15 +179,14 @@ class GradientMaker(Maker):
             own = self._own((args, kwargs, passed), len(exact))
             arrays = self._ruled((args, kwargs, passed), arrays, nodes)
             made.oracle = named(self.rules, nodes)
-            own_error = self._own_error((args, kwargs, passed), arrays)
+            own_error = self._own_error((args, kwargs, passed), arrays, nodes)
             if kept := derivatives.keeping(self.rules):
                 strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
                 self.rules = [name for name in self.rules if name not in kept]
             floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
             if kept:
-                strict = [np.zeros(y.shape) if s is None else s for y, s in zip(arrays, strict)]
-                strict = [s if e is None or s is None else s + e for s, e in zip(strict, own_error)]
-            floors = [e if f is None else f if e is None else f + e for f, e in zip(floors, own_error)]
+                strict = [_sum(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, strict, own_error)]
+            floors = [_sum(f, e) for f, e in zip(floors, own_error)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         if numeric:
@@ -220,11 +219,11 @@ class GradientMaker(Maker):
             return arrays
         return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, arrays)]
 
-    def _own_error(self, args: Any, arrays: list[np.ndarray]) -> list[np.ndarray | None]:
-        """What rounding in float64 does to the gradients, where their terms cancel (x − tanh x near 0): a draw of it, in what every
-        node hands on. None where it is nothing."""
+    def _own_error(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray | None]:
+        """What rounding in float64 does to the gradients, where terms of several nodes cancel (x − tanh x near 0): a draw of it, in
+        what every node hands on. None where it is nothing."""
         nothing: list[np.ndarray | None] = [None] * len(arrays)
-        if self.group.check != "backward" or is_complex(self.dtype):
+        if self.group.check != "backward" or is_complex(self.dtype) or len({*nodes} - {"AccumulateGrad"}) < 2:
             return nothing
         places = itertools.count()
 
@@ -272,6 +271,12 @@ class GradientMaker(Maker):
             replaced(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
+    """The sum of what is there; None where nothing is."""
+    there = [x for x in floors if x is not None]
+    return np.sum(there, 0) if there else None
 
 
 def _spread(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -121,9 +121,9 @@ class Reference:
         compares: bool = False,
         kept: Sequence[str] = (),
     ) -> list[np.ndarray]:
-        """The check's derivative by autograd. kept: nodes whose derivative is torch's own, of their rounded result. draw: moves what the forward pass keeps for the backward one, and what that hands on,
+        """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, and what that hands on,
         which are rounded to the dtype under test, however exactly the inputs are given; compares: what is equal in it has to
-        stay so."""
+        stay so; kept: nodes whose derivative is torch's own, of their rounded result."""
         eps, alike = EPS.get(self.dtype, 0.0), _Alike()
 
         def moved(x: Any, place: int) -> Any:
