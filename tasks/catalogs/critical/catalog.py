@@ -102,6 +102,7 @@ def _differentiated(op: Op, stored: Call, group: Group, index: int, draws: int) 
     import torch
 
     from tasks.arrays import torch_tree
+    from tasks.catalogs.torch.differentiable import PROCESS, processing
     from tasks.catalogs.torch.gradients import GradientMaker
 
     def tensor(x: Any) -> Any:
@@ -113,7 +114,7 @@ def _differentiated(op: Op, stored: Call, group: Group, index: int, draws: int) 
     call = op.torch_form(torch)
     (first, *rest), kwargs = _mapped(stored, tensor)
     info = types.SimpleNamespace(name=op.name, variant_test_name="", op=call, ref=None)
-    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs)
+    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs, **{PROCESS: processing(info, None)})
     return GradientMaker(info, group, draws, call).make(index, source)
 
 
