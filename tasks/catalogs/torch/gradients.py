@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +202,8 @@ class GradientMaker(Maker):
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             if not why and steps and not any(y.any() for y in arrays):
                 why = "it is constant between its steps"
+            if not why and self.group.distribution == "adversarial" and self._elements(made) >= gradients.FULL_JACOBIAN:
+                why = "ties and sizes far apart: a direction through all elements meets kinks"
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle += f" (no differences: {why})" if why else ""
@@ -260,6 +263,9 @@ class GradientMaker(Maker):
     def _outputs(self, wide: list[Any], made: Sample) -> int:
         """How many of the cotangents belong to the op's outputs."""
         return len(wide) - (len(made.wrt) if self.group.check == "double_backward" else 0)
+
+    def _elements(self, made: Sample) -> int:
+        return sum(math.prod(leaf.shape) for leaf in made.expected)
 
     def _differences(self, made: Sample, args: Any, kwargs: Any, passed: list[Any]) -> tuple[Any, str]:
         problem = gradients.problem(
