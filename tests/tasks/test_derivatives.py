@@ -366,3 +366,22 @@ def test_a_tanh_of_ones_own_is_judged_alike_by_any_reference(
 def test_kept_needs_a_gradient() -> None:
     made = UserOp("f", abs, abs, {"x": [3]}, kept=True)
     assert [text for _, text in mistakes(made)] == ["gradient does not say of which inputs, e.g. gradient: [x]"]
+
+
+def test_a_kernel_may_differentiate_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Its result is a gradient, judged as any result: tanh's, computed from the rounded tanh, is wrong in ulps."""
+    source = "def slope(x):\n    x = x.detach().requires_grad_()\n    return torch.autograd.grad(torch.tanh(x).sum(), x)[0]\n"
+    reference = "def sech2(x):\n    e = np.exp(-2 * np.abs(x))\n    return 4 * e / (1 + e) ** 2\n"
+    (tmp_path / "slopes.py").write_text("import numpy as np\nimport torch\n" + source + reference)
+    kernel = {
+        "name": "slope",
+        "kernel": "slopes.py:slope",
+        "reference": "slopes.py:sech2",
+        "inputs": {"x": {"shape": ["n"], "low": -30, "high": 30}},
+        "dims": {"n": [64]},
+        "op_class": "elementary",
+    }
+    given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
+    monkeypatch.setattr(told, "_told", [json.dumps(given)])
+    (row,) = rows(Group("user:slope", "", "float32", 1), cache)
+    assert row["status"] == "wrong" and not row["error"].startswith("RuntimeError")
