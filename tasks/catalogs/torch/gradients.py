@@ -120,16 +120,15 @@ class GradientMaker(Maker):
         places = itertools.repeat(0) if self.compares else itertools.count()
         own, named, given = args
         eps = EPS.get(self.dtype, EPS["float32"])
-        with self._by_rules():
-            return gradients.backward(
-                self.group.check,
-                self.call,
-                own,
-                named,
-                self.wrt,
-                given,
-                lambda x: jittered(x, eps, self.draw, next(places)),
-            )
+        return gradients.backward(
+            self.group.check,
+            self.call,
+            own,
+            named,
+            self.wrt,
+            given,
+            lambda x: jittered(x, eps, self.draw, next(places)),
+        )
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
@@ -182,9 +181,11 @@ class GradientMaker(Maker):
             made.oracle = named(self.rules, nodes)
             own_error = self._own_error((args, kwargs, passed), arrays, nodes)
             if kept := derivatives.keeping(self.rules):
-                strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
+                with self._by_rules():
+                    strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
                 self.rules = [name for name in self.rules if name not in kept]
-            floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
+            with self._by_rules():
+                floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
             if kept:
                 strict = [_sum(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, strict, own_error)]
             floors = [_sum(f, e) for f, e in zip(floors, own_error)]
