@@ -283,7 +283,7 @@ class GradientMaker(Maker):
 def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
     """The sum of what is there; None where nothing is."""
     there = [x for x in floors if x is not None]
-    return np.sum(there, 0) if there else None
+    return np.asarray(np.sum(there, 0)) if there else None
 
 
 def _spread(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
