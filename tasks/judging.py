@@ -31,8 +31,15 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name, shown
-from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
+from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_KEPT, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
+from tasks.model.leaf import floor_of_kept
 from tasks.prepare.cases import PreparedSample
+
+#: Of a derivative that is off by no more than that.
+KEPT = (
+    "computed from the rounded result of the forward pass, which has lost the digits (1 - y² of a tanh next to 1); computed from the "
+    "input it keeps them (kept: true declares that it is meant)"
+)
 
 
 @dataclass(frozen=True)
@@ -194,6 +201,9 @@ def _judged(
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         more |= _furthest(bar, arrays[0], metrics, limit)
+    if not metrics.kind and any(leaf.kept is not None for leaf in expected):
+        (status, kind), columns = _kept(bar, seen, dtypes, (status, kind))
+        more |= columns
     more |= _computed_in(precision, info, group.dtype)
     if checks.installed(sample.owner.check).effect:
         return _effect(bar, arrays[0], info.permission, Judgement(metrics, status, kind, more))
@@ -215,7 +225,7 @@ def _judged(
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
     off = status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite", KIND_TOLERANCE)
-    if off and not record["definition"]:
+    if off and not record["definition"] and "cause" not in more:
         more["cause"] = _cause(bar, arrays[0], called)
         if (
             status is Status.WRONG
@@ -300,6 +310,22 @@ class _Others:
 
     columns: dict[str, Any]
     verdict: tuple[Status, str] | None = None
+
+
+def _kept(
+    bar: _Bar, actual: list[np.ndarray], dtypes: list[str], found: tuple[Status, str]
+) -> tuple[tuple[Status, str], dict[str, Any]]:
+    """Verdict and columns of a derivative that can be computed from a rounded result: how far off it is if that excuses nothing. What
+    it explains is imprecise at worst."""
+
+    def measured(excused: bool) -> Metrics:
+        leaves = [floor_of_kept(leaf, excused) for leaf in bar.expected]
+        return compare(actual, leaves, bar.op_class, bar.precision, dtypes)
+
+    columns: dict[str, Any] = {"kept": measured(False).error_units}
+    if found[0] in (Status.WRONG, Status.IMPRECISE) and bar.verdict(measured(True))[0] is Status.PASS:
+        return (Status.IMPRECISE, KIND_KEPT), columns | {"cause": KEPT}
+    return found, columns
 
 
 def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, dtypes: list[str]) -> _Others:

@@ -69,6 +69,7 @@ class KernelConfig(_Model):
     mutates: list[str] = []
     aliases: bool = False
     gradient: list[str] = []
+    kept: bool = False
     refuses: list[Any] = []
     backward: str = ""
     layouts: list[str] | None = None

@@ -149,6 +149,20 @@ def nodes(found: Sequence[Any]) -> Iterator[Any]:
             left += [following for following, _ in node.next_functions if following is not None]
 
 
+def saves(node: Any) -> bool:
+    """Whether a node of a graph has a tensor saved, of which its derivative is made: one that has none is linear."""
+    import torch
+
+    kind = type(node)
+    if kind not in _SAVED:
+        _SAVED[kind] = [name for name in dir(kind) if name.startswith("_saved_")]
+    return _is_own(node) or any(isinstance(getattr(node, name), torch.Tensor) for name in _SAVED[kind])
+
+
+#: By class of node, the names of what it saves.
+_SAVED: dict[Any, list[str]] = {}
+
+
 def _is_own(node: Any) -> bool:
     """Whether a node is of an autograd.Function that is not torch's: what torch.compile saves, it may write to."""
     function = getattr(type(node), "_forward_cls", None)

@@ -23,6 +23,10 @@ KIND_ZERO = "zero sign"
 #: keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
 KIND_ACCUMULATOR = "accumulator"
 
+#: `imprecise`: a derivative beyond the limit, and no further off than being computed from a rounded result of the forward pass leaves it,
+#: which nobody has declared (`kept`).
+KIND_KEPT = "kept"
+
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"
 

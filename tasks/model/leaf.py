@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,9 @@ class Leaf:
     or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
     output stands for (`interpret`), "" where nobody has said it; of_products: how far the result moves when every factor of
     every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells; jumps: of
-    an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way.
+    an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way;
+    kept: of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²), the noise floor without
+    what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`).
     """
 
     dtype: str
@@ -31,15 +34,23 @@ class Leaf:
     meaning: str = ""
     of_products: np.ndarray | None = None
     jumps: np.ndarray | None = None
+    kept: np.ndarray | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    floors = (leaf.noise, leaf.of_products, leaf.jumps)
-    noise, of_products, jumps = (None if floor is None else floor.reshape(-1)[places] for floor in floors)
-    y = leaf.reference.reshape(-1)[places]
-    return replace(leaf, shape=places.shape, reference=y, noise=noise, of_products=of_products, jumps=jumps)
+    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "jumps", "kept")}
+    some: dict[str, Any] = {k: None if x is None else x.reshape(-1)[places] for k, x in floors.items()}
+    return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
+
+
+def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:
+    """The leaf with the noise floor that has what a derivative loses by being computed from a rounded result, or that has not."""
+    if leaf.kept is None:
+        return leaf
+    own = np.zeros(leaf.kept.shape) if leaf.noise is None else leaf.noise
+    return replace(leaf, noise=np.maximum(own, leaf.kept) if excused else np.minimum(own, leaf.kept))
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

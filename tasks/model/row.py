@@ -162,6 +162,13 @@ class Row:
     error_units: float | None = column(
         "float64", "metrics", "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"
     )
+    kept: float | None = column(
+        "float64",
+        "metrics",
+        "gradients: error_units if nothing were excused by being computed from a rounded result of the forward pass (tanh′ = 1 − y²); "
+        "beyond the limit in a row that passes, that is what it loses",
+        "1",
+    )
     strict_units: float | None = column(
         "float64", "metrics", "models: error_units with each element's own noise floor, not its row's", "1"
     )

@@ -16,7 +16,7 @@ X = {"x": [3, "n"]}
 DIMS = {"n": [5, 8]}
 
 
-def _with(forward: Callable[..., Any], backward: Callable[..., Any]) -> Kernel:
+def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> Kernel:
     """A kernel ``forward(*inputs)`` with the gradients ``backward(g, output, *inputs)``: one per input, or a tuple of them."""
 
     def kernel(**inputs: Any) -> Any:
@@ -52,8 +52,8 @@ def _add(
         inputs=inputs or X,
         dims=DIMS,
         gradient=list(gradient),
-        right=_with(forward, right),
-        wrong={fault: (kind, _with(forward, backward)) for fault, (kind, backward) in wrong.items()},
+        right=with_backward(forward, right),
+        wrong={fault: (kind, with_backward(forward, backward)) for fault, (kind, backward) in wrong.items()},
         **settings,
     )
 

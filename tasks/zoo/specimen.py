@@ -52,6 +52,7 @@ FAULTS = {
     "race": "lost updates, stale workspaces, orders that change from run to run",
     "raises": "an assumption about sizes that the inputs do not meet",
     "reduction identity": "a reduction begins with 0 where it must begin with its identity",
+    "rounded result kept": "a derivative computed from the rounded result (1 − y² of a tanh), which has lost what the input still tells",
     "rounding": "another rounding than to nearest even",
     "second derivative": "the gradient is right, and its own gradient is not",
     "sign": "a sign, or the sign of zero, is wrong",
@@ -68,7 +69,13 @@ FAULTS = {
 }
 
 #: Classes whose faults lose digits and no more: there, `imprecise` is a finding.
-PRECISION = ("cancellation", "coarse precision", "low-precision accumulation", "small beside large")
+PRECISION = (
+    "cancellation",
+    "coarse precision",
+    "low-precision accumulation",
+    "rounded result kept",
+    "small beside large",
+)
 
 Kernel = Callable[..., Any]
 

@@ -38,6 +38,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.excused import excused
 from farm.report.tables.findings import disagreements
+from farm.report.tables.kept import kept
 from farm.report.tables.view import Report
 from farm.report.words import number, percent
 
@@ -753,6 +754,21 @@ def test_what_noise_excuses_is_listed_with_the_class_that_would_judge_it() -> No
     assert "Weak: the noise floor excuses nearly any result" in shown and "elementary" in shown
     older = frame(make_row(weak=True)).drop(columns=["excused"])  # a lake of before
     assert excused(distinct(older)).empty and "noise floor excuses" not in markdown(older, {"run_id": "r1"})
+
+
+def test_gradients_that_a_rounded_result_explains_are_listed() -> None:
+    cell = {"op": "torch:tanh", "check": "backward", "limit": 32.0, "error_units": 0.7}
+    rows = frame(
+        make_row(**cell | {"kept": 4e5}),
+        make_row(sample=1, **cell | {"kept": 2e6}),
+        make_row(sample=2, **cell | {"kept": 0.7}),
+        make_row("imprecise", **cell | {"op": "user:tanh", "kept": 4e5}),
+        make_row(**cell | {"op": "torch:sin", "kept": None}),
+    )
+    assert kept(distinct(rows))[["op", "rows", "kept"]].values.tolist() == [["torch:tanh", 2, 2e6]]
+    assert "Gradients explained by the rounded result" in markdown(rows, {"run_id": "r1"})
+    older = frame(make_row()).drop(columns=["kept"])  # a lake of before
+    assert kept(distinct(older)).empty and "rounded result" not in markdown(older, {"run_id": "r1"})
 
 
 # ---- first contact: much on many backends, little time ----

@@ -66,6 +66,7 @@ WANTED = (
     "order",
     "wrong structure",
     "raises",
+    "rounded result kept",
 )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import types
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
@@ -44,9 +46,10 @@ class Critical(Catalog):
         return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{_torch_version()}"
 
     def entries(self) -> list[Entry]:
-        """One entry per op, without variants."""
+        """One entry per op, without variants. Gradients need torch, which differentiates."""
+        offered = (checks.FORWARD, *(("backward", "double_backward") if _torch_version() is not None else ()))
         return [
-            Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS + (STRUCTURED,) * op.selects)
+            Entry(f"{self.name}:{name}", "", DTYPES, offered, DISTRIBUTIONS + (STRUCTURED,) * op.selects)
             for name, op in sorted(OPS.items())
         ]
 
@@ -118,8 +121,31 @@ def _structured(made: Call, index: int, group: Group) -> tuple[Call, str]:
     raise ValueError("no input selects or counts")
 
 
+def _differentiated(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+    """The sample of a check of gradients: of the op's torch form, made as those of torch's own ops are."""
+    import torch
+
+    from tasks.arrays import torch_tree
+    from tasks.catalogs.torch.differentiable import PROCESS, processing
+    from tasks.catalogs.torch.gradients import GradientMaker
+
+    def tensor(x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        made = torch_tree.from_numpy(x)
+        return made.requires_grad_(made.is_floating_point())
+
+    call = op.torch_form(torch)
+    (first, *rest), kwargs = _mapped(stored, tensor)
+    info = types.SimpleNamespace(name=op.name, variant_test_name="", op=call, ref=None)
+    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs, **{PROCESS: processing(info, None)})
+    return GradientMaker(info, group, draws, call).make(index, source)
+
+
 def _judged(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a call, its arrays in the dtype under test."""
+    if checks.installed(group.check).gradient:
+        return _differentiated(op, stored, group, index, draws)
     try:
         expected = _expected(op, stored, group.dtype, draws)
     except Exception as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import inputs, layouts, torch_tree
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
@@ -114,8 +115,11 @@ def samples(
     own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
-    if group.check != "forward" and group.distribution != "regular":
-        yield Sample(-1, failure=Failure.vacuous("gradients are checked on own and regular values"))
+    if checks.installed(group.check).gradient and group.distribution == "nan":
+        yield Sample(-1, failure=Failure.vacuous("what a gradient is where an input is NaN or Inf, nothing defines"))
+        return
+    if not checks.installed(group.check).gradient and group.check != "forward" and group.distribution != "regular":
+        yield Sample(-1, failure=Failure.vacuous(f"the check {group.check} is asked on own and regular values"))
         return
     found = Templates(group, own, info)
     for index in range(min(CANDIDATES * group.samples, MOST)):

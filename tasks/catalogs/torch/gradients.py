@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.arrays import autograd as gradients
-from tasks.arrays import differences, torch_tree
+from tasks.arrays import derivatives, differences, noise, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.noise import clone, jittered, replaced, widen
 from tasks.catalogs.torch.samples import Maker, drawing, draws
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
+from tasks.model import EPS, LARGEST, Group, Leaf, OpClass, is_complex, is_inexact
 
 if TYPE_CHECKING:
     from tasks.prepare.cases import PreparedSample
@@ -39,17 +40,21 @@ NO_DIFFERENCES = {
 class GradientMaker(Maker):
     """Makes Samples whose expected outputs are gradients: of the tensors that require one, in their order.
 
-    call: the op as OpInfo's gradient tests call it (see `TorchOpInfo.call`).
+    info: name, variant_test_name, op and ref, as an OpInfo has them; call: the op as OpInfo's gradient tests call it (see
+    `TorchOpInfo.call`).
     """
 
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
+        self.name = group.op
         self.settled = None  # a reference of the outputs, not of gradients
         self.group, self.call = group, call
         self.wrt: tuple[int, ...] = ()
         self.draw = 0
         #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
         self.compares = False
+        #: Nodes of the op's graph whose derivative is not torch's but that of `derivatives.RULES`.
+        self.rules: list[str] = []
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -91,8 +96,22 @@ class GradientMaker(Maker):
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
+        return self._differentiated(args, change)
+
+    def _differentiated(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
+        """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none is linear."""
         own, named, given = replaced(args, change)
-        return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None)
+
+        def look(outputs: Sequence[Any]) -> None:
+            for node in gradients.nodes(outputs) if met is not None else ():
+                name = type(node).__name__
+                met[name] = met.get(name, False) or gradients.saves(node)
+
+        with self._by_rules():
+            return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, look)
+
+    def _by_rules(self) -> contextlib.AbstractContextManager[None]:
+        return derivatives.own(self.rules) if self.rules else contextlib.nullcontext()
 
     def _moved(self, args: Any, kwargs: Any) -> Any:
         """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it is
@@ -100,6 +119,7 @@ class GradientMaker(Maker):
         self.draw += 1
         places = itertools.repeat(0) if self.compares else itertools.count()
         own, named, given = args
+        eps = EPS.get(self.dtype, EPS["float32"])
         return gradients.backward(
             self.group.check,
             self.call,
@@ -107,7 +127,7 @@ class GradientMaker(Maker):
             named,
             self.wrt,
             given,
-            lambda x: jittered(x, EPS.get(self.dtype, EPS["float32"]), self.draw, next(places)),
+            lambda x: jittered(x, eps, self.draw, next(places)),
         )
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
@@ -141,30 +161,92 @@ class GradientMaker(Maker):
         numbers = iter(range(base, len(made.arrays)))
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
-        self.wrt, self.draw = made.wrt, 0
+        self.wrt, self.draw, self.rules = made.wrt, 0, []
+        nodes: dict[str, bool] = {}
         with equalities() as met, drawing() as drew:
-            exact = self._run((args, kwargs, passed), {}, widen)
+            exact = self._differentiated((args, kwargs, passed), widen, nodes)
         self.compares = bool(met)
         drawn = drew()
         if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
             made.op_class, made.oracle = OpClass.RANDOM, "metadata"
+        steps = classes.of(self.name, self.variant).op_class is OpClass.EXACT
         numeric = made.op_class is not OpClass.RANDOM
         dense = [torch_tree.dense(g) for g in exact]
         arrays = [torch_tree.output(g) for g in dense]
-        floors: list[np.ndarray | None] = [None] * len(exact)
+        strict: list[np.ndarray | None] = [None] * len(exact)
+        floors = list(strict)
         if numeric:
             own = self._own((args, kwargs, passed), len(exact))
-            floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
+            arrays = self._ruled((args, kwargs, passed), arrays, nodes)
+            made.oracle = named(self.rules, nodes)
+            own_error = self._own_error((args, kwargs, passed), arrays, nodes)
+            if kept := derivatives.keeping(self.rules):
+                with self._by_rules():
+                    strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
+                self.rules = [name for name in self.rules if name not in kept]
+            with self._by_rules():
+                floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
+            if kept:
+                strict = [_sum(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, strict, own_error)]
+            floors = [_sum(f, e) for f, e in zip(floors, own_error)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
-        for x, array, delta in zip(sources, arrays, floors):
-            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta))
+        if numeric:
+            forward = [
+                torch_tree.output(torch_tree.dense(y)) for y in wide[: self._outputs(wide, made)] if y is not None
+            ]
+            dtypes = [torch_tree.name_of(x.dtype) for x in sources]
+            floors = [out_of_range(y, delta, forward, d) for y, delta, d in zip(arrays, floors, dtypes)]
+        for x, array, delta, bare in zip(sources, arrays, floors, strict):
+            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare))
         if numeric:
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
+            if not why and steps and not any(y.any() for y in arrays):
+                why = "it is constant between its steps"
+            if not why and self.group.distribution == "adversarial" and self._elements(made) >= gradients.FULL_JACOBIAN:
+                why = "ties and sizes far apart: a direction through all elements meets kinks"
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
-            made.oracle = f"float64 (no differences: {why})" if why else made.oracle
+            made.oracle += f" (no differences: {why})" if why else ""
         return made
+
+    def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
+        """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
+        is not finite by one of both, or at a kink, is torch's own convention, and stays."""
+        self.rules = derivatives.known(nodes) if not is_complex(self.dtype) else []
+        if not self.rules:
+            return arrays
+        try:
+            ruled = [torch_tree.output(torch_tree.dense(g)) for g in self._run(args, {}, widen)]
+        except derivatives.NoRule:
+            self.rules = []
+            return arrays
+        return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, arrays)]
+
+    def _own_error(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray | None]:
+        """What rounding in float64 does to the gradients, where terms of several nodes cancel (x − tanh x near 0): a draw of it, in
+        what every node hands on. None where it is nothing."""
+        nothing: list[np.ndarray | None] = [None] * len(arrays)
+        if self.group.check != "backward" or is_complex(self.dtype) or len({*nodes} - {"AccumulateGrad"}) < 2:
+            return nothing
+        places = itertools.count()
+
+        def handed_on(found: Any) -> Any:
+            return tuple(g if g is None else jittered(g, EPS["float64"], 1, next(places)) for g in found)
+
+        def watch(outputs: Sequence[Any]) -> None:
+            for node in gradients.nodes(outputs):
+                node.register_prehook(handed_on)
+
+        own, named, given = replaced(args, widen)
+        try:
+            with self._by_rules():
+                moved = gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, watch)
+            moved = [torch_tree.output(torch_tree.dense(g)) for g in moved]
+        except Exception:  # a node that hands on what cannot be moved
+            return nothing
+        errors = [noise.distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, arrays)]
+        return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
     def _own(self, args: Any, count: int) -> list[Any] | None:
         """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of them."""
@@ -183,6 +265,9 @@ class GradientMaker(Maker):
         """How many of the cotangents belong to the op's outputs."""
         return len(wide) - (len(made.wrt) if self.group.check == "double_backward" else 0)
 
+    def _elements(self, made: Sample) -> int:
+        return sum(math.prod(leaf.shape) for leaf in made.expected)
+
     def _differences(self, made: Sample, args: Any, kwargs: Any, passed: list[Any]) -> tuple[Any, str]:
         problem = gradients.problem(
             self.group.check,
@@ -193,6 +278,57 @@ class GradientMaker(Maker):
             replaced(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
+    """The sum of what is there; None where nothing is."""
+    there = [x for x in floors if x is not None]
+    return np.asarray(np.sum(there, 0)) if there else None
+
+
+def _spread(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Which elements of an input of ``shape`` any of some places of an output is made of, where the input was spread over the output; of
+    any other input all or none, as all places are or not."""
+    padded = (1,) * (places.ndim - len(shape)) + shape
+    if len(shape) > places.ndim or any(n not in (1, m) for n, m in zip(padded, places.shape)):
+        return np.full(shape, bool(places.size and places.all()))
+    over = tuple(k for k, (n, m) in enumerate(zip(padded, places.shape)) if n != m)
+    return np.asarray(places.any(over, keepdims=True)).reshape(shape) if places.ndim else places.reshape(shape)
+
+
+#: Nodes that the name of an oracle gives at most.
+_NAMED = 4
+
+
+def named(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
+    """The float64 oracle of a gradient: whose derivatives a graph has. What saves no number is linear, and has none."""
+    rest = sorted({x.partition("Backward")[0] for x, saves in nodes.items() if saves and x not in rules})
+    shown = ", ".join(rest[:_NAMED]) + ", …" * (len(rest) > _NAMED)
+    if not rules:
+        return f"float64, torch's derivatives of {shown}" if rest else "float64"
+    return f"float64, {derivatives.NAME}" + f", torch's of {shown}" * bool(rest)
+
+
+def out_of_range(
+    reference: np.ndarray, floor: np.ndarray | None, forward: Sequence[np.ndarray], dtype: str
+) -> np.ndarray | None:
+    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or all of it, of which
+    nothing is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no more than that: Inf is one of its values."""
+    if dtype not in LARGEST or is_complex(dtype):
+        return floor
+    largest = LARGEST[dtype]
+    with np.errstate(all="ignore"):
+        size = np.abs(reference)
+        high = (size > largest / 2) & np.isfinite(size)
+        lost = np.zeros(reference.shape, np.bool_)
+        for y in forward:
+            beyond = np.abs(y) > largest if y.dtype == np.float64 else np.zeros(y.shape, np.bool_)
+            lost |= _spread(beyond, reference.shape)
+    if not (high.any() or lost.any()):
+        return floor
+    made = np.zeros(reference.shape) if floor is None else np.array(floor)
+    made = made + np.where(high, np.maximum(largest * (1 + EPS[dtype]) - size, 0.0), 0.0)
+    return np.where(lost, np.inf, made)
 
 
 @contextlib.contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from tasks.arrays import analytic, differences, noise
+from tasks.arrays import analytic, derivatives, differences, noise
 from tasks.arrays import autograd as gradients
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.gradients import equalities
@@ -53,9 +54,22 @@ class _Alike:
         return number
 
 
+@dataclass
+class _Graph:
+    """Of a reference's graph, by names of nodes: rules: those that have a derivative of `derivatives.RULES`; results: those of its outputs."""
+
+    rules: list[str] = field(default_factory=list)
+    results: set[str] = field(default_factory=set)
+
+    def look(self, outputs: Sequence[Any]) -> None:
+        self.results = {type(y.grad_fn).__name__ for y in outputs if getattr(y, "grad_fn", None) is not None}
+        self.rules = derivatives.known({type(node).__name__ for node in gradients.nodes(outputs)})
+
+
 @dataclass(frozen=True)
 class Reference:
-    """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors."""
+    """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors; graph: filled in by
+    `by_autograd`."""
 
     op: UserOp
     check: str
@@ -63,6 +77,7 @@ class Reference:
     values: Callable[[Arrays], list[np.ndarray]]
     own: Callable[..., Any]
     call: Callable[..., Any]
+    graph: _Graph = field(default_factory=_Graph)
 
     @property
     def names(self) -> list[str]:
@@ -77,12 +92,38 @@ class Reference:
         """Whether autograd's derivative at a kink is what the reference means."""
         return self.op.reference_framework == "torch"
 
+    def first_by_autograd(self, inputs: Arrays, cotangents: Cotangents) -> list[np.ndarray]:
+        """The check's derivative by autograd, and by `derivatives.RULES` where the graph has nodes of them: what is not finite by one of
+        both is torch's own convention."""
+        values = of_torch.gradients(
+            self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, made=self.graph.look
+        )
+        if not self.graph.rules:
+            return values
+        try:
+            ruled = self.by_autograd(inputs, cotangents)
+        except derivatives.NoRule:
+            self.graph.rules = []
+            return values
+        return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, values)]
+
+    def excused(self) -> list[str]:
+        """The nodes that may lose what their rounded result has lost: inside of a function everything is rounded; its own result is
+        where that is declared, and a softmax's, whose every kernel does, always."""
+        kept = derivatives.keeping(self.graph.rules)
+        return [x for x in kept if self.op.kept or x not in self.graph.results or derivatives.RULES[x].along]
+
     def by_autograd(
-        self, inputs: Arrays, cotangents: Cotangents, draw: int | None = None, compares: bool = False
+        self,
+        inputs: Arrays,
+        cotangents: Cotangents,
+        draw: int | None = None,
+        compares: bool = False,
+        kept: Sequence[str] = (),
     ) -> list[np.ndarray]:
         """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, and what that hands on,
         which are rounded to the dtype under test, however exactly the inputs are given; compares: what is equal in it has to
-        stay so."""
+        stay so; kept: nodes whose derivative is torch's own, of their rounded result."""
         eps, alike = EPS.get(self.dtype, 0.0), _Alike()
 
         def moved(x: Any, place: int) -> Any:
@@ -91,9 +132,11 @@ class Reference:
                 return x
             return jittered(x, eps, draw, alike.place(x, place) if compares else place)
 
-        return of_torch.gradients(
-            self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, moved if draw is not None else None
-        )
+        rules = [name for name in self.graph.rules if name not in kept]
+        with derivatives.own(rules) if rules else contextlib.nullcontext():
+            return of_torch.gradients(
+                self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, moved if draw is not None else None
+            )
 
     def by_differences(
         self,
@@ -187,21 +230,67 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     if isinstance(exact, Failure):
         made.failure = exact
         return
-    floor = noise.floor(
-        exact.values,
-        lambda drawn: (exact.again(*moved(draw), draw) for draw in drawn),
-        made.op_class,
-        draws,
-        sum(x.size for x in arrays.values()),
-    )
-    given = [x for x in arrays.values() if is_inexact(x.dtype.name)]
-    floor = noise.of_kernel(exact.values, floor, given, group.dtype, 0.0, derivative=True)
+    floats = [x for x in arrays.values() if is_inexact(x.dtype.name)]
+
+    def floor(kept: Sequence[str]) -> list[np.ndarray]:
+        found = noise.floor(
+            exact.values,
+            lambda drawn: (exact.again(*moved(draw), draw, kept) for draw in drawn),
+            made.op_class,
+            draws,
+            sum(x.size for x in arrays.values()),
+        )
+        found = noise.of_kernel(exact.values, found, floats, group.dtype, 0.0, derivative=True)
+        return [e if delta is None else delta + e for delta, e in zip(found, exact.errors)]
+
+    strict = floor([])
+    kept: Sequence[np.ndarray | None] = [None] * len(strict)
+    floors = strict
+    if excused := reference.excused():
+        floors = [np.maximum(a, b) for a, b in zip(floor(excused), strict)]
+    lost = _of_the_result(reference, exact, arrays, passed(_wide), outputs)
+    if lost is not None and reference.op.kept:
+        floors = [floors[0] + lost]
+    elif lost is not None:
+        kept = [floors[0] + lost]
+    if floors is not strict:
+        kept = strict if kept[0] is None else kept
     made.expected = [
-        Leaf(dtype, y.shape, y, e if delta is None else delta + e)
-        for (_, dtype), y, delta, e in zip(ends + starts * twice, exact.values, floor, exact.errors)
+        Leaf(dtype, y.shape, y, delta, kept=other)
+        for (_, dtype), y, delta, other in zip(ends + starts * twice, exact.values, floors, kept)
     ]
     made.others = [exact.other] if exact.other else []
     made.oracle = exact.name
+
+
+def _of_the_result(
+    reference: Reference, exact: _Exact, arrays: Arrays, cotangents: Cotangents, outputs: list[Leaf]
+) -> np.ndarray | None:
+    """What a gradient loses that is computed from the rounded output of an elementwise function: of g·f′(x), taken as a function of
+    y = f(x), a change of y by ε is one by |f″/f′|·ε·|y|·g. None of any other function.
+
+    No more than a few ε of g, of g·f′ and of the output: a function with an extremum is none of its output.
+    """
+    if reference.check != "backward" or len(reference.names) != 1 or len(outputs) != 1:
+        return None
+    inputs = {k: _wide(x) for k, x in arrays.items()}
+    (name,), (g,), y = reference.names, cotangents, np.asarray(outputs[0].reference)
+    x, slope, eps = inputs[name], exact.values[0], EPS.get(reference.dtype, 0.0)
+    if g is None or y.shape != x.shape or not x.size or np.iscomplexobj(x) or np.iscomplexobj(y):
+        return None
+    with np.errstate(all="ignore"):
+        half = np.arange(x.size).reshape(x.shape) % 2 == 0
+        others = reference.values({**inputs, name: np.where(half, x * 0.75, x)})[0]
+        if not np.array_equal(others[~half], y[~half], equal_nan=True):
+            return None
+        step = 2.0**-13 * np.maximum(np.abs(x), 2.0**-7)
+        try:
+            above, below = (exact.again({**inputs, name: z}, cotangents, None, ())[0] for z in (x + step, x - step))
+        except Exception:
+            return None
+        lost = np.abs(((above - below) / (2 * step)) / slope * g * y) * eps
+        most = 4 * eps * (np.abs(g) * (1 + np.abs(y)) + np.abs(slope))
+    return np.where(np.isfinite(lost), np.minimum(lost, most), 0.0)
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
@@ -211,14 +300,14 @@ def _wide(x: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class _Exact:
     """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of it; name: of the
-    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw; plain: whether they are
+    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw, with what is kept; plain: whether they are
     autograd's everywhere."""
 
     values: list[np.ndarray]
     errors: list[np.ndarray]
     name: str
     other: Oracle | None
-    again: Callable[[Arrays, Cotangents, int], list[np.ndarray]]
+    again: Callable[[Arrays, Cotangents, int | None, Sequence[str]], list[np.ndarray]]
     plain: bool = True
 
 
@@ -264,7 +353,7 @@ def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents
         [e + eps * t for e, t in zip(found.errors, terms)],
         found.how,
         None,
-        lambda moved, given, draw: reference.by_differences(moved, given, quick=True).gradients,
+        lambda moved, given, draw, kept: reference.by_differences(moved, given, quick=True).gradients,
     )
 
 
@@ -275,12 +364,12 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     say, and nothing is asked where they say nothing either.
     """
     with equalities() as met:
-        values = reference.by_autograd(inputs, cotangents)
+        values = reference.first_by_autograd(inputs, cotangents)
     finite = all(np.isfinite(np.asarray(leaf.reference)).all() for leaf in outputs)
     lost = [finite & ~np.isfinite(g) for g in values]
 
-    def again(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
-        return reference.by_autograd(moved, given, draw, bool(met))
+    def again(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
+        return reference.by_autograd(moved, given, draw, bool(met), kept)
 
     found = _beside(reference, inputs, cotangents, values, lost)
     if found is None:
@@ -300,9 +389,9 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     if not any(t.any() for t in taken):
         return _Exact(values, errors, _named(why), other, again, not any(np.isinf(e).any() for e in errors))
 
-    def patched(moved: Arrays, given: Cotangents, draw: int) -> list[np.ndarray]:
+    def patched(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
-        return [np.where(t, f, g) for t, f, g in zip(taken, beside, again(moved, given, draw))]
+        return [np.where(t, f, g) for t, f, g in zip(taken, beside, again(moved, given, draw, kept))]
 
     return _Exact(values, errors, f"{_named(why)}, {found.how} where that is no derivative", other, patched, False)
 

@@ -97,12 +97,13 @@ def gradients(
     wrt: Sequence[int],
     cotangents: Sequence[np.ndarray | None],
     moved: Callable[[Any, int], Any] | None = None,
+    made: Callable[[Sequence[Any]], None] | None = None,
 ) -> list[np.ndarray]:
     """What a check of gradients computes (`tasks.arrays.autograd.backward`) of a function of tensors, in float64.
 
     wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its number,
     that the forward pass keeps for the backward one, or, unless that is to be differentiated again, the backward pass hands
-    on. Raises ValueError where no output depends on an input by autograd.
+    on; made: told of the outputs before the backward pass. Raises ValueError where no output depends on an input by autograd.
     """
     import torch
 
@@ -125,7 +126,7 @@ def gradients(
     passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
     saved = None if moved is None else (lambda x: moved(x, next(places)))
     with _wide():
-        found = autograd.backward(check, connected, (), {**given, **kwargs}, wrt, passed, saved)
+        found = autograd.backward(check, connected, (), {**given, **kwargs}, wrt, passed, saved, made)
     return [torch_tree.to_numpy(g) for g in found]
 
 

@@ -35,7 +35,8 @@ class UserOp:
     narrower than what the policy allows.
     invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
-    aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
+    aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated;
+    kept: whether the gradient is computed from the rounded output (tanh′ = 1 − y²), and may lose what that has lost.
     layouts: how its inputs may lie in memory (`tasks.arrays.layouts`): those must come out right; others are given once each, and must be
     right or refused. None: all are given in turn, and it may refuse any but the contiguous one.
     refuses: calls that the kernel must refuse, as its reference does: for each, what is otherwise of some inputs and kwargs.
@@ -66,6 +67,7 @@ class UserOp:
     mutates: Sequence[str] = ()
     aliases: bool = False
     gradient: Sequence[str] = ()
+    kept: bool = False
     refuses: Sequence[Mapping[str, Any]] = ()
     backward: Callable[..., Any] | str = ""
     layouts: Sequence[str] | None = None

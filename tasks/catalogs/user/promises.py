@@ -14,6 +14,7 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.autograd import DECLARED_ONCE, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
+from tasks.catalogs.torch.noise import replaced
 from tasks.catalogs.user import accesses, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
@@ -60,8 +61,12 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
     beside = {k: found for k, x in tensors.items() if (found := _beside(x)) is not None}
-    with _told(kernel) as watch:
+    differentiated = torch.is_grad_enabled()
+    # A kernel may differentiate inside, whatever is asked of it.
+    with _told(kernel) as watch, torch.enable_grad():
         result = kernel(**arguments)
+    if not differentiated:
+        result = replaced(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
     outputs = _flat(result, torch.Tensor, "torch tensor", optional=hasattr(kernel, "by_position"))
     with _measured(lambda: [_numpy(x) for x in outputs]):
         watch.check()

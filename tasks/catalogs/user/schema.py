@@ -56,6 +56,8 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         for i, name in enumerate(getattr(op, key)):
             if name not in op.inputs:
                 yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
+    if op.kept and not op.gradient:
+        yield ("kept",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
     if op.backward and op.framework != "numpy":
         yield (
             ("backward",),
