@@ -28,7 +28,7 @@ from tasks.nearest import nearest
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "zoo.yaml"
 #: Kinds of a wrong row that come from what a kernel did, not from its numbers.
-PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic")
+PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic", "race", "out_of_bounds")
 
 
 @dataclass
