@@ -60,6 +60,7 @@ class Jax(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.device_vendor, self.packages = _DEVICES[device]
+        self.oldest = "0.4.30" if device == "cpu" else ""
         self.resource = resource_of(self.device_vendor)
         self.toolkit = "amd" * (device == "rocm")  # its wheels are for a ROCm that is installed
         self.jit = self.switch("jit", True)
