@@ -101,6 +101,12 @@ class Jax(Backend):
         (jax.default_matmul_precision)."""
         return True
 
+    def any_size(self) -> Backend:
+        """Itself, op by op. Raises Unsupported of what is compiled."""
+        if self.jit:
+            raise Unsupported("a program that JAX has compiled takes the sizes of its arguments alone")
+        return self
+
     def levels(self) -> Mapping[str, Backend]:
         """Op by op; compiled with LLVM's optimisations off; compiled as asked."""
         if not self.jit:
