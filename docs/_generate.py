@@ -87,7 +87,7 @@ def answered() -> str:
         asked = [b for b in every if not (check.runs and checks.of_another_kind(check.name, b))]
         why = {b.name: checks.unplanned(check.name, b) for b in asked}
         there = [b for b in asked if not why[b.name]]
-        able = [b for b in there if check.needs in b.checks]
+        able = [b for b in there if not check.unanswered(b)]
         where = (
             "all that run programs" if able == asked else code(dict.fromkeys(b.name.partition("-")[0] for b in able))
         )

@@ -40,6 +40,8 @@ KEPT = (
     "computed from the rounded result of the forward pass, which has lost the digits (1 - y² of a tanh next to 1); computed from the "
     "input it keeps them (kept: true declares that it is meant)"
 )
+#: Dtypes of quantised results, whose numbers are steps of a scale.
+_QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
 
 
 @dataclass(frozen=True)
@@ -243,9 +245,18 @@ def _judged(
         more["error"] = (
             f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
         )
+    if status is Status.WRONG and kind == "numbers" and (words := _one_step(dtypes, metrics)):
+        more.setdefault("error", words)
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))
+
+
+def _one_step(dtypes: Sequence[str], metrics: Metrics) -> str:
+    """How many elements of quantised outputs are a single step off, which is another thing than a lost result; "" where any is more."""
+    if metrics.max_diff != 1.0 or not set(dtypes) <= _QUANTISED:
+        return ""
+    return f"one step of {'/'.join(dict.fromkeys(dtypes))} off in {metrics.mismatched:,} of {metrics.numel:,} elements"
 
 
 def _beside(sample: PreparedSample, actual: list[np.ndarray], found: Judgement) -> Judgement:

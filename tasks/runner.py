@@ -306,11 +306,11 @@ class Runner:
         return f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
 
     def _form(self, case: Trial) -> Form:
-        own, check = case.sample.owner.group.catalog, case.sample.owner.check
-        if checks.installed(check).needs not in self.backend.checks and not case.sample.failure:
-            raise Unsupported(f"{self.backend.name} does not run the {check} check")
-        if case.sample.op_class in checks.installed(check).without and not case.sample.failure:
-            raise Vacuous(f"the {check} check asks nothing of an op that is {case.sample.op_class}")
+        own, check = case.sample.owner.group.catalog, checks.installed(case.sample.owner.check)
+        if (why := check.unanswered(self.backend)) and not case.sample.failure:
+            raise Unsupported(why)
+        if case.sample.op_class in check.without and not case.sample.failure:
+            raise Vacuous(f"the {check.name} check asks nothing of an op that is {case.sample.op_class}")
         reason: Exception | None = None
         for kind in self.backend.forms:
             try:

@@ -60,8 +60,16 @@ def _print(found: Sequence[Line], as_json: bool) -> None:
             print(json.dumps(asdict(line)))
         return
     console = Console()
-    heads = {"backend": "name", "vendor": "vendor", "from": "origin", "environment": "environment", "state": "state"}
-    columns = [[head, *(getattr(line, name) for line in found)] for head, name in heads.items()]
+    heads = {
+        "backend": "name",
+        "vendor": "vendor",
+        "from": "origin",
+        "environment": "environment",
+        "works from": "oldest",
+    }
+    columns = [
+        [head, *(getattr(line, name) or "–" for line in found)] for head, name in (heads | {"state": "state"}).items()
+    ]
     widths = [max(map(len, column)) for column in columns]
     texts = ["version, device, nodes; or why not", *(line.text for line in found)]
     for *cells, text in zip(*columns, texts):

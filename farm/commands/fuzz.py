@@ -154,7 +154,7 @@ def _conclude(
 ) -> int:
     from farm.report import Report
     from farm.report.tables.causes import many
-    from farm.report.tables.generated import findings, left_open, suspect
+    from farm.report.tables.generated import findings, left_open, suspect, undrawn
 
     report = Report.of(rows, fuzzing.run.record)
     found = findings(report.rows)
@@ -172,6 +172,7 @@ def _conclude(
     for name, table in (
         ("suspect references (nobody is blamed)", suspect(rows)),
         ("left open by the specification", left_open(rows)),
+        ("not made, by a fault of the generator", undrawn(rows)),
     ):
         if len(table):
             say(f"{name}: {many(int(table['rows'].sum()), 'row')}")

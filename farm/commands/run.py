@@ -116,6 +116,13 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
     parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
+    parser.add_argument(
+        "--checks",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only these checks; of a model of your own, which has forward alone, these instead: levels, shapes, replay …",
+    )
     parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
     parser.add_argument(
         "--budget",
@@ -159,7 +166,7 @@ def _request(args: argparse.Namespace) -> Request:
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _seconds(args.budget)}
-    narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends", "checks")}
     for option, given in (("--inputs", args.inputs), ("--input", args.input)):
         if given and not args.model:
             raise ConfigError(f"{option}: they are a model's: name it with --model")

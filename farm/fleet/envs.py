@@ -46,6 +46,10 @@ _UNREACHED = re.compile(
 )
 #: What uv says first of where it installs.
 _WHERE = re.compile(r"^Using Python \S+ environment at: \S+ (?:error: )?")
+#: uv's word for a version that there is not: package and version.
+_NO_VERSION = re.compile(r"there is no version of ([\w.-]+?)(?:\[[^]]*\])?==([\w.+!*-]*\w)")
+#: Versions of a package that are named, the newest first.
+NAMED = 12
 #: What to do, by what uv says of a package.
 _ADVICE = {
     r"matching platform tag": "No wheel for this machine's processor and system: name a version that has one, or an index with such a wheel (--extra-index-url=URL in the backend's packages)",
@@ -372,7 +376,7 @@ def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = (
             words = " ".join(said.read().split())
             if os.environ.get(OFFLINE):
                 raise EnvError(f"not installed here, and nothing is downloaded: {WAYS}")
-            told = _unreached(words) or _advised(words) or f"uv ended with exit code {code}"
+            told = _unreached(words) or _missing(words, indexes) or _advised(words) or f"uv ended with exit code {code}"
             raise EnvError(f"its environment cannot be built: {told}")
         out.seek(0)
         return out.read()
@@ -385,6 +389,31 @@ def _unreached(words: str) -> str:
         return ""
     why = words.rpartition("cause: ")[2]
     return f"the index {index[1]} cannot be reached ({why}): {WAYS}"
+
+
+def _missing(words: str, indexes: Sequence[str]) -> str:
+    """Of uv's words, which version of a package there is not, and those that there are; "" where they say something else, or no
+    index lists the package's versions."""
+    found = _NO_VERSION.search(words)
+    there = _versions(found[1], indexes) if found else []
+    if found is None or not there:
+        return ""
+    more = f" and {len(there) - NAMED} older" if len(there) > NAMED else ""
+    return (
+        f"there is no version {found[2]} of {found[1]} for this Python and machine; there are {', '.join(there[:NAMED])}{more}. "
+        "Name one of these, or the index that has it (--extra-index-url=URL in the backend's packages)"
+    )
+
+
+def _versions(name: str, indexes: Sequence[str]) -> list[str]:
+    """The versions of a package that pip finds, the newest first; none where it finds none or cannot be asked."""
+    command = [sys.executable, "-m", "pip", "index", "versions", name, *(INDEX + url for url in indexes)]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    listed = re.search(r"^Available versions: (.+)$", said, re.MULTILINE)
+    return listed[1].split(", ") if listed else []
 
 
 def _advised(words: str) -> str:

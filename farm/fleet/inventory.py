@@ -31,7 +31,8 @@ class Offer:
     devices' name there; labels: what a node must be labelled, by glob;
     info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took;
     installs: (command, package) of what it needs and no node has, where a package of the system brings it;
-    awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace.
+    awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace;
+    oldest: the oldest release of its runtime that was tried and computes, "" where none was tried.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Offer:
     installs: list[tuple[str, str]] = field(default_factory=list)
     awaited: bool = False
     absent: str = ""
+    oldest: str = ""
 
     @property
     def words(self) -> str:
@@ -115,6 +117,7 @@ def offers(
             list(made.forms),
             made.joint,
             labels=dict((labels or {}).get(spec.name, {})),
+            oldest=made.oldest,
         )
         reasons: dict[str, list[str]] = {}
         for node in nodes:

@@ -20,7 +20,7 @@ class Line:
     """One backend of a list. origin: module, or package and version that brings it; environment: key, "farm" for the
     farm's own; state: "available", "unavailable" or "not asked"; text: versions, device and nodes, or why not; nodes: hosts;
     device_vendor: whose device it needs, "" for the CPU; found: where what it needs of the machine is, by name; installs:
-    (command, package) of what is missing."""
+    (command, package) of what is missing; oldest: the oldest release of the runtime that was tried and computes, "" where none was."""
 
     name: str
     vendor: str
@@ -32,6 +32,7 @@ class Line:
     device_vendor: str = ""
     found: dict[str, str] = field(default_factory=dict)
     installs: tuple[tuple[str, str], ...] = ()
+    oldest: str = ""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,15 +84,16 @@ def lines(
 
 
 def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
-    vendor, device_vendor, environment = "", "", envs.of(spec)
+    vendor, device_vendor, oldest, environment = "", "", "", envs.of(spec)
     with contextlib.suppress(PluginError):
         made = spec.create()
-        vendor, device_vendor = made.vendor, made.device_vendor
+        vendor, device_vendor, oldest = made.vendor, made.device_vendor, made.oldest
     where = "farm"
     if environment is not None:
         where = environment.python if environment.existing else environment.key
         where += "" if environment.there(cache) else " (not built)"
-    line = Line(spec.name, vendor, backends.known()[spec.runtime].origin, where, device_vendor=device_vendor)
+    origin = backends.known()[spec.runtime].origin
+    line = Line(spec.name, vendor, origin, where, device_vendor=device_vendor, oldest=oldest)
     if offer is None:
         return line
     state = "available" if offer.available else "unavailable"

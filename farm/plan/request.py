@@ -19,9 +19,11 @@ from farm.plan.config import BackendConfig, CatalogConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
+from tasks.checks import names as known_checks
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
 from tasks.model import FORWARD
+from tasks.nearest import nearest
 
 #: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
 How = Literal["auto", "ray", "no-ray", "inline"]
@@ -78,13 +80,14 @@ def new(
     ops: Sequence[str] = (),
     dtypes: Sequence[str] = (),
     backends: Sequence[str] = (),
+    checks: Sequence[str] = (),
     samples: int | None = None,
     model: str = "",
     inputs: Sequence[str] = (),
     drawn: Sequence[str] = (),
     **more: Any,
 ) -> Request:
-    """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends`` and ``samples`` of an op and dtype.
+    """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks`` and ``samples`` of an op and dtype.
 
     model, inputs, drawn: a model of the user's (see `farm.plan.own`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
@@ -97,7 +100,9 @@ def new(
         config = _of_samples(config, samples)
     if backends:
         config = _of_backends(config, backends)
-    whole = not (ops or dtypes or backends or model)
+    if checks:
+        config = _of_checks(config, checks)
+    whole = not (ops or dtypes or backends or checks or model)
     policy = verdict.load(config.policy)
     return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, **more)
 
@@ -199,6 +204,18 @@ def _of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
     ]
     catalogs = [c.model_copy(update={"dtypes": left}) for c, left in zip(config.catalogs, own)]
     return config.model_copy(update={"dtypes": list(dtypes), "catalogs": catalogs})
+
+
+def _of_checks(config: Config, names: Sequence[str]) -> Config:
+    for name in names:
+        if name not in known_checks():
+            raise ConfigError(f"--checks: no check {name!r}{nearest(name, known_checks())}")
+    # A catalog's own checks are narrowed, never widened.
+    own = [None if c.checks is None else [x for x in c.checks if x in names] for c in config.catalogs]
+    kept = [c.model_copy(update={"checks": left}) for c, left in zip(config.catalogs, own) if left != []]
+    if not kept:
+        raise ConfigError(f"--checks: no catalog of {config.name} has {', '.join(names)}")
+    return config.model_copy(update={"checks": list(names), "catalogs": kept})
 
 
 def _of_samples(config: Config, samples: int) -> Config:

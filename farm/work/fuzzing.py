@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 ROUND_S, FIRST_S = 20.0, 3.0
 #: Rounds in a row without a case that is worth running, after which a run ends.
 _EMPTY = 50
-#: By how much a round may change what is thought to be done in a second: one is not like the other.
-_PACE_LOW, _PACE_HIGH = 0.25, 4.0
+#: By how much a round may raise what is thought to be done in a second: the next may have other ops. Down it goes at once, since
+#: a round that is too long goes past the budget and one that is too short costs little.
+_FASTER = 4.0
 #: Columns that a schedule learns from, and those of other runs.
 LEARNT = "run_id case_id backend op dtype seed sample status kind stage error_type error flags build_ms run_ms attempts".split()
 COSTS = "run_id case_id catalog backend op status build_ms run_ms attempts".split()
@@ -83,6 +84,7 @@ class Fuzzing:
             self._asked[group.op_name, group.dtype] = asked
         every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
         self.schedule = Schedule(dtypes, [], plan.config.seed, every, plan.config.deadline_s * 1e3)
+        self.schedule.even = budget.seconds is None
         self._missing = {name for name, offer in plan.offers.items() if not (offer.available or offer.awaited)}
         self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()
         self._before = 0.0  # seconds of earlier launches
@@ -122,12 +124,13 @@ class Fuzzing:
             self._last = [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
             self._keep(time.monotonic() - started)
             lakes.write_run(self.plan.request.lake, self.run_id, self.run.record)
-            begun, expected = time.monotonic(), self.schedule.cost_s(batches)
+            begun = time.monotonic()
             made = self._dispatch(batches, {})
-            pace = expected / (time.monotonic() - begun)
-            self._pace = min(max(self._pace * _PACE_LOW, pace), self._pace * _PACE_HIGH)
+            took = time.monotonic() - begun
             rows += len(made)
             new = self.schedule.learn(made)
+            # As the next round will be counted: by what these cases took, of which the guess may have been a hundred times as much.
+            self._pace = min(self.schedule.cost_s(batches) / took, self._pace * _FASTER)
             told(Told(self.rounds, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new))
         self._keep(time.monotonic() - started)
 

@@ -78,7 +78,8 @@ def _latest() -> deque[frozenset[str]]:
 @dataclass
 class Schedule:
     """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is left out;
-    deadline_ms: what a case that does not end takes; guess_ms: of backends, what a case takes as long as nobody has run one.
+    deadline_ms: what a case that does not end takes; even: whether all backends are given the same cases, whatever they take, as
+    where cases are counted and not seconds; guess_ms: of backends, what a case takes as long as nobody has run one.
     Everything else is learnt; earlier: of other runs, what cases took."""
 
     dtypes: Mapping[str, Sequence[str]]
@@ -87,6 +88,7 @@ class Schedule:
     asked: Mapping[str, Collection[str]] = field(default_factory=dict)
     deadline_ms: float = 0.0
     guess_ms: Mapping[str, float] = field(default_factory=dict)
+    even: bool = False
     arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     earlier: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
@@ -115,6 +117,8 @@ class Schedule:
 
     def cheap(self) -> list[str]:
         """Backends that are given all fresh cases."""
+        if self.even:
+            return list(self.backends)
         cost = {b: self.ms(b) for b in self.backends}
         most = max(CHEAP_MS, CHEAP_TIMES * min(cost.values(), default=0.0))
         return [b for b in self.backends if cost[b] <= most]
@@ -125,7 +129,7 @@ class Schedule:
         """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not cheap."""
         measured = self.measured()
         new = [b for b in self.backends if b not in measured]  # nobody knows what a case of theirs takes
-        cheap, made = [b for b in self.cheap() if b in measured] or new, []
+        cheap, made = [b for b in self.cheap() if self.even or b in measured] or new, []
         dear = [b for b in self.backends if b not in cheap and b in measured]
         left = cpu_s
         for op, dtype, seed in list(self.interesting) if dear else []:

@@ -51,6 +51,7 @@ class Backend:
     knows by name, for lists (closed: there are no others); called: other names that people give them → theirs; takes: names of
     its options, another one is a ValueError (None: not checked here).
 
+    oldest: the oldest release of its runtime that was tried and computes here, in an environment of its own; "" where none was tried.
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
@@ -79,6 +80,7 @@ class Backend:
     checks: tuple[str, ...] = (FORWARD,)
     resource: str = "CPU"
     alone: str = ""
+    oldest: str = ""
     packages: tuple[str, ...] = ()
     python: str = ""
     emulated: bool = False

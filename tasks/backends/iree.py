@@ -83,6 +83,9 @@ FLAGS = (
     "--iree-torch-emit-async-entry-points=false",
 )
 
+#: Names of flags in earlier releases, by today's: 3.9 knows no --iree-rocm-target.
+_FORMERLY = {"--iree-rocm-target": "--iree-hip-target"}
+
 _OPTIONS = ("flags", "device_vendor", "resource")
 
 #: iree_hal_element_type_t's name by dtype name of the farm.
@@ -137,12 +140,16 @@ class Iree(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices, closed = tuple(TARGETS), True
+    oldest = "3.4.0"
     packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", ONNX)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self._target = TARGETS[device]
+        if device == "vmvx":  # the runtimes of 3.4 to 3.9 refuse their own compilers' code for it
+            self.oldest = "3.11.0"
+        self._common: tuple[str, ...] = FLAGS  # those of them that the compiler has, once it is started
         self._flags = (*self._target.flags, *map(str, self.many("flags", list)))
         self.device_vendor = str(options.get("device_vendor", self._target.device_vendor))
         self.resource = str(options.get("resource", self._target.resource))
@@ -160,6 +167,8 @@ class Iree(Backend):
         with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
+        self._common = tuple(x for x in FLAGS if _name(x) in _known())
+        self._flags = tuple(map(_as_called, self._flags))
         if not self._target.driver:
             smoke_test(f"IREE for {self.device}", lambda: [2.0] * bool(self._code(one_add())), "code of one Add")
             return RuntimeInfo(iree.compiler.version.VERSION, f"no device (compiles for {self.device})")
@@ -198,13 +207,18 @@ class Iree(Backend):
         if self._target.architecture is None:
             return ()
         flag, found = self._target.architecture
-        given = any(flag in x for x in self._flags)
+        flag = _as_called(flag)
+        given = any(_name(x) == flag for x in self._flags)
         name = "" if given else found()
         return (f"{flag}={name}",) if name else ()
 
+    def _said(self) -> str:
+        """What its rows say of its flags: those of this device, and those of all devices that this version lacks."""
+        return " ".join((*self._flags, *(f"lacks={_name(x)}" for x in FLAGS if x not in self._common)))
+
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
-        flags = [x for x in (*FLAGS, *self._flags) if "input-type" not in x]
+        flags = [x for x in (*self._common, *self._flags) if "input-type" not in x]
         taken, made = ({k: x for k, x in found.items() if x in PACKED_BITS} for found in lacked(form))
         given, got, own = "iree.runtime.asdevicearray(config.device, x)", "np.array(x)", list[str]()
         if taken or made:
@@ -253,7 +267,7 @@ class Iree(Backend):
         _taken(form)
         code = self._code(form)
         if not self._target.driver:
-            return Program(_not_run, f"code for {self.device}, {len(code)} B", None, " ".join(self._flags))
+            return Program(_not_run, f"code for {self.device}, {len(code)} B", None, self._said())
         dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(form.model or b"").outputs]
         call = _loaded(self._target.driver, code, dtypes)
 
@@ -262,12 +276,13 @@ class Iree(Backend):
             return lambda: call(views)
 
         where = f"{self._target.driver} ({self._adapter})"
-        return Program(given(form.arrays), where, None, " ".join(self._flags), given)
+        return Program(given(form.arrays), where, None, self._said(), given)
 
     def _code(self, form: Form) -> bytes:
         model = form.model or b""
-        key: tuple[bytes | str, ...] = (_version(), artefacts.processor(), *FLAGS, *self._flags, model)
-        return artefacts.kept("iree", key, lambda: _compiled(model, self._flags))
+        flags = (*self._common, *self._flags)
+        key: tuple[bytes | str, ...] = (_version(), artefacts.processor(), *flags, model)
+        return artefacts.kept("iree", key, lambda: _compiled(model, flags))
 
 
 def _taken(form: Form) -> list[np.ndarray]:
@@ -325,7 +340,8 @@ def _loaded(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[Any]]
     instance, device, hal = _device(driver)
     module = rt.VmModule.copy_buffer(instance, code)
     context = rt.VmContext(instance, [hal, module])
-    (name,) = [x for x in module.function_names if not x.startswith("__")]
+    # Without the flag of FLAGS that versions before 3.12 lack there is an asynchronous twin of it.
+    (name,) = [x for x in module.function_names if not x.startswith("__") and not x.endswith("$async")]
     function = module.lookup_function(name)
 
     def call(views: list[Any]) -> list[np.ndarray]:
@@ -412,6 +428,27 @@ def _prepared_compiler() -> Any:
     return listen
 
 
+def _name(flag: str) -> str:
+    return flag.partition("=")[0]
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    """Names of the flags that this version's compiler has."""
+    from iree.compiler.api import Session
+
+    _prepared_compiler()
+    with Session() as session:
+        return frozenset(map(_name, session.get_flags()))
+
+
+def _as_called(flag: str) -> str:
+    """A flag by the name that this version's compiler has for it; one that it has under no name as it is, for the compiler to refuse."""
+    name, equals, value = flag.partition("=")
+    older = _FORMERLY.get(name, "")
+    return older + equals + value if name not in _known() and older in _known() else flag
+
+
 def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
     """VM bytecode of a serialized ModelProto.
 
@@ -431,7 +468,7 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
     imported = _imported(model)
     listen = _prepared_compiler()
     with Session() as session:
-        session.set_flags(*FLAGS, *flags)
+        session.set_flags(*flags)
         invocation = session.invocation()
         listen(invocation._inv_p, 0, heard, None)
         source = Source.wrap_buffer(session, imported, buffer_name="model")

@@ -60,6 +60,7 @@ class Jax(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.device_vendor, self.packages = _DEVICES[device]
+        self.oldest = "0.4.30" if device == "cpu" else ""
         self.resource = resource_of(self.device_vendor)
         self.toolkit = "amd" * (device == "rocm")  # its wheels are for a ROCm that is installed
         self.jit = self.switch("jit", True)
@@ -99,6 +100,12 @@ class Jax(Backend):
         """A level "roughly describes" the precision of products, and a platform without coarser ones, a CPU, ignores it
         (jax.default_matmul_precision)."""
         return True
+
+    def any_size(self) -> Backend:
+        """Itself, op by op. Raises Unsupported of what is compiled."""
+        if self.jit:
+            raise Unsupported("a program that JAX has compiled takes the sizes of its arguments alone")
+        return self
 
     def levels(self) -> Mapping[str, Backend]:
         """Op by op; compiled with LLVM's optimisations off; compiled as asked."""

@@ -51,6 +51,7 @@ class Mnn(Backend):
     vendor = "Alibaba"
     forms = ("onnx",)
     takes = _OPTIONS
+    oldest = "3.2.0"
     packages = ("MNN==3.6.1", ONNX)
     unsupported = _NOT_SUPPORTED
 

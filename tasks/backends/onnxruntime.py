@@ -131,6 +131,7 @@ class OnnxRuntime(Backend):
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
         self.packages, self.emulated = (*known.packages, ONNX) if known.packages else (), emulated(device)
+        self.oldest = "1.16.3" if device == "cpu" else ""
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
         if device == "webgpu":

@@ -119,6 +119,7 @@ class OpenVino(Backend):
         self.device_vendor = {"cpu": "", "npu": "intel-npu"}.get(kind, "intel")
         self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
         self._target = device.upper()
+        self.oldest = "2023.3.0" if kind == "cpu" else ""
         #: What it can compute in; known once it is probed.
         self._able = {"FP32"}
         precision = str(options.get("inference_precision", "f32"))

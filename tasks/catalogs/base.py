@@ -220,6 +220,11 @@ class Catalog:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
         return None
 
+    def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
+        """The ONNX model of a group exported at an operator set, by one way after the other, the best first: (the exporter's name, the
+        model or what it raised). Nothing where there is nothing to export: the samples' own model can only be converted."""
+        return iter(())
+
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
         """The ONNX model of a group whose samples (``made``) have none, for checks that are about ONNX models; None where nothing
         makes one. Raises what the exporter does."""

@@ -34,7 +34,7 @@ class Check:
     about: what it asks, in a line of a list. lacking: what an op does not have that it is not asked of ("no gradient"); "" where its
     catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. of_graph: whether its samples are ONNX graphs, of which the catalog's other forms are none. without: classes of ops of which it asks nothing: their cases are vacuous.
+    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
@@ -45,7 +45,7 @@ class Check:
     gradient: bool = False
     without: tuple[OpClass, ...] = ()
     own_call: bool = False
-    of_graph: bool = False
+    forms: tuple[str, ...] = ()
     effect: bool = False
     timed: bool = False
 
@@ -83,6 +83,15 @@ class Check:
 
     def unfit(self, backend: Backend) -> str:
         """Why there is nothing that it could ask of a backend, so that no cells are planned; "" where there is."""
+        return ""
+
+    def unanswered(self, backend: Backend) -> str:
+        """Why a backend does not answer it, which is what its rows then say (`unsupported`); "" where it does."""
+        if self.needs not in backend.checks:
+            return f"{backend.name} does not run the {self.name} check"
+        if self.forms and not set(self.forms) & set(backend.forms):
+            asked, taken = (" or ".join(x) for x in (self.forms, backend.forms))
+            return f"the {self.name} check is about the {asked} form, and {backend.name} takes {taken}"
         return ""
 
     def wanted(self, samples: int) -> int:

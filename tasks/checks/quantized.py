@@ -19,4 +19,4 @@ class Quantized(Derived):
         "with that same graph in float64, in steps of its scales; column `loss`: the loss against the float32 model"
     )
     numbers = tuple(KINDS)
-    of_graph = True
+    forms = ("onnx",)

@@ -40,6 +40,7 @@ class RoundTrip(Derived):
         "culprit; column `torch_diff`: the largest difference from torch in the same process"
     )
     numbers = (ONCE, AGAIN)
+    forms = ("onnx",)
 
     def graph(self, form: Form, culprit: str) -> Form | None:
         return form

@@ -24,7 +24,7 @@ def given(model: Path, inputs: Path) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def loaded(path: Path) -> Any:
-    """A ModelProto that onnx's checker takes, its external data read. Raises GivenError."""
+    """A ModelProto that onnx's checker takes, its external data read, of operator sets that there are. Raises GivenError."""
     import onnx
 
     try:
@@ -45,7 +45,26 @@ def loaded(path: Path) -> Any:
         raise GivenError(f"{path}: larger than the memory of this machine: give it on one that has more") from None
     except Exception as error:  # protobuf's own
         raise GivenError(f"{path}: no ONNX model ({essential(error)})") from None
+    if unknown := unknown_opset(model):
+        raise GivenError(f"{path}: no valid ONNX model: {unknown}")
     return model
+
+
+def unknown_opset(model: Any) -> str:
+    """Which operator set of ONNX's own domains a ModelProto asks for and the installed onnx does not know; "" for none. Its checker takes
+    such a model, each operator as its newest version, and so do some runtimes: but nobody has said what it computes."""
+    import onnx
+
+    known = onnx.defs.C.schema_version_map()
+    for asked in model.opset_import:
+        domain = asked.domain if asked.domain != "ai.onnx" else ""
+        newest = known.get(domain, (0, asked.version))[1]
+        if asked.version > newest:
+            return (
+                f"operator set {asked.version} of {domain or 'ai.onnx'} is not known to onnx {onnx.__version__}, whose newest is {newest}: "
+                "name one that there is (opset_import), or install an onnx that knows it"
+            )
+    return ""
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:

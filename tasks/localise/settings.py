@@ -13,7 +13,7 @@ Wrong = Callable[[Ran], bool]
 
 def blame(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[str]:
     """The culprit that a setting gives away, "" if none makes ``asked`` right: "precision", "optimiser PASS", where no pass
-    does "optimiser LEVEL", the lowest level that is wrong."""
+    does "optimiser level LEVEL, right at level LOWER", the lowest level that is wrong and the one below it."""
 
     def heals(setting: str) -> Search[bool]:
         if clock.over:
@@ -28,7 +28,7 @@ def blame(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[
     above = settings.levels[1:]
     for lower, level in zip(reversed(settings.levels[:-1]), reversed(above)):
         if (yield from heals(f"level {lower}")):
-            return f"optimiser level {level}"
+            return f"optimiser level {level}, right at level {lower}"
     return ""
 
 

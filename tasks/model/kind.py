@@ -8,6 +8,8 @@ KIND_ORACLE = "oracle"
 KIND_SUSPECT = "suspect"
 #: What a generated case asks, the specification leaves open.
 KIND_SPEC = "spec"
+#: The generator failed to make a case, or its reference: a fault of the farm, of this case alone.
+KIND_UNDRAWN = "undrawn"
 
 #: `wrong`: the results are within the limit of the policy, and outside the tolerance that the case brings itself.
 KIND_TOLERANCE = "tolerance"
@@ -36,4 +38,5 @@ OF_INVALID: dict[str, str] = {
     KIND_ORACLE: "Two oracles disagree, or the noise floor of a model is not finite.",
     KIND_SUSPECT: "A generated case whose reference nothing independent confirms (formerly also `oracle`).",
     KIND_SPEC: "The specification leaves open what a generated case asks.",
+    KIND_UNDRAWN: "The generator could not make this case or its reference; the others of its group are made.",
 }

@@ -19,7 +19,7 @@ from tasks.arrays import held
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
-from tasks.catalogs.base import CANDIDATES, Catalog, Failure, Sample
+from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.graphs import program as programs
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -525,6 +525,13 @@ class PreparedSample:
         """
         if (failure := self.failure) and not failure.raised:
             raise Invalid(failure.error)
+        check = checks.installed(self.owner.check)
+        if check.forms and kind not in check.forms:
+            raise Unsupported(f"the {check.name} check is about the {' or '.join(check.forms)} form, not {kind}")
+        return self._form(kind, exported)
+
+    def _form(self, kind: str, exported: Pack | None = None) -> Form:
+        """`form`, whatever the check is about: what a sample of it is held against may be another form."""
         group = self.owner.group
         catalog = catalogs.installed(group.catalog)
         form = Form(
@@ -538,7 +545,7 @@ class PreparedSample:
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
             batched=tuple(self.record.get("batched", ())),
-            also=self.form,
+            also=self._form,
         )
         if kind in (files := self.record.get("files", {})):
             form.model = self.owner.pack.array(files[kind]).tobytes()
@@ -548,7 +555,7 @@ class PreparedSample:
             form.model = self.graph()
         elif kind == "torch" and (stored := self.record.get("program")):
             form.call = programs.read(stored)
-        elif catalog is not None and kind in self._own_forms(catalog):
+        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
@@ -579,11 +586,6 @@ class PreparedSample:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
-
-    def _own_forms(self, catalog: Catalog) -> list[str]:
-        """Forms that the catalog's call is; of "onnx" the bytes are the form."""
-        check = checks.installed(self.owner.group.check)
-        return [] if check.of_graph else [kind for kind in catalog.forms if kind != "onnx"]
 
     def _given(self, call: Any, state: dict[str, np.ndarray]) -> None:
         """Make a module that was made in this process the one that the sample is of. Raises Invalid."""

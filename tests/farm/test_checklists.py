@@ -171,6 +171,36 @@ def test_rows_that_are_not_valid_say_why_nothing_is_proved() -> None:
     assert (one["state"], one["cells"]) == (NOT_RUN, 0) and "invalid (no such package)" in one["said"]
 
 
+OPSETS = "Opsets 15 to 19"
+
+
+def opset(number: int, status: str = "pass", op: str = "models:resnet", **more: Any) -> dict:
+    flags = f"opset={number} own=20" if status == "pass" else ""
+    return make_row(status, op=op, check="opsets", sample=number, flags=flags, backend="ort-npu", **more)
+
+
+def test_an_item_is_proved_where_every_sample_of_every_op_was_judged() -> None:
+    """Opsets 15 to 17 of two models out of three could not be made: the third met every flag, and the item was proved."""
+    run = run_of(("ort-npu", ""))
+    sound = [opset(n, op=f"models:{name}") for n in range(15, 20) for name in ("mlp", "resnet")]
+    assert line("onnx", OPSETS, run, *sound)["state"] == PROVED
+    refused = [opset(n, "invalid", "models:vit", error="the converter does not take it") for n in (15, 16, 17)]
+    refused += [opset(n, op="models:vit") for n in (18, 19)]
+    one = line("onnx", OPSETS, run, *sound, *refused)
+    assert (one["state"], one["proved"], one["cells"]) == (PARTLY, 3, 3)
+    assert "not judged: 3 samples: models:vit 15, 16, 17 invalid (the converter does not take it)" in one["said"]
+    skipped = [opset(n, "skipped", "models:vit", error="hangs") for n in range(15, 20)]
+    assert line("onnx", OPSETS, run, *sound, *skipped)["state"] == PARTLY
+
+
+def test_what_an_opset_does_not_have_is_no_gap() -> None:
+    run = run_of(("ort-npu", ""))
+    lacking = [opset(n, "vacuous", "onnx:Gelu", error="opset 15 cannot say it") for n in range(15, 20)]
+    sound = [opset(n) for n in range(15, 20)]
+    assert line("onnx", OPSETS, run, *sound, *lacking)["state"] == PROVED
+    assert line("onnx", OPSETS, run, *sound[1:], opset(15, "vacuous"), *lacking)["state"] == PARTLY
+
+
 def test_a_list_may_be_asked_of_a_backend_of_ones_own() -> None:
     run = run_of(("mine-npu", ""))
     rows = [*products(backend="mine-npu")]

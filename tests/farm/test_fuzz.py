@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from farm.commands import reproduce
 from farm.reproduce import find
 from farm.work import fuzzing
 from farm.work.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
+from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
+from tasks.model.kind import KIND_UNDRAWN
 
 PLUGIN = Path(__file__).resolve().parents[1] / "plugin"
 sys.path.insert(0, str(PLUGIN)) if str(PLUGIN) not in sys.path else None
@@ -213,6 +216,69 @@ def test_a_run_that_was_cut_off_goes_on(
     record = lakes.read_run(results, rows["run_id"].iloc[0])
     assert len(rows) == record["planned"] > before and record["finished_at"]
     assert not rows.duplicated(["case_id", "backend"]).any()
+
+
+def test_a_case_that_cannot_be_made_is_a_row_and_its_group_goes_on(
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FARM_CACHE", str(results.parent / "cache"))  # what is made here is nobody else's
+    whole, count = catalog.generate.case, iter(range(10_000))
+
+    def broken(*args: Any) -> Any:
+        if next(count) % CHUNK == 2:
+            raise ValueError("no number from 0 to -1")
+        return whole(*args)
+
+    monkeypatch.setattr(catalog.generate, "case", broken)
+    asked = (config, "--backends", "mutant-sound", "--cases", 32, "--ops", "Abs", "--dtypes", "float32")
+    assert fuzz(*asked, results=results) == 0
+    rows = lakes.read(results)
+    assert len(rows) == lakes.read_run(results, rows["run_id"].iloc[0])["planned"] == 32
+    bad = rows[rows["status"] == "invalid"]
+    assert len(bad) == 4 and set(bad["kind"]) == {KIND_UNDRAWN} and (rows["status"] == "pass").sum() == 28
+    assert (
+        "not made, by a fault of the generator: 4 rows\n  fuzz:Abs ×4: ValueError: no number" in capsys.readouterr().out
+    )
+
+
+def test_backends_have_equally_many_cases_where_cases_are_counted(results: Path, tmp_path: Path) -> None:
+    """Whatever they take: 400 cases were 392 on one and 8 on the other, of which nothing was known at first."""
+    plan = schedule("ort-cpu", "iree-cpu")
+    plan.learn(row("ort-cpu", "Add", sample=n) for n in range(8))
+    plan.even = True
+    assert {frozenset(batch.wanted) for batch in plan.round(4.0)} == {frozenset({"ort-cpu", "iree-cpu"})}
+    plan.learn(row("iree-cpu", "Add", sample=n, run_ms=5000.0) for n in range(8))
+    assert {frozenset(batch.wanted) for batch in plan.round(4.0)} == {frozenset({"ort-cpu", "iree-cpu"})}
+
+
+def test_a_round_is_as_long_as_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases of 0.2 ms whose preparation takes ten times that: a guess of 20 ms a case made 60 seconds 138."""
+    now = [0.0]
+    monkeypatch.setattr(fuzzing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(fuzzing.lakes, "write_run", lambda *args: None)
+    run = object.__new__(fuzzing.Fuzzing)
+    run.plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda *args: 2), request=SimpleNamespace(lake=None))  # type: ignore[assignment]
+    run.run = SimpleNamespace(record={}, run_id="r")  # type: ignore[assignment]
+    run.budget, run.schedule, run.rounds, run.planned = fuzzing.Budget(60.0), schedule(), 0, 0
+    run._before, run._pace, run._asked = (
+        0.0,
+        1.0,
+        {(op, d): {"ort-cpu"} for op in ("Add", "Conv") for d in ("float32", "float16")},
+    )
+    monkeypatch.setattr(run, "_look", lambda: None)
+
+    def dispatched(batches: Any, had: Any) -> list[dict[str, Any]]:
+        made = [
+            row("ort-cpu", b.op, dtype=b.dtype, seed=b.seed, sample=n, run_ms=0.2)
+            for b in batches
+            for n in range(CHUNK)
+        ]
+        now[0] += 1.0 + 0.002 * len(made)
+        return made
+
+    monkeypatch.setattr(run, "_dispatch", dispatched)
+    run.go()
+    assert 60.0 <= now[0] < 66.0 and run.rounds > 3
 
 
 @pytest.mark.parametrize(

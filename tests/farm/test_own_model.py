@@ -48,6 +48,11 @@ def test_a_model_and_its_inputs_are_judged_without_a_config() -> None:
     assert [x[:2] for x in sorted(found)] == [(f"forward/models:mine/float32/{i}", "pass") for i in range(2)]
 
 
+def test_a_model_is_asked_more_than_its_outputs_where_checks_are_named() -> None:
+    assert run("--model", "mine.onnx", "--inputs", "mine.npz", "--checks", "forward,levels") == OK
+    assert sorted(x[0].partition("/")[0] for x in rows()) == ["forward", "levels"]
+
+
 def test_a_function_s_torch_module_is_judged() -> None:
     Path("net.py").write_text(
         "import torch\ndef small():\n    torch.manual_seed(0)\n    return torch.nn.Linear(48, 4)\n"
@@ -61,6 +66,7 @@ def test_a_function_s_torch_module_is_judged() -> None:
     [
         (["--model", "none.onnx"], "--model: no such file"),
         (["--model", "mine.onnx", "--inputs", "none.npz"], "--inputs: no such file"),
+        (["--model", "mine.onnx", "--checks", "levls"], "--checks: no check 'levls'; did you mean 'levels'"),
         (["--inputs", "mine.npz"], "--inputs: they are a model's: name it with --model"),
         (["--model", "nowhere:small"], "--model: no module 'nowhere'"),
         (["--input", "x=float32[4]"], "--input: they are a model's: name it with --model"),

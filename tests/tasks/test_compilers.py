@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from ml_dtypes import int4
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, iree, tvm
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import PROBE_MODEL
+from tasks.backends.shared.onnx_form import PROBE_MODEL, one_add
 from tasks.model import Form, Unsupported
 
 
@@ -144,3 +146,34 @@ def test_a_target_s_attributes_are_options_of_tvm() -> None:
     made = backend("tvm-cpu", target={"opt-level": 0})
     assert isinstance(made, tvm.Tvm)
     assert made._target == {"opt-level": 0}
+
+
+@pytest.mark.parametrize(
+    ("has", "target", "lacks"),
+    [
+        ((*iree.FLAGS, "--iree-rocm-target="), "--iree-rocm-target=gfx942", ""),
+        (
+            (*iree.FLAGS[:-1], "--iree-hip-target="),
+            "--iree-hip-target=gfx942",
+            "lacks=--iree-torch-emit-async-entry-points",
+        ),
+        (iree.FLAGS, "--iree-rocm-target=gfx942", ""),  # under no name: the compiler refuses it
+    ],
+)
+def test_iree_leaves_out_what_its_version_does_not_know(
+    has: tuple[str, ...], target: str, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("iree", "iree.compiler", "iree.compiler.version", "iree.runtime"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["iree"].compiler = sys.modules["iree.compiler"]  # type: ignore[attr-defined]
+    sys.modules["iree.compiler"].version = sys.modules["iree.compiler.version"]  # type: ignore[attr-defined]
+    sys.modules["iree.compiler.version"].VERSION = "3.9.0"  # type: ignore[attr-defined]
+    monkeypatch.setattr(iree, "_known", lambda: frozenset(iree._name(x) for x in has))
+    monkeypatch.setattr(iree, "_version", lambda: "3.9.0")
+    given: list[tuple[str, ...]] = []
+    monkeypatch.setattr(iree, "_compiled", lambda model, flags: given.append(flags) or b"code")
+    made = backend("iree-gfx942", flags=["--iree-own-flag=1"])
+    made.start()
+    assert target in given[0] and "--iree-own-flag=1" in given[0]
+    assert [x for x in iree.FLAGS if x not in given[0]] == [x for x in iree.FLAGS if x not in has]
+    assert made.build(one_add()).flags.endswith(lacks)

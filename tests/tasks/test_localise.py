@@ -182,7 +182,7 @@ def test_the_lowest_level_that_is_wrong_is_named_where_no_pass_is(image: Case) -
 
     subject = Subject(image.model, image.feeds, image.fails)
     settings = Settings(levels=("disable", "basic", "extended", "all"), passes=("One", "Two"))
-    assert driven(search(subject, Clock(60), settings), ran).culprit == "optimiser level extended"
+    assert driven(search(subject, Clock(60), settings), ran).culprit == "optimiser level extended, right at level basic"
 
 
 def test_a_graph_that_is_not_what_was_exported_is_the_exporter_s(image: Case) -> None:
@@ -248,7 +248,7 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
 
     subject = Subject(image.model, image.feeds, image.fails)
     found = driven(search(subject, Clock(60), Settings(levels=("eager", "compiled")), "it takes functions"), ran)
-    assert (found.culprit, found.effect) == ("optimiser level compiled", "")
+    assert (found.culprit, found.effect) == ("optimiser level compiled, right at level eager", "")
 
 
 def test_a_tensor_that_is_garbage_only_where_it_is_asked_for_is_not_blamed(image: Case) -> None:

@@ -412,3 +412,13 @@ def test_few_bits_are_no_licence_either(dtype: str, op_class: OpClass) -> None:
     assert status(exact) is Status.PASS
     assert status(np.zeros(4)) is Status.WRONG
     assert status(-exact) is Status.WRONG
+
+
+def test_a_single_step_of_a_quantised_result_is_said_to_be_one() -> None:
+    """Three codes of thousands that fell to the other side of a tie read like a total loss."""
+    from tasks.judging import _one_step
+
+    step = Metrics(numel=3136, mismatched=3, max_diff=1.0)
+    assert _one_step(["uint8"], step) == "one step of uint8 off in 3 of 3,136 elements"
+    assert not _one_step(["uint8"], Metrics(numel=3136, mismatched=3, max_diff=7.0))
+    assert not _one_step(["float32"], step) and not _one_step(["int64"], step)

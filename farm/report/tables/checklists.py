@@ -32,6 +32,9 @@ from tasks.model import Status
 STATES = {"proved": "good", "failed": "bad", "partly": "warn", "not run": "dim"}
 PROVED, FAILED, PARTLY, NOT_RUN = STATES
 
+#: Names in a list of a line.
+SHOWN = 3
+
 #: The config that asks what the lists ask.
 CONFIG = "configs/checklist.yaml"
 
@@ -176,7 +179,7 @@ def checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
     that are like the same backend stand together.
 
     name: of `CHECKLISTS`; backend: a glob instead of the list's and the items' own. Columns: item, backend (names; "" where
-    none has rows), state (of `STATES`), proved and cells (a cell: check, op, variant, dtype, backend; proved: all its valid samples ran
+    none has rows), state (of `STATES`; proved: every cell is, and none of the samples that were asked for is `invalid` or skipped), proved and cells (a cell: check, op, variant, dtype, backend; proved: all its valid samples ran
     where they were asked to and passed, and one of them is evidence; one of weak samples alone is counted in neither), failed, known (failed ones whose failures are all known),
     said (what stands against it, or why nothing was run), reproduce (the command that shows the worst failure).
     """
@@ -204,8 +207,9 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
         yield _line(item, "", NOT_RUN, said=why)
         return
     for _, part in some.groupby(some["backend"].map(lambda name: like.get(name) or name), sort=True):
-        names = ", ".join(sorted(part["backend"].unique()))
-        yield _said(item, names, part, report)
+        names = sorted(part["backend"].unique())
+        bad = given[given["backend"].isin(names) & given["status"].isin(NOT_VALID_STATUSES)]
+        yield _said(item, ", ".join(names), part, bad, report)
 
 
 def _line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
@@ -247,8 +251,27 @@ def _has(flags: str, glob: str) -> bool:
     return any(fnmatchcase(word, glob) for word in flags.split())
 
 
-def _said(item: Item, backend: str, rows: pd.DataFrame, report: Report) -> dict[str, Any]:
-    """The line of an item on a backend with (valid) rows of it."""
+def _unjudged(rows: pd.DataFrame) -> str:
+    """What of an item could not be judged, and why, of rows that are not valid; "" where nothing is missing. That there is nothing to
+    judge (`vacuous`: an operator that an operator set does not have) is no gap."""
+    rows = rows[rows["status"] != Status.VACUOUS.value]
+    if rows.empty:
+        return ""
+    samples = rows.assign(why=rows["error"].map(lambda x: plain(x, 160)))
+    told = []
+    for (status, why), some in samples.groupby(["status", "why"], sort=False):
+        which = [f"{op} {few([str(n) for n in sorted(one['sample'].unique())])}" for op, one in some.groupby("label")]
+        told.append(f"{few(which)} {status}" + f" ({why})" * bool(why))
+    return f"not judged: {many(len(rows), 'sample')}: {few(told, '; ')}"
+
+
+def few(names: Sequence[str], between: str = ", ") -> str:
+    """The first names, and how many more there are."""
+    return between.join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+
+
+def _said(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, report: Report) -> dict[str, Any]:
+    """The line of an item on a backend with (valid) rows of it; bad: those that are not."""
     failed, passed = _fails(rows, item), rows["status"].isin(PASSED_STATUSES)
     evidence = passed & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
     seen = pd.DataFrame({"failed": failed, "passed": passed, "evidence": evidence}).groupby(
@@ -266,7 +289,9 @@ def _said(item: Item, backend: str, rows: pd.DataFrame, report: Report) -> dict[
     rest = rows["status"][~whole & ~broken & ~passed].value_counts()
     missing = _missing(item, rows[right & evidence])
     narrowed = bool(item.whole) and not _whole(report.run, item.whole, list(rows["backend"].unique()))
+    unjudged = _unjudged(bad)
     lacks = [f"none of {', '.join(missing)}"] * bool(missing)
+    lacks += [unjudged] * bool(unjudged)
     lacks += [f"the run covers only some ops of the catalog {item.whole}"] * narrowed
     lacks += [f"no proof: {', '.join(f'{count} {status}' for status, count in rest.items())}"] * bool(len(rest))
     of = f"{counts['proved']} of {many(counts['cells'], 'cell')}, {many(rows['op'].nunique(), 'op')}"
@@ -282,7 +307,7 @@ def _said(item: Item, backend: str, rows: pd.DataFrame, report: Report) -> dict[
         return _line(item, backend, FAILED, **counts, **more)
     if not counts["proved"]:
         return _line(item, backend, NOT_RUN, **counts, said="; ".join([_words(rows[~evidence].iloc[0]), *lacks]))
-    proved_all = counts["proved"] == counts["cells"] and not missing and not narrowed
+    proved_all = counts["proved"] == counts["cells"] and not (missing or narrowed or unjudged)
     return _line(
         item, backend, PROVED if proved_all else PARTLY, **counts, said="; ".join([of, *([] if proved_all else lacks)])
     )

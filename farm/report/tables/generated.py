@@ -18,7 +18,7 @@ from tasks.catalogs.fuzz import GENERATED
 from tasks.model import FAILED, names
 from tasks.model.errors import gist
 from tasks.model.failing import manner
-from tasks.model.kind import KIND_SPEC
+from tasks.model.kind import KIND_SPEC, KIND_UNDRAWN
 
 #: Share of a backend's passing rows from which on what all of them have says nothing of a case.
 NEARLY_ALL = 0.9
@@ -84,5 +84,14 @@ def suspect(rows: pd.DataFrame) -> pd.DataFrame:
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == KIND_SPEC)]
+    return _cases(rows, KIND_SPEC)
+
+
+def undrawn(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the generator failed to make, by op and error; a case counts once. Columns: op, why, rows."""
+    return _cases(rows.assign(error=rows["error_type"].fillna("") + ": " + rows["error"].fillna("")), KIND_UNDRAWN)
+
+
+def _cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
     return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 300))

@@ -13,7 +13,7 @@ from tasks.model import BY_SEVERITY, Status
 _WORDS = {
     Status.PASS: "native",
     Status.UNSUPPORTED: "refused",
-    Status.INVALID: "not converted",
+    Status.INVALID: "not made",
     Status.VACUOUS: "no such op",
 }
 #: What is said of nothing but the op and the converter: shown only where no backend says more.

@@ -135,7 +135,7 @@ def _quarantined(record: Mapping[str, Any]) -> str:
 
 def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used, after
-    "interpreted" where an interpreter ran kernels), runtime_version, available, reason, emulated, interpreted.
+    "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available, reason, emulated, interpreted.
 
     By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
     what is unavailable (``missing`` is True: no rows and no node that offers it).
@@ -165,6 +165,7 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
     for line in lines:
         what = said.get(line["backend"], {})
         line["emulated"] = line["backend"] in emulated
+        line["oldest"] = str(what.get("oldest") or "")
         for name in ("device", "runtime_version"):
             line[name] = seen[name].get(line["backend"]) or str(what.get(name) or "")
         if line["emulated"] and not line["device"].startswith("emulated"):
@@ -357,6 +358,7 @@ def by_backend(report: Report) -> Iterator[View]:
             "vendor",
             Column("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
             Column("device, version", device, foreign=True),
+            Column("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
             *_rates(),
             *_counts(_occurring(rows)),
         ),

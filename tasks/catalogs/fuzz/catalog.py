@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from tasks.graphs.moving import structural_places
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
-from tasks.model.kind import KIND_SPEC
+from tasks.model.kind import KIND_SPEC, KIND_UNDRAWN
 from tasks.nearest import nearest
 
 #: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
@@ -55,14 +56,15 @@ class Fuzz(Catalog):
         )
 
     def entries(self) -> list[Entry]:
-        dtypes = {op: table.dtypes(op) for op in table.SPECS} | dict.fromkeys(graphs.NAMES, build.DTYPES)
-        return [Entry(f"{self.name}:{op}", variant(op), dtypes[op]) for op in sorted(dtypes)]
+        return [Entry(f"{self.name}:{op}", variant(op), _dtypes(op)) for op in sorted((*table.SPECS, *graphs.NAMES))]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1. Raises ValueError for an op, a dtype or a variant that there is not."""
         if group.op_name not in table.SPECS and group.op_name not in graphs.NAMES:
             every = sorted((*table.SPECS, *graphs.NAMES))
             raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
+        if group.dtype not in (dtypes := _dtypes(group.op_name)):
+            raise ValueError(f"fuzz: {group.op_name} does not take {group.dtype}; it takes {', '.join(dtypes)}")
         made_of = _choices(group)
         for index in range(group.samples if made_of is None else 1):
             if index in skip:
@@ -86,8 +88,14 @@ class Fuzz(Catalog):
             stage = "reference"
             return _sample(index, case, draws)
         except NoOracle as error:
-            columns, kind = {"choices": tuple(choose.taken)}, KIND_SPEC if isinstance(error, LeftOpen) else ""
-            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=kind))
+            failure = Failure("invalid", stage, "", str(error), kind=KIND_SPEC if isinstance(error, LeftOpen) else "")
+        except Exception as error:  # a fault of the generator costs this case alone, not its group
+            failure = replace(Failure.of(error, stage), kind=KIND_UNDRAWN)
+        return Sample(index, columns={"choices": tuple(choose.taken)}, failure=failure)
+
+
+def _dtypes(op: str) -> tuple[str, ...]:
+    return build.DTYPES if op in graphs.NAMES else table.dtypes(op)
 
 
 def seed_of(group: Group, index: int) -> int:
@@ -103,13 +111,13 @@ def choices_of(group: Group, index: int) -> Choices:
 
 
 def words(group: Group, index: int) -> list[str]:
-    """Modes and attributes of a sample of a group; none where the specification leaves it open."""
+    """Modes and attributes of a sample of a group; none where it cannot be made."""
     choose = choices_of(group, index)
     try:
         if group.op_name in graphs.NAMES:
             return graphs.made(group.op_name, group.dtype, choose).words.split()
         return generate.case(group.op_name, group.dtype, choose).words.split()
-    except LeftOpen:
+    except Exception:  # its row says why (`Fuzz.samples`)
         return []
 
 

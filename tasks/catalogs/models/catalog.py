@@ -11,7 +11,7 @@ from typing import Any
 from tasks.arrays import held
 from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.models import judged, modules, own, training
+from tasks.catalogs.models import exporting, judged, modules, own, training
 from tasks.catalogs.models.table import MODELS, Model
 from tasks.model import Group, Unavailable, Unsupported
 
@@ -45,15 +45,29 @@ class Models(Catalog):
         return ("torch",) if mine is not None and mine.is_module else self.forms
 
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
-        model, cache = self._model(group), default_cache()
-        if made.alike:
-            module = model.module(cache)
-            held.load(module, made.state)
-            module.written = made.written
-        return model.model(cache)
+        return self._as_made(group, made).model(default_cache())
 
     def any_size(self, group: Group) -> bytes | None:
-        return self._model(group).any_size(default_cache())
+        return self._model(group).exported(exporting.How(any_size=True), default_cache())
+
+    def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
+        model = self._as_made(group, made)
+        for how in exporting.at(opset):
+            try:
+                found = model.exported(how, default_cache())
+            except Exception as error:
+                yield how.way, error
+            else:
+                yield from [] if found is None else [(how.way, found)]
+
+    def _as_made(self, group: Group, made: Sample) -> Model:
+        """The model of a sample, its module with the tensors that the sample was made with."""
+        model = self._model(group)
+        if made.alike:
+            module = model.module(default_cache())
+            held.load(module, made.state)
+            module.written = made.written
+        return model
 
     def bare(self, group: Group) -> Sample:
         model, cache = self._model(group), default_cache()

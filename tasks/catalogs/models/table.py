@@ -25,8 +25,9 @@ class Model(Protocol):
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto; files that it needs are kept in ``cache``. Raises Unavailable, in one line."""
 
-    def any_size(self, cache: Path) -> bytes | None:
-        """As `model`, with dimensions open that `model` fixes; None where it fixes none. Raises Unavailable."""
+    def exported(self, how: exporting.How, cache: Path) -> bytes | None:
+        """As `model`, exported otherwise; None where it is no torch module, or where no dimension of one can be left open. Raises
+        Unavailable, and what the exporter raises."""
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         """It as files of other frameworks, by form (see `tasks.catalogs.base.Sample`). Raises Unavailable."""
@@ -56,10 +57,10 @@ class Seeded:
         return {name: meaning for name in architectures.ARCHITECTURES[self.name].outputs if name == "logits"}
 
     def model(self, cache: Path) -> bytes:
-        return exporting.export(self.name, self.size, cache / "exported")
+        return self.exported(exporting.PLAIN, cache)
 
-    def any_size(self, cache: Path) -> bytes:
-        return exporting.export(self.name, self.size, cache / "exported", any_size=True)
+    def exported(self, how: exporting.How, cache: Path) -> bytes:
+        return exporting.export(self.name, self.size, cache / "exported", how)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         return {}

@@ -47,20 +47,17 @@ class Weights:
         return self.wheel.licence
 
     def model(self, cache: Path) -> bytes:
-        return self._exported(cache, False)
+        return self.exported(exporting.PLAIN, cache)
 
-    def any_size(self, cache: Path) -> bytes:
-        return self._exported(cache, True)
-
-    def _exported(self, cache: Path, any_size: bool) -> bytes:
+    def exported(self, how: exporting.How, cache: Path) -> bytes:
         import torch
 
         def made() -> Any:
             example = [torch.from_numpy(x) for x in self.inputs(0, 0, cache).values()]
-            return exporting.converted(self.module(cache), example, self.names, tuple(self.outputs), any_size)
+            return exporting.converted(self.module(cache), example, self.names, tuple(self.outputs), how)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
-        parts = [self.about, self.wheel.sha256, *versions, _own(), *["any size"] * any_size]
+        parts = [self.about, self.wheel.sha256, *versions, _own(), *how.words]
         return exporting.kept(parts, cache / "exported", made)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:

@@ -97,7 +97,10 @@ def _one(g: Grown, x: Tensor) -> Tensor:
     """A tensor after a rewrite; as it is where it takes none."""
     if x.dtype not in ("float32", "float16") or x.name in g.weights:
         return x
-    name = g.choose.of([name for name, (_, rank) in REWRITES.items() if rank <= x.rank < 6])
+    fitting = [name for name, (_, rank) in REWRITES.items() if rank <= x.rank < 6]
+    if not fitting:  # six axes, from a Gather: more than many runtimes transpose or slice
+        return x
+    name = g.choose.of(fitting)
     before = len(g.steps), len(g.made)
     try:
         made = REWRITES[name][0](g, x)

@@ -7,17 +7,12 @@ import importlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from tasks import checks
 from tasks.catalogs.base import Catalog, Failure, Sample
 from tasks.checks.derived import Derived
-from tasks.graphs.evaluate import Graph
-from tasks.graphs.widening import NoOracle
-from tasks.judge.prepared import compare_oracles
-from tasks.model import Group, OpClass, Vacuous
+from tasks.model import Group, Vacuous
 from tasks.prepare.derived import shapes
-from tasks.prepare.derived.parts import Spoilt, feeds_of
+from tasks.prepare.derived.parts import Spoilt, differs
 
 
 def samples(
@@ -72,29 +67,9 @@ class _Exported:
             made = catalog.as_onnx(plain, base)
         except Exception as error:
             raise Spoilt("exporter", str(error)) from None
-        if made is not None and (different := _differs(made, base)):
+        if made is not None and (different := differs(made, base)):
             raise Spoilt("exporter", f"in float64 the graph is another function than the module: {different}")
         return made
-
-
-#: Error units up to which a graph is the module it was made of: both are float64, a part of a float32 unit is far off.
-SAME = 1.0
-
-
-def _differs(model: bytes, base: Sample) -> str:
-    """How an exported model differs in float64 from what is expected of a sample; "" where it does not, or nobody can say."""
-    import onnx
-
-    if base.definition or base.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
-        return ""
-    graph = Graph(onnx.load_model_from_string(model))
-    try:
-        found = graph.run(feeds_of(base, onnx.load_model_from_string(model)))
-    except NoOracle:
-        return ""
-    references = [np.asarray(found[name]) for name in graph.outputs]
-    apart = compare_oracles(references, base.expected, base.op_class)
-    return str(apart["detail"]) if apart["units"] > SAME else ""
 
 
 def remade(catalog: Catalog, group: Group, given: Sample, draws: int) -> Sample:

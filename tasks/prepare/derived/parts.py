@@ -9,6 +9,8 @@ import numpy as np
 
 from tasks.arrays.tree import contiguous
 from tasks.catalogs.base import Sample
+from tasks.judge.prepared import compare_oracles
+from tasks.model import OpClass
 
 
 class Spoilt(Exception):
@@ -35,6 +37,29 @@ def inputs_of(model: Any) -> dict[str, Any]:
     """The inputs of a ModelProto that have no default, ValueInfoProto by name."""
     defaults = {x.name for x in model.graph.initializer}
     return {x.name: x for x in model.graph.input if x.name not in defaults}
+
+
+#: Error units up to which a graph is the module it was made of: both are float64, a part of a float32 unit is far off.
+SAME = 1.0
+
+
+def differs(model: bytes, base: Sample) -> str | None:
+    """How an exported model differs in float64 from what is expected of a sample; "" where it does not, None where nobody can say."""
+    import onnx
+
+    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.widening import NoOracle
+
+    if base.definition or base.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
+        return None
+    proto = onnx.load_model_from_string(model)
+    graph = Graph(proto)
+    try:
+        found = graph.run(feeds_of(base, proto))
+    except NoOracle:
+        return None
+    far = compare_oracles([np.asarray(found[name]) for name in graph.outputs], base.expected, base.op_class)
+    return str(far["detail"]) if far["units"] > SAME else ""
 
 
 def apart(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:

@@ -15,10 +15,7 @@ from tasks.checks.roundtrip import AGAIN
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Group, Unsupported, Vacuous
 from tasks.model.errors import text_of
-from tasks.prepare.derived.parts import Spoilt, apart, feeds_of
-
-#: Error units up to which a graph is the module it was made of: both are float64, a part of a float32 unit is far off.
-SAME = 1.0
+from tasks.prepare.derived.parts import SAME, Spoilt, apart, feeds_of
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:

@@ -192,5 +192,8 @@ def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndar
         expected=expected,
         op_class=base.op_class,
         model=model.SerializeToString(deterministic=True),
+        state=base.state,
+        alike=base.alike,
+        writes=base.writes,
         columns=base.columns | {"flags": f"sizes={len(sizes)}"},
     )
