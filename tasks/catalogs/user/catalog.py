@@ -332,10 +332,10 @@ def of_inputs(
                 return made
             within = inside.computes_in(one, arrays, group.dtype) if draws else ""
             made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
-            said = [f"computes_in={within}"] if within else []
-            said += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []  # type: ignore[attr-defined]
-            if said:
-                made.columns["flags"] = " ".join(said)
+            flags = [f"computes_in={within}"] if within else []
+            flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []  # type: ignore[attr-defined]
+            if flags:
+                made.columns["flags"] = " ".join(flags)
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.expected(
