@@ -103,7 +103,9 @@ class GradientMaker(Maker):
         own, named, given = replaced(args, change)
 
         def look(outputs: Sequence[Any]) -> None:
-            for node in gradients.nodes(outputs) if met is not None else ():
+            if met is None:
+                return
+            for node in gradients.nodes(outputs):
                 name = type(node).__name__
                 met[name] = met.get(name, False) or gradients.saves(node)
 
