@@ -97,7 +97,7 @@ THEME.add(
     inputs=X,
     op_class="elementary",
     right=_written_flat(lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device)),
-    wrong={"allocated_like_its_input": (KIND, _written_flat(torch.empty_like))},
+    wrong={"allocated_like_its_input": (KIND, _written_flat(lambda x: torch.empty_like(x)))},
     **SETTINGS,
 )
 
@@ -176,7 +176,7 @@ THEME.add(
 )
 
 THEME.add(
-    "lookup",
+    "table_rows",
     reference=lambda table, i: table[i],
     inputs={"table": ["rows", "columns"], "i": {"shape": [12], "dtype": "int64", "low": 0, "high": "rows"}},
     op_class="exact",
