@@ -191,15 +191,17 @@ ROUTED: dict[str, Any] = {
 @pytest.mark.parametrize("distribution", ["own", "regular", FUZZ])
 def test_a_kernel_that_is_right_for_even_routing_alone_is_wrong(declare: Any, cache: Path, distribution: str) -> None:
     declare(MOE.replace("ROOM", "[: 3 * x.shape[0] // w.shape[0]]"), **ROUTED)
-    found = rows(cache, {"own": 8, FUZZ: 60}.get(distribution, 24), distribution)
+    found = rows(cache, {"own": 8}.get(distribution, 60), distribution)
     wrong = {row["structure"] for row in found if row["status"] == "wrong"}
-    assert "expert=all_equal" in wrong
-    assert {row["status"] for row in found if not row["structure"]} == {"pass"}
+    assert wrong and wrong <= {"expert=all_equal", "expert=ends"}
+    assert {row["status"] for row in found if not row["structure"]} <= {"pass", "vacuous"}
 
 
 def test_its_sound_twin_passes(declare: Any, cache: Path) -> None:
     declare(MOE.replace("ROOM", ""), **ROUTED)
-    assert {row["status"] for name in ("own", "regular", FUZZ) for row in rows(cache, 12, name)} == {"pass"}
+    found = [row for name in ("own", "regular", FUZZ) for row in rows(cache, 12, name)]
+    assert {row["status"] for row in found} <= {"pass", "vacuous"}
+    assert {row["status"] for row in found if row["distribution"] != FUZZ} == {"pass"}
 
 
 def test_a_structure_that_nobody_declared_is_left_out_where_the_reference_does_not_take_it(
