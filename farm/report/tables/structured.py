@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import pandas as pd
 
@@ -16,7 +16,7 @@ _NAMED = 3
 
 def only_where(rows: pd.DataFrame) -> pd.Series:
     """Of each row that failed, or is imprecise, where its cell is so alone: "only where expert is all equal". "" where ordinary values
-    fail too, and where no sample without those structures has passed."""
+    fail too, where several inputs are in a structure, and where no sample without those structures has passed."""
     found = pd.Series("", index=rows.index, dtype=object)
     if "structure" not in rows:
         return found
@@ -30,19 +30,18 @@ def only_where(rows: pd.DataFrame) -> pd.Series:
             mine = some == cell
             needed = set(labels[mine & bad])
             passed = labels[mine & (rows["status"] == Status.PASS.value)]
-            if "" in needed or not (~passed.isin(needed)).any():
+            # Structures of several inputs have nothing in common: chance has drawn them.
+            inputs = {label.partition("=")[0] for label in needed}
+            if "" in needed or len(inputs) > 1 or not (~passed.isin(needed)).any():
                 continue
             found[mine & bad] = _words(needed)
     return found
 
 
-def _words(labels: Iterable[str]) -> str:
-    by_input: dict[str, list[str]] = {}
-    for one in sorted(labels):
-        name, _, code = one.partition("=")
-        by_input.setdefault(name, []).append(structure.WORDS.get(code, code))
-    parts = []
-    for name, words in by_input.items():
-        more = f" or otherwise structured ({len(words) - _NAMED} more ways)" if len(words) > _NAMED else ""
-        parts.append(f"{name} is {' or '.join(words[:_NAMED])}{more}")
-    return f"only where {' or '.join(parts)}"
+def _words(labels: Collection[str]) -> str:
+    """In words, of structures of one input."""
+    name = next(iter(labels)).partition("=")[0]
+    codes = sorted(label.partition("=")[2] for label in labels)
+    words = [structure.WORDS.get(code, code) for code in codes]
+    more = f" or otherwise structured ({len(words) - _NAMED} more ways)" if len(words) > _NAMED else ""
+    return f"only where {name} is {' or '.join(words[:_NAMED])}{more}"

@@ -152,9 +152,7 @@ class User(Catalog):
         specs = {name: spec_of(node) for name, node in given.kwargs["v"] if name in op.inputs}
         dims = sizes.dims_of(op, {name: contiguous(given.arrays[spec.id], spec) for name, spec in specs.items()})
         plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
-        chosen = {name: spec for name, spec in specs.items() if name in names or not names}
-        storages, laid_out, _ = laid.stored(plain, {name: x for name, x in chosen.items() if x.strides is not None})
-        return {spec.id: storages[laid_out[name].id] for name, spec in chosen.items()}
+        return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _fuzzed(self._op(group), group, 0, draws, choose)
