@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,16 @@ ENTRIES = {
 }
 
 
-def wanted(config: Config) -> dict[tuple[str, ...], int]:
-    """How many samples are asked for of each op, variant, dtype, distribution and backend."""
-    plan = matrix.build(config, ENTRIES)
+#: Ops of torch's that the shipped configs name.
+NAMED = [
+    Entry(f"torch:{op}", "", FLOATS, distributions=("own", "regular", "adversarial"))
+    for op in "sum mean prod std var nansum nanmean logsumexp norm logcumsumexp".split()
+]
+
+
+def wanted(config: Config, named: Sequence[Entry] = ()) -> dict[tuple[str, ...], int]:
+    """How many samples are asked for of each op, variant, dtype, distribution and backend. named: further ops of torch's."""
+    plan = matrix.build(config, ENTRIES | {"torch": [*ENTRIES["torch"], *named]})
     cells = {}
     for g, b in np.argwhere(plan.wanted):
         group = plan.groups[g]
@@ -150,21 +158,21 @@ def test_what_does_not_fit_is_refused_at_its_place(tmp_path: Path, top: str, pla
 def test_full_holds_all_that_vendors_runs() -> None:
     full, vendors = load(CONFIGS / "full.yaml"), load(CONFIGS / "vendors.yaml")
     assert {b.name: b for b in vendors.backends}.items() <= {b.name: b for b in full.backends}.items()
-    cells, asked = wanted(full), wanted(vendors)
+    cells, asked = wanted(full, NAMED), wanted(vendors, NAMED)
     assert all(cells[cell] >= n for cell, n in asked.items())
     # The deep sampling of full's own backends is not given to the others.
     deep = {
         b["name"] if isinstance(b, dict) else b for b in yaml.safe_load((CONFIGS / "full.yaml").read_text())["backends"]
     }
     # What models.yaml and every_input.yaml ask of them is another matter.
-    asked |= wanted(load(CONFIGS / "models.yaml")) | wanted(load(CONFIGS / "every_input.yaml"))
+    asked |= wanted(load(CONFIGS / "models.yaml"), NAMED) | wanted(load(CONFIGS / "every_input.yaml"), NAMED)
     assert {c: n for c, n in cells.items() if c[-1] not in deep} == {
         c: n for c, n in asked.items() if c[-1] not in deep
     }
 
 
 def test_exhaustive_holds_all_that_full_runs() -> None:
-    full, exhaustive = wanted(load(CONFIGS / "full.yaml")), wanted(load(CONFIGS / "exhaustive.yaml"))
+    full, exhaustive = wanted(load(CONFIGS / "full.yaml"), NAMED), wanted(load(CONFIGS / "exhaustive.yaml"), NAMED)
     assert all(exhaustive[cell] >= n for cell, n in full.items())
 
 

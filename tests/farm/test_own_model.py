@@ -66,7 +66,7 @@ def test_a_function_s_torch_module_is_judged() -> None:
     [
         (["--model", "none.onnx"], "--model: no such file"),
         (["--model", "mine.onnx", "--inputs", "none.npz"], "--inputs: no such file"),
-        (["--model", "mine.onnx", "--checks", "levls"], "--checks: no check 'levls'; did you mean 'levels'"),
+        (["--model", "mine.onnx", "--checks", "levls"], "--checks: no check 'levls'; did you mean levels?"),
         (["--inputs", "mine.npz"], "--inputs: they are a model's: name it with --model"),
         (["--model", "nowhere:small"], "--model: no module 'nowhere'"),
         (["--input", "x=float32[4]"], "--input: they are a model's: name it with --model"),

@@ -161,8 +161,9 @@ def test_a_target_s_attributes_are_options_of_tvm() -> None:
     ],
 )
 def test_iree_leaves_out_what_its_version_does_not_know(
-    has: tuple[str, ...], target: str, lacks: str, monkeypatch: pytest.MonkeyPatch
+    has: tuple[str, ...], target: str, lacks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path))  # where no code of another case is
     for name in ("iree", "iree.compiler", "iree.compiler.version", "iree.runtime"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["iree"].compiler = sys.modules["iree.compiler"]  # type: ignore[attr-defined]

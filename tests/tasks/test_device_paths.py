@@ -113,6 +113,7 @@ def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(
         iree.TARGETS, "hip", replace(iree.TARGETS["hip"], architecture=("--iree-rocm-target", lambda: "gfx942"))
     )
+    monkeypatch.setattr(iree, "_known", lambda: frozenset(["--iree-rocm-target"]))
     assert iree.Iree("iree-hip", "hip", {})._architecture() == ("--iree-rocm-target=gfx942",)
     assert iree.Iree("iree-hip", "hip", {"flags": ["--iree-rocm-target=gfx90a"]})._architecture() == ()
     assert iree.Iree("iree-cpu", "cpu", {})._architecture() == ()
@@ -133,6 +134,7 @@ def test_iree_compiles_for_the_device_that_is_here_and_keeps_its_code_apart(monk
     for module in (whole, compiler, version, runtime):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(iree, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
+    monkeypatch.setattr(iree, "_known", lambda: frozenset(["--iree-rocm-target", *map(iree._name, iree.FLAGS)]))
     monkeypatch.setattr(iree, "_version", lambda: "1")
     monkeypatch.setattr(iree.artefacts, "kept", lambda kind, key, make: key)
     keys: list[Any] = []

@@ -553,9 +553,13 @@ def _live_tensors(seen: set[int]) -> Iterator[Memory]:
     for x in gc.get_objects():
         if isinstance(x, torch.Tensor) and x.layout == torch.strided and x.device.type == "cpu":
             storage = x.untyped_storage()
-            if storage.data_ptr() and storage.data_ptr() not in seen:
-                seen.add(storage.data_ptr())
-                yield Memory(storage.data_ptr(), storage.nbytes(), storage.data_ptr(), "a tensor", x.element_size())
+            try:
+                address = storage.data_ptr()
+            except RuntimeError:  # a tensor without memory, of a tracer
+                continue
+            if address and address not in seen:
+                seen.add(address)
+                yield Memory(address, storage.nbytes(), address, "a tensor", x.element_size())
 
 
 def _is_mapped(address: int) -> bool:

@@ -219,7 +219,7 @@ def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices
     places = laid.drawn(one.op, choose)(plain)
     # The last choices of a case: one that was kept before there were structures has none.
     structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
-    lay = laid.unexpanded(lambda _: places) if structured else lambda _: places
+    lay = laid.unexpanded(lambda _: places, structured.name) if structured else lambda _: places
     made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
     made.columns["choices"] = choose.taken
     return made
@@ -233,7 +233,7 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _told(error)))
     lay = laid.in_turn(one.op, group, index)
     if structured:  # elements at one address would hold other values than the structure's
-        lay = laid.unexpanded(lay)
+        lay = laid.unexpanded(lay, structured.name)
     made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
     if any(0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)) and _alike(made):
         # Rows that are all alike may leave nothing to tell a right result from a constant.

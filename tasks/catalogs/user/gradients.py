@@ -107,11 +107,13 @@ class Reference:
             return values
         return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, values)]
 
-    def excused(self) -> list[str]:
-        """The nodes that may lose what their rounded result has lost: inside of a function everything is rounded; its own result is
-        where that is declared, and a softmax's, whose every kernel does, always."""
+    def excused(self, elementwise: bool) -> list[str]:
+        """The nodes that may lose what their rounded result has lost: inside of a function everything is rounded. Of an elementwise
+        function, its own result is where that is declared, and a softmax's, whose every kernel does, always."""
         kept = derivatives.keeping(self.graph.rules)
-        return [x for x in kept if self.op.kept or x not in self.graph.results or derivatives.RULES[x].along]
+        if self.op.kept or not elementwise:
+            return kept
+        return [x for x in kept if x not in self.graph.results or derivatives.RULES[x].along]
 
     def by_autograd(
         self,
@@ -246,9 +248,9 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     strict = floor([])
     kept: Sequence[np.ndarray | None] = [None] * len(strict)
     floors = strict
-    if excused := reference.excused():
-        floors = [np.maximum(a, b) for a, b in zip(floor(excused), strict)]
     lost = _of_the_result(reference, exact, arrays, passed(_wide), outputs)
+    if excused := reference.excused(lost is not None):
+        floors = [np.maximum(a, b) for a, b in zip(floor(excused), strict)]
     if lost is not None and reference.op.kept:
         floors = [floors[0] + lost]
     elif lost is not None:

@@ -91,9 +91,11 @@ def drawn(op: UserOp, choose: Choices) -> Lay:
     return lay
 
 
-def unexpanded(lay: Lay) -> Lay:
-    """The same, but for tensors whose elements would lie at one address: these are contiguous."""
-    return lambda arrays: {name: spec for name, spec in lay(arrays).items() if 0 not in (spec.strides or ())}
+def unexpanded(lay: Lay, only: str = "") -> Lay:
+    """The same, but for tensors whose elements would lie at one address: these are contiguous. only: the one of this name."""
+    return lambda arrays: {
+        name: spec for name, spec in lay(arrays).items() if 0 not in (spec.strides or ()) or (only and name != only)
+    }
 
 
 def stored(arrays: Arrays, places: Places) -> tuple[list[np.ndarray], dict[str, TensorSpec], dict[str, np.ndarray]]:
