@@ -134,10 +134,15 @@ class Reference:
                 return x
             return jittered(x, eps, draw, alike.place(x, place) if compares else place)
 
+        def handed(x: Any, place: int) -> Any:
+            assert draw is not None
+            return jittered(x, eps, draw, place)
+
         rules = [name for name in self.graph.rules if name not in kept]
         with derivatives.own(rules) if rules else contextlib.nullcontext():
+            change = (None, None) if draw is None else (moved, handed)
             return of_torch.gradients(
-                self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, moved if draw is not None else None
+                self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, change[0], handed=change[1]
             )
 
     def by_differences(

@@ -98,12 +98,13 @@ def gradients(
     cotangents: Sequence[np.ndarray | None],
     moved: Callable[[Any, int], Any] | None = None,
     made: Callable[[Sequence[Any]], None] | None = None,
+    handed: Callable[[Any, int], Any] | None = None,
 ) -> list[np.ndarray]:
     """What a check of gradients computes (`tasks.arrays.autograd.backward`) of a function of tensors, in float64.
 
     wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its number,
-    that the forward pass keeps for the backward one, or, unless that is to be differentiated again, the backward pass hands
-    on; made: told of the outputs before the backward pass. Raises ValueError where no output depends on an input by autograd.
+    that the forward pass keeps for the backward one; handed: to every gradient that the backward pass hands on, unless that is to be
+    differentiated again; made: told of the outputs before the backward pass. Raises ValueError where no output depends on an input by autograd.
     """
     import torch
 
@@ -113,14 +114,14 @@ def gradients(
         result = call(**arguments)
         if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in torch_tree.leaves(result)):
             raise ValueError("no output of the reference depends on an input by autograd: does it leave torch?")
-        if moved is not None and check == "backward":
+        if handed is not None and check == "backward":
             for node in autograd.nodes(torch_tree.leaves(result)):
                 node.register_prehook(handed_on)
         return result
 
     def handed_on(found: Any) -> Any:
-        assert moved is not None
-        return tuple(g if g is None else moved(g, next(places)) for g in found)
+        assert handed is not None
+        return tuple(g if g is None else handed(g, next(places)) for g in found)
 
     given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
     passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
