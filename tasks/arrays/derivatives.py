@@ -242,10 +242,6 @@ def _celu2(x: Tensor, alpha: float = 1.0) -> Tensor:
 # ---- functions of two numbers
 
 
-def _to(gradient: Tensor, *given: Tensor) -> Sequence[Tensor]:
-    return tuple(gradient.sum_to_size(x.shape) for x in given)
-
-
 def _hypot(gradient: Tensor, x: Tensor, y: Tensor) -> Sequence[Tensor]:
     r = x.hypot(y)
     return (gradient * (x / r)).sum_to_size(x.shape), (gradient * (y / r)).sum_to_size(y.shape)

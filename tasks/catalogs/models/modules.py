@@ -133,7 +133,7 @@ class OwnModule:
         self._renew()
         made.state, made.alike = self.state, held.plain_digest(self.module)
         changed = [x for x, before in self.state.items() if x not in now or _differ([before], [now[x]])]
-        made.writes = held.digest(now) != held.digest(self.state) or plain != made.alike
+        made.writes = bool(changed) or now.keys() != self.state.keys() or plain != made.alike
         made.written = *(x for x in changed if x in now), *(f"inputs.{i}" for i in inputs)
         made.columns["weights"] = held.digest(self.state)
 

@@ -24,10 +24,11 @@ def evaluated(reference: Callable[..., Any], rounds: list[str] | None = None) ->
     def function(**arguments: Any) -> Any:
         import torch
 
-        with torch.no_grad(), _wide(), _casts() as seen:
-            result = reference(**{name: _tensor(x) for name, x in arguments.items()})
-        if seen:
-            told.extend(name for name in seen if name not in told)
+        if not told:  # a reference that casts once is not evaluated twice for each draw
+            with torch.no_grad(), _wide(), _casts() as seen:
+                result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+            told.extend(seen)
+        if told:
             return _rounding(reference, arguments)
         parts = result if isinstance(result, (tuple, list)) else [result]
         return [torch_tree.to_numpy(x.detach()) if isinstance(x, torch.Tensor) else x for x in parts]
