@@ -1,4 +1,4 @@
-"""The models beside what is true of them: python -m tests.own_models [NAME…] [--times N] [--each]
+"""The models beside what is true of them: python -m tests.own_models [NAME…] [--times N] [--each] [--backends B,B]
 
 NAME is a module, or module.Class; both may be globs. Exit code 1 if anything differs from the truth.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.cache import default_cache
 from tests.bench.running import environment
-from tests.own_models.running import Told, ask, ask_alone, models
+from tests.own_models.running import BACKENDS, Told, ask, ask_alone, models
 
 
 def main() -> int:
@@ -22,7 +22,13 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="so often, with weights and inputs drawn anew")
     parser.add_argument("--seed", type=int, default=0, help="of the first time")
     parser.add_argument("--each", action="store_true", help="a command for each model, and how long it takes")
+    parser.add_argument(
+        "--backends",
+        default=",".join(BACKENDS),
+        help="separated by commas, such as torch-cuda,inductor-cuda (default: %(default)s)",
+    )
     args = parser.parse_args()
+    backends = args.backends.split(",")
     asked = models(args.names)
     if not asked:
         parser.error(f"no model matches {' '.join(args.names)}")
@@ -34,12 +40,12 @@ def main() -> int:
                 place = Path(folder) / str(turn) / module
                 if args.each:
                     for name in some:
-                        one, seconds = ask_alone(module, name, place / name, env)
+                        one, seconds = ask_alone(module, name, place / name, env, backends)
                         slowest = max(slowest, seconds)
                         found += _show(one, f"{turn}  {module}.{name}: {seconds:.1f} s")
                 else:
                     start = time.perf_counter()
-                    one = ask(module, some, place, env, args.seed + turn)
+                    one = ask(module, some, place, env, args.seed + turn, backends)
                     each = (time.perf_counter() - start) / len(some)
                     found += _show(one, f"{turn}  {module}: {len(some)} models, {each:.1f} s each")
     differ, blamed = sum(bool(x.differs) for x in found), sum(x.blamed for x in found)

@@ -66,40 +66,49 @@ def models(patterns: Sequence[str] = ()) -> dict[str, list[str]]:
     return {module: some for module, some in found.items() if some}
 
 
-def ask(module: str, some: Sequence[str], folder: Path, env: Mapping[str, str], seed: int) -> list[Told]:
+def ask(
+    module: str,
+    some: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    seed: int,
+    backends: Sequence[str] = BACKENDS,
+) -> list[Told]:
     """The models of one module in one run, with its ``get_inputs()``: what a file does to torch is done to them alone."""
     folder.mkdir(parents=True)
     own = [{"name": x, "model": f"{HERE / module}.py:{x}"} for x in some]
     catalogs = [{"name": "models", "own": own, "samples": SAMPLES.get(module, 1)}]
-    config = write_config(folder, module, catalogs, list(BACKENDS), dtypes=["float32"], seed=seed, deadline_s=600.0)
+    config = write_config(folder, module, catalogs, list(backends), dtypes=["float32"], seed=seed, deadline_s=600.0)
     run([sys.executable, "-m", "farm", "run", str(config), *_quietly(folder)], env, ENDED)
-    return told(module, some, newest(folder / "lake"))
+    return told(module, some, newest(folder / "lake"), backends)
 
 
-def ask_alone(module: str, name: str, folder: Path, env: Mapping[str, str]) -> tuple[list[Told], float]:
+def ask_alone(
+    module: str, name: str, folder: Path, env: Mapping[str, str], backends: Sequence[str] = BACKENDS
+) -> tuple[list[Told], float]:
     """One model on the command line; and the seconds that its author waits."""
     folder.mkdir(parents=True)
     asked = [
         "--model",
         f"{HERE / module}.py:{name}",
         "--backends",
-        ",".join(BACKENDS),
+        ",".join(backends),
         "--samples",
         str(SAMPLES.get(module, 1)),
     ]
     begun = time.perf_counter()
     run([sys.executable, "-m", "farm", "run", *asked, *_quietly(folder)], env, ENDED)
     seconds = time.perf_counter() - begun
-    return told(module, [name], newest(folder / "lake")), seconds
+    return told(module, [name], newest(folder / "lake"), backends), seconds
 
 
 def _quietly(folder: Path) -> list[str]:
     return ["--no-ray", "--results", str(folder / "lake")]
 
 
-def told(module: str, some: Sequence[str], rows: pd.DataFrame) -> list[Told]:
+def told(module: str, some: Sequence[str], rows: pd.DataFrame, backends: Sequence[str] = BACKENDS) -> list[Told]:
     """Rows beside the truth, of several samples the first that differs; a model without a row is told as ``lost``."""
-    by: dict[tuple[str, str], list[Told]] = {(name, backend): [] for name in some for backend in BACKENDS}
+    by: dict[tuple[str, str], list[Told]] = {(name, backend): [] for name in some for backend in backends}
     for row in rows.astype(object).fillna("").to_dict("records"):
         name, backend = row["op"].partition(":")[2], row["backend"]
         by[name, backend].append(_one(module, name, backend, row))
