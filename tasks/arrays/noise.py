@@ -38,6 +38,11 @@ LARGE = 1 << 18
 #: Where this share of an output's rows jumps, any of them may.
 ROW_JUMPS, JUMP, OUTPUT_JUMPS = 0.25, 0.5, 0.05
 
+#: No draw: the largest element of each array moves, and nothing else (`shared`).
+ALONE = -1
+#: Elements of an output from which on it is asked how many of them hang together.
+MANY = 1 << 12
+
 #: Length of the table of random steps: a prime, so that no shape falls in step with its period.
 _TABLE = 262147
 #: Number of tables; further draws begin elsewhere in them.
@@ -82,6 +87,8 @@ def _factors(eps: float, draw: int) -> np.ndarray:
 
 def moved(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart."""
+    if draw == ALONE:
+        return _moved_alone(x)
     start, n = _start(draw, place), x.size
     if n > _TABLE - start:
         return _moved_far(x, factors(eps, draw)[start:])
@@ -89,6 +96,15 @@ def moved(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     u += 1.0
     u = u.reshape(x.shape)
     return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
+
+
+def _moved_alone(x: np.ndarray) -> np.ndarray:
+    """``x`` with its largest element half as large again; a single element, which all results have, stays."""
+    made = x.copy()
+    if x.size > 1:
+        sizes = np.abs(x.reshape(-1))
+        made.reshape(-1)[np.argmax(np.where(np.isfinite(sizes), sizes, 0.0))] *= 1.5
+    return made
 
 
 def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
@@ -172,6 +188,22 @@ def floor(
         further = _widest(references, evaluate(range(first, wanted)), wanted - first)
         total = [a if b is None else b if a is None else np.asarray(np.maximum(a, b)) for a, b in zip(total, further)]
     return total
+
+
+def shared(references: Arrays, evaluate: Evaluate) -> list[float | None]:
+    """Per output: the share of its elements that moves with a single element of each input; None of fewer than MANY.
+
+    The rows of a normalisation move one at a time: what rounding does to a row's norm, all of its elements have in common.
+    """
+    if max((y.size for y in references), default=0) < MANY:
+        return [None] * len(references)
+    (outputs,) = evaluate([ALONE])
+    if outputs is None or [y.shape for y in outputs] != [y.shape for y in references]:
+        return [None] * len(references)
+    return [
+        float((distance(x, y) > 0).mean()) if y.size >= MANY and y.dtype.kind in "fc" else None
+        for x, y in zip(outputs, references)
+    ]
 
 
 def of_kernel(

@@ -157,13 +157,15 @@ _ENOUGH, _GROUPS = 256, 16
 def biased(
     actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
 ) -> tuple[float | None, float | None]:
-    """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements.
+    """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements, no standard errors
+    where they are many and the results may have one error in common: where a norm's rounded factor, say, is that of fewer than 16 groups
+    (`Leaf.shared`), and where results repeat.
 
     Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result smaller. The errors of
     neighbours may be alike, as they share terms, so the scatter is that of the means of 16 groups: the larger of those of neighbours and
     of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3).
     """
-    errors, outward = [], []
+    errors, outward, leaves = [], [], []
     with np.errstate(all="ignore"):
         for a, leaf in zip(actual, expected):
             y = leaf.reference
@@ -173,10 +175,25 @@ def biased(
             fine = np.isfinite(units) & (np.abs(y.reshape(-1)) >= SMALLEST_NORMAL[leaf.dtype])
             errors.append(units[fine])
             outward.append((units * np.sign(y).reshape(-1))[fine])
+            leaves.append(leaf)
     if sum(map(len, errors)) < _ENOUGH:
         return None, None
     found = [_mean(np.concatenate(signed)) for signed in (errors, outward)]
-    return max(found, key=lambda one: abs(one[1]))
+    mean, sigmas = max(found, key=lambda one: abs(one[1]))
+    far = abs(sigmas) >= SIGMAS and abs(mean) >= BIAS
+    return mean, None if far and min(_independent(leaf, op_class) for leaf in leaves) < _GROUPS else sigmas
+
+
+def _independent(leaf: Leaf, op_class: OpClass) -> float:
+    """Groups of an output's elements that have no error in common; sums of products, each by itself, are many."""
+    assert leaf.reference is not None
+    size = leaf.reference.size
+    if not size or (leaf.shared is None and op_class is not OpClass.CONTRACTION):
+        return 0.0
+    distinct = np.unique(leaf.reference).size
+    if size >= ELEMENTS > distinct:
+        return 0.0
+    return distinct / max(1.0, size * (leaf.shared or 0.0))
 
 
 def leans(metrics: Metrics) -> bool:

@@ -22,7 +22,8 @@ class Leaf:
     every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells; jumps: of
     an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way;
     kept: of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²), the noise floor without
-    what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`).
+    what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`); shared: the share of the output that
+    moves with a single element of each input, None where nobody has asked (`tasks.arrays.noise.shared`).
     """
 
     dtype: str
@@ -35,6 +36,7 @@ class Leaf:
     of_products: np.ndarray | None = None
     jumps: np.ndarray | None = None
     kept: np.ndarray | None = None
+    shared: float | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:

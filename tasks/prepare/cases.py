@@ -295,6 +295,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
             "of_products": None if leaf.of_products is None else add(leaf.of_products),
             "jumps": None if leaf.jumps is None else add(leaf.jumps),
             "kept": None if leaf.kept is None else add(leaf.kept),
+            "shared": leaf.shared,
         }
 
     return {
@@ -488,6 +489,7 @@ class PreparedSample:
             e.get("meaning", ""),
             jumps=None if e.get("jumps") is None else pack.array(e["jumps"]),
             kept=None if e.get("kept") is None else pack.array(e["kept"]),
+            shared=e.get("shared"),
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:

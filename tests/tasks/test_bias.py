@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 
+from tasks.arrays import noise
 from tasks.judge.plain import Metrics, compare, leans, spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, np_dtype
 
@@ -103,9 +104,34 @@ def test_there_are_twenty() -> None:
     assert len(CASES) == 20
 
 
-def test_errors_that_rows_share_are_no_bias() -> None:
-    rng = np.random.default_rng(9)
-    y = rng.normal(size=(64, 256))
-    shared = 1 + EPS["float32"] * rng.normal(size=(64, 1))  # what a statistic of each row is off by
-    leaf = Leaf("float32", y.shape, y, EPS["float32"] * np.abs(y))
-    assert not leans(compare([(y * shared).astype(np.float32)], [leaf], OpClass.NORMALISATION))
+def _of_rows(rows: int, error: Callable[[np.ndarray], np.ndarray]) -> Metrics:
+    """The metrics of ``rows`` rows that are normalised one by one, each element of which moves with its row alone."""
+    y = np.random.default_rng(9).normal(size=(rows, (1 << 14) // rows))
+    leaf = Leaf("float32", y.shape, y, EPS["float32"] * np.abs(y), shared=1 / rows)
+    return compare([error(y).astype(np.float32)], [leaf], OpClass.NORMALISATION)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+def test_errors_that_rows_share_are_no_bias(rows: int) -> None:
+    shared = 1 + EPS["float32"] * (0.6 + 0.1 * np.random.default_rng(4).normal(size=(rows, 1)))
+    of_few = _of_rows(
+        rows,
+        lambda y: y * (shared if rows < 16 else 1 + EPS["float32"] * np.random.default_rng(4).normal(size=(rows, 1))),
+    )
+    assert not leans(of_few), (of_few.bias, of_few.bias_sigmas)
+
+
+def test_rows_that_are_truncated_are_biased() -> None:
+    assert leans(_of_rows(64, lambda y: truncated(y, "float32")))
+
+
+def test_how_many_results_hang_together() -> None:
+    x = np.random.default_rng(1).normal(size=(8, 1024))
+
+    def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
+        for draw in draws:
+            moved = noise.moved(x, 2.0**-24, draw, 1)
+            yield [moved / np.abs(moved).sum(-1, keepdims=True), moved * 2, moved / moved.sum(), moved.sum(-1)]
+
+    exact = [x / np.abs(x).sum(-1, keepdims=True), x * 2, x / x.sum(), x.sum(-1)]
+    assert noise.shared(exact, evaluate) == [1 / 8, 1 / x.size, 1.0, None], "by row, alone, all, and too few"

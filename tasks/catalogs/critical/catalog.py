@@ -22,7 +22,7 @@ from tasks.judge import op_classes as classes
 from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, np_dtype
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "2"
+CATALOG_VERSION = "3"
 
 #: Ops of which torch's own float64 evaluation is no oracle (see `tasks.catalogs.torch.reference.SETTLED`).
 NOT_SECOND = ("gelu", "gelu_tanh")
@@ -249,7 +249,8 @@ def _expected(op: Op, stored: Call, dtype: str, draws: int) -> Leaf:
     elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
     (delta,) = noise.floor([reference], evaluate, classes.of(f"critical:{op.name}").op_class, draws, elements)
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
-    return Leaf(name, reference.shape, reference, delta)
+    (shared,) = noise.shared([reference], evaluate)
+    return Leaf(name, reference.shape, reference, delta, shared=shared)
 
 
 def _moved(exact: Call, eps: float, draw: int) -> Call:

@@ -52,7 +52,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "5"
+CATALOG_VERSION = "6"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
@@ -397,7 +397,11 @@ def _expected(
         floor = noise.of_kernel(found, floor, [exact[name] for name in eps], group.dtype)
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
-    return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
+    shared = noise.shared(found, evaluate) if drawn else [None] * len(found)
+    return [
+        replace(_leaf(one, i, y, delta, dims, group.dtype), shared=share)
+        for i, (y, delta, share) in enumerate(zip(found, floor, shared))
+    ]
 
 
 def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], list[np.ndarray]]) -> gradients.Reference:
