@@ -31,8 +31,9 @@ TIMES, FAR, MORE_DRAWS = 4, 2.0, 16
 #: A whole model gets MODEL_TIMES as many draws, since its row floor pools a row of elements; TIMES as many, as all others,
 #: where its inputs and weights have no more elements than this.
 MODEL_TIMES, SMALL_MODEL = 2, 1 << 22
-#: Elements of the inputs from which on no op gets more draws than asked for: one is then a matter of seconds.
-LARGE = 1 << 18
+#: Elements of the inputs beyond which a step gets no more draws than asked for, and what lies far off none either: one is then a
+#: matter of seconds. Of a million elements that four draws move, a hundred hardly move in any.
+LARGE, VERY_LARGE = 1 << 18, 1 << 22
 
 #: A row jumps if this share of it moves by this much of its largest element: another key has won all of a query's softmax, say.
 #: Where this share of an output's rows jumps, any of them may.
@@ -182,7 +183,7 @@ def floor(
     first = count(op_class, draws, elements)
     total = _widest(references, evaluate(range(first)), first)
     wanted = unwitnessed(op_class, draws, elements) if witness is None else first
-    if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= LARGE:
+    if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= VERY_LARGE:
         wanted = max(first, MORE_DRAWS if far(witness, references, total) else 0)
     if wanted > first:
         further = _widest(references, evaluate(range(first, wanted)), wanted - first)

@@ -78,7 +78,9 @@ class GradientMaker(Maker):
             return made
         torch.set_default_dtype(torch.float64)
         try:
-            wide = self._starts(args, kwargs, made.wrt, widen)
+            with by_formula():
+                made.wrt = self._differentiable(args, kwargs, made.wrt)
+                wide = self._starts(args, kwargs, made.wrt, widen)
             torch.set_default_dtype(torch.float32)
             given = gradients.cotangents(
                 self._metadata(args, kwargs, made.wrt, wide), f"{self.group.label}/{self.dtype}/{index}"
@@ -87,12 +89,28 @@ class GradientMaker(Maker):
                 made.failure = Failure.vacuous("no output depends on a differentiable input", "reference")
                 return made
             torch.set_default_dtype(torch.float64)
-            return self._filled(made, args, kwargs, wide, given)
+            with by_formula():
+                return self._filled(made, args, kwargs, wide, given)
         except Exception as error:
             made.failure = Failure.of(error, "reference")
             return made
         finally:
             torch.set_default_dtype(torch.float32)
+
+    def _differentiable(self, args: Any, kwargs: Any, wrt: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of some inputs by which the op can be differentiated, by torch's word: a norm's running mean is none. All of them where
+        it takes none, for the sake of what it says."""
+
+        def taken(some: tuple[int, ...]) -> bool:
+            try:
+                self._starts(args, kwargs, some, widen)
+            except Exception:
+                return False
+            return True
+
+        if len(wrt) == 1 or taken(wrt):
+            return wrt
+        return tuple(i for i in wrt if taken((i,))) or wrt
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
@@ -280,6 +298,14 @@ class GradientMaker(Maker):
             replaced(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+def by_formula() -> contextlib.AbstractContextManager[None]:
+    """Where attention is its formula, which can be differentiated twice, and no fused kernel."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    context: contextlib.AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return context
 
 
 def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
