@@ -151,12 +151,25 @@ def nodes(found: Sequence[Any]) -> Iterator[Any]:
 
 def saves(node: Any) -> bool:
     """Whether a node of a graph has a tensor saved, of which its derivative is made: one that has none is linear."""
+    return _is_own(node) or bool(_saved(node))
+
+
+def chooses(outputs: Sequence[Any]) -> bool:
+    """Whether a graph is of nodes alone that have chosen elements by their size: they have saved integers, places."""
+    found = [node for node in nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
+    return bool(found) and all(
+        any(x.ndim and not (x.is_floating_point() or x.is_complex()) for x in _saved(node)) for node in found
+    )
+
+
+def _saved(node: Any) -> list[Any]:
     import torch
 
     kind = type(node)
     if kind not in _SAVED:
         _SAVED[kind] = [name for name in dir(kind) if name.startswith("_saved_")]
-    return _is_own(node) or any(isinstance(getattr(node, name), torch.Tensor) for name in _SAVED[kind])
+    found = [getattr(node, name) for name in _SAVED[kind]]
+    return [x for x in found if isinstance(x, torch.Tensor)]
 
 
 #: By class of node, the names of what it saves.

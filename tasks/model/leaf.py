@@ -23,7 +23,8 @@ class Leaf:
     an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way;
     kept: of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²), the noise floor without
     what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`); shared: the share of the output that
-    moves with a single element of each input, None where nobody has asked (`tasks.arrays.noise.shared`).
+    moves with a single element of each input, None where nobody has asked (`tasks.arrays.noise.shared`); ties: numbers shaped as the
+    reference: elements of one number may have changed places, as which of equal inputs is chosen is nobody's promise (`settled`).
     """
 
     dtype: str
@@ -37,12 +38,13 @@ class Leaf:
     jumps: np.ndarray | None = None
     kept: np.ndarray | None = None
     shared: float | None = None
+    ties: np.ndarray | None = None
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "jumps", "kept")}
+    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "jumps", "kept", "ties")}
     some: dict[str, Any] = {k: None if x is None else x.reshape(-1)[places] for k, x in floors.items()}
     return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
 
@@ -53,6 +55,16 @@ def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:
         return leaf
     own = np.zeros(leaf.kept.shape) if leaf.noise is None else leaf.noise
     return replace(leaf, noise=np.maximum(own, leaf.kept) if excused else np.minimum(own, leaf.kept))
+
+
+def settled(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """An output of which those that are tied stand in the reference's order."""
+    y = leaf.reference
+    if leaf.ties is None or y is None or actual.shape != y.shape:
+        return actual
+    made, ties = actual.reshape(-1).copy(), leaf.ties.reshape(-1)
+    made[np.lexsort((y.reshape(-1), ties))] = made[np.lexsort((made.astype(y.dtype), ties))]
+    return made.reshape(actual.shape)
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

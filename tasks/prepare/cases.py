@@ -296,6 +296,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
             "jumps": None if leaf.jumps is None else add(leaf.jumps),
             "kept": None if leaf.kept is None else add(leaf.kept),
             "shared": leaf.shared,
+            "ties": None if leaf.ties is None else add(leaf.ties),
         }
 
     return {
@@ -490,6 +491,7 @@ class PreparedSample:
             jumps=None if e.get("jumps") is None else pack.array(e["jumps"]),
             kept=None if e.get("kept") is None else pack.array(e["kept"]),
             shared=e.get("shared"),
+            ties=None if e.get("ties") is None else pack.array(e["ties"]),
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:

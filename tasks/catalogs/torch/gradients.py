@@ -53,6 +53,8 @@ class GradientMaker(Maker):
         self.draw = 0
         #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
         self.compares = False
+        #: Whether the op chooses elements by their size.
+        self.chooses = False
         #: Nodes of the op's graph whose derivative is not torch's but that of `derivatives.RULES`.
         self.rules: list[str] = []
 
@@ -123,6 +125,7 @@ class GradientMaker(Maker):
         def look(outputs: Sequence[Any]) -> None:
             if met is None:
                 return
+            self.chooses = gradients.chooses(outputs)
             for node in gradients.nodes(outputs):
                 name = type(node).__name__
                 met[name] = met.get(name, False) or gradients.saves(node)
@@ -217,8 +220,9 @@ class GradientMaker(Maker):
             ]
             dtypes = [torch_tree.name_of(x.dtype) for x in sources]
             floors = [out_of_range(y, delta, forward, d) for y, delta, d in zip(arrays, floors, dtypes)]
-        for x, array, delta, bare in zip(sources, arrays, floors, strict):
-            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare))
+        ties = self._ties(places, wide, made) if numeric else [None] * len(arrays)
+        for x, array, delta, bare, tied in zip(sources, arrays, floors, strict, ties):
+            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare, ties=tied))
         if numeric:
             why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             if not why and steps and not any(y.any() for y in arrays):
@@ -229,6 +233,15 @@ class GradientMaker(Maker):
             made.others = [oracle] if oracle else []
             made.oracle += f" (no differences: {why})" if why else ""
         return made
+
+    def _ties(self, places: list[Any], wide: list[Any], made: Sample) -> list[np.ndarray | None]:
+        """Per gradient, what is equal of its input or, of a cotangent's, of its output, where the op chooses among equals and is not told
+        which by integers that it is given."""
+        chosen = [places[i] for i in made.wrt]
+        outputs = [y for y in wide[: self._outputs(wide, made)] if y is not None]
+        if not self.chooses or not all(gradients.is_differentiable(x) for x in places):
+            return [None] * (len(chosen) + len(outputs))
+        return [_equal(torch_tree.output(torch_tree.dense(x.detach()))) for x in (*chosen, *outputs)]
 
     def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
         """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
@@ -298,6 +311,12 @@ class GradientMaker(Maker):
             replaced(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+def _equal(x: np.ndarray) -> np.ndarray | None:
+    """A number for each element of ``x``, shaped as it, that those which are equal share; None where none are."""
+    distinct, numbers = np.unique(x, return_inverse=True)
+    return None if len(distinct) == x.size else numbers.reshape(x.shape).astype(np.int32)
 
 
 def by_formula() -> contextlib.AbstractContextManager[None]:

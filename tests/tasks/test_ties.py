@@ -1,0 +1,78 @@
+"""Which of equal inputs is chosen is nobody's promise: a gradient may go to any of them, and to no other element."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.catalogs.torch.differentiable import PROCESS, processing
+from tasks.catalogs.torch.gradients import GradientMaker
+from tasks.judge.plain import compare
+from tasks.model import Group, Leaf, OpClass
+from tasks.model.leaf import settled
+
+torch = pytest.importorskip("torch")
+
+
+def _sample(call, *inputs, check="backward"):  # type: ignore[no-untyped-def]
+    info = types.SimpleNamespace(name="sort", variant_test_name="", op=call, ref=None)
+    first, *rest = inputs
+    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs={}, **{PROCESS: processing(info, None)})
+    return GradientMaker(info, Group("critical:sort", "", "float32", 1, check=check), 4, call).make(0, source)
+
+
+def _tied() -> Any:
+    x = torch.tensor([[3.0, 1.0, 3.0, 2.0], [2.0, 2.0, 1.0, 0.0]])
+    return x.requires_grad_()
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_equal_elements_may_change_places_in_the_gradient_of_a_sort(descending: bool) -> None:
+    made = _sample(lambda x: torch.sort(x, dim=-1, descending=descending)[0], _tied())
+    (leaf,) = made.expected
+    swapped = leaf.reference.copy()
+    swapped[0, [0, 2]] = swapped[0, [2, 0]]
+    swapped[1, [0, 1]] = swapped[1, [1, 0]]
+    assert _units(swapped, leaf) == 0.0
+    wrong = leaf.reference.copy()
+    wrong[0, [0, 1]] = wrong[0, [1, 0]]
+    assert _units(wrong, leaf) > 32, "3 and 1 are no equals"
+    lost = swapped.copy()
+    lost[0, 0] = 0.0
+    assert _units(lost, leaf) > 32
+
+
+def test_of_a_second_derivative_equal_outputs_may_change_places_too() -> None:
+    made = _sample(lambda x: torch.sort(x, dim=-1)[0], _tied(), check="double_backward")
+    assert [leaf.ties is not None for leaf in made.expected] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs"),
+    [
+        (lambda x: torch.sort(x, dim=-1)[0], (torch.arange(6.0).reshape(2, 3).requires_grad_(),)),  # none is equal
+        (lambda x: x.amax(-1), (_tied(),)),  # shared out among equals, by definition
+        (lambda x, i: torch.gather(x, 1, i), (_tied(), torch.tensor([[0, 1], [1, 0]]))),  # told which
+        (lambda x: x * 2, (_tied(),)),
+    ],
+    ids=["distinct", "amax", "gather", "times two"],
+)
+def test_no_others_may(call, inputs) -> None:  # type: ignore[no-untyped-def]
+    assert all(leaf.ties is None for leaf in _sample(call, *inputs).expected)
+
+
+def test_pooling_chooses() -> None:
+    made = _sample(lambda x: torch.nn.functional.max_pool2d(x, 2), torch.ones(1, 1, 4, 4).requires_grad_())
+    assert made.expected[0].ties is not None
+
+
+def _units(actual: np.ndarray, leaf: Leaf) -> float:
+    array = actual.astype(np.float32)
+    units = compare(
+        [settled(array, leaf)], [Leaf(leaf.dtype, leaf.shape, leaf.reference)], OpClass.COMPOSITE
+    ).error_units
+    assert units is not None
+    return units
