@@ -138,7 +138,7 @@ def _split(how: str) -> Kernel:
 
     @_dense
     def kernel(x: Any) -> Any:
-        y, lock = torch.zeros(B, dtype=x.dtype), torch.zeros(2, dtype=torch.int32)
+        y, lock = torch.zeros(B, dtype=x.dtype, device=x.device), torch.zeros(2, dtype=torch.int32, device=x.device)
         _locked[(_many(x.numel()),)](x, y, lock, x.numel(), B, how)
         return y
 
@@ -195,7 +195,11 @@ def _counted(how: str) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
         many = _many(x.numel())
-        y, part, count = torch.zeros(B), torch.zeros(many, B), torch.zeros(1, dtype=torch.int32)
+        y, part, count = (
+            torch.zeros(B, device=x.device),
+            torch.zeros(many, B, device=x.device),
+            torch.zeros(1, dtype=torch.int32, device=x.device),
+        )
         _last[(many,)](x, part, count, y, x.numel(), B, many, int(triton.next_power_of_2(many)), how)
         return y
 
@@ -253,7 +257,7 @@ def _flag(x, y, n, B: tl.constexpr, WHO: tl.constexpr):
 def _flagged(who: bool) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
-        y = torch.zeros(1)
+        y = torch.zeros(1, device=x.device)
         _flag[(_many(x.numel()),)](x, y, x.numel(), B, who)
         return y.clamp_max(1)
 
@@ -287,7 +291,7 @@ def _count(x, h, n, B: tl.constexpr, ATOMIC: tl.constexpr):
 def _histogram(atomic: bool) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
-        h = torch.zeros(8, dtype=torch.int32)
+        h = torch.zeros(8, dtype=torch.int32, device=x.device)
         _count[(_many(x.numel()),)](x, h, x.numel(), B, atomic, num_warps=1)
         return h.long()
 
@@ -381,7 +385,7 @@ def _one_hot(x, y, B: tl.constexpr, BARRIER: tl.constexpr):
 def _hot(barrier: bool) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
-        y = torch.empty(x.numel(), B)
+        y = torch.empty(x.numel(), B, device=x.device)
         _one_hot[(x.numel(),)](x, y, B, barrier)
         return y
 
@@ -414,7 +418,7 @@ def _halve(x, y, B: tl.constexpr, MASK: tl.constexpr):
 def _halved(mask: bool) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
-        y = torch.empty(x.shape[0], B // 2)
+        y = torch.empty(x.shape[0], B // 2, device=x.device)
         _halve[(x.shape[0],)](x, y, B, mask)
         return y
 
@@ -507,7 +511,7 @@ def _transposed(swapped: bool) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
         M, N = x.shape
-        y = torch.empty(N, M)
+        y = torch.empty(N, M, device=x.device)
         _transpose[(int(triton.cdiv(M, 16)), int(triton.cdiv(N, 16)))](x, y, M, N, N if swapped else M, 16)
         return y
 
@@ -558,7 +562,7 @@ def _of_view(begin: int) -> Kernel:
 
     @_dense
     def kernel(x: Any) -> Any:
-        y = torch.empty(x.numel() - 1)
+        y = torch.empty(x.numel() - 1, device=x.device)
         _before[(_many(y.numel()),)](x.clone()[begin:], y, y.numel(), B)
         return y
 
@@ -593,7 +597,7 @@ def _gather(x, index, y, n, B: tl.constexpr, BEGIN: tl.constexpr):
 def _gathered(begin: int) -> Kernel:
     @_dense
     def kernel(x: Any, index: Any) -> Any:
-        y = torch.empty(index.numel())
+        y = torch.empty(index.numel(), device=index.device)
         _gather[(_many(index.numel()),)](x, index, y, index.numel(), B, begin)
         return y
 
@@ -655,7 +659,7 @@ def _multiplied(mask: bool) -> Kernel:
     @_dense
     def kernel(a: Any, b: Any) -> Any:
         (M, K), N = a.shape, b.shape[1]
-        c = torch.empty(M, N)
+        c = torch.empty(M, N, device=a.device)
         _product[(int(triton.cdiv(M, 16)), int(triton.cdiv(N, 16)))](a, b, c, M, N, K, 16, mask)
         return c
 
@@ -720,7 +724,7 @@ def _column_sums(short: int) -> Kernel:
     @_dense
     def kernel(x: Any) -> Any:
         M, N = x.shape
-        part = torch.zeros(4 - short, N)
+        part = torch.zeros(4 - short, N, device=x.device)
         _columns[(4,)](x, part, M, N, B)
         return part.sum(0)
 

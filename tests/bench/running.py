@@ -25,7 +25,7 @@ Size = Mapping[str, Any]
 
 
 def environment(cache: Path, **more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(PLUGIN), str(ROOT)])
+    path = os.pathsep.join(filter(None, [str(PLUGIN), str(ROOT), os.environ.get("PYTHONPATH")]))
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return os.environ | threads | {"PYTHONPATH": path, "FARM_CACHE": str(cache), "PYTHONWARNINGS": "ignore"} | more
 

@@ -663,6 +663,10 @@ def install(module: Any) -> None:
 
             setattr(owner, name, wrapped)
 
+    def data(x: Any) -> Array:
+        """The numbers of what a builder is given: a handle or, of a descriptor's mask in Triton 3.6, an array."""
+        return x if isinstance(x, np.ndarray) else x.data
+
     def updated(pointers: Any, mask: Array | None, order: Order, verb: str = UPDATES) -> Any:
         mask = np.ones(pointers.data.shape, bool) if mask is None else mask
         return handle(_told().update(pointers.data, mask, size_of(pointers), caller(), order, verb), pointers.dtype)
@@ -670,24 +674,24 @@ def install(module: Any) -> None:
     def load(builder: Any, plain: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         launch = _told()
         if launch.order is not None:
-            real = updated(pointers, mask.data, launch.order, POLLS)
+            real = updated(pointers, data(mask), launch.order, POLLS)
         else:
             volatile = named.get("is_volatile", rest[-1] if rest else None) is True
-            real = handle(launch.load(pointers.data, mask.data, size_of(pointers), caller(), volatile), pointers.dtype)
+            real = handle(launch.load(pointers.data, data(mask), size_of(pointers), caller(), volatile), pointers.dtype)
         return plain(builder, real, mask, *rest, **named)
 
     def store(builder: Any, plain: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         launch = _told()
         if launch.order is not None:
-            real = updated(pointers, mask.data, launch.order)
+            real = updated(pointers, data(mask), launch.order)
         else:
             real = handle(
-                launch.store(pointers.data, mask.data, size_of(pointers), caller(), value.data), pointers.dtype
+                launch.store(pointers.data, data(mask), size_of(pointers), caller(), data(value)), pointers.dtype
             )
         return plain(builder, real, value, mask, *rest, **named)
 
     def rmw(builder: Any, plain: Any, what: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        real = updated(pointers, mask.data, Order(sem.name, scope.name))
+        real = updated(pointers, data(mask), Order(sem.name, scope.name))
         return plain(builder, what, real, value, mask, sem, scope)
 
     def cas(builder: Any, plain: Any, pointers: Any, compared: Any, value: Any, sem: Any, scope: Any) -> Any:
