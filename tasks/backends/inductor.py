@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -73,6 +74,23 @@ def load() -> None:
     importlib.import_module("torch._inductor.compile_fx")
 
 
+def load_for_cpu() -> None:
+    """`load`, with the processor's widest vectors tried and no others.
+
+    torch tries all that a processor has, one after another, and takes the first, the widest: four builds of C++ in a cold cache, and four
+    processes of Python in a warm one.
+    """
+    load()
+    import torch._inductor.config
+    from torch._inductor import cpu_vec_isa
+
+    with contextlib.suppress(AttributeError):  # another torch, which tries them as it does
+        flags = cpu_vec_isa.x86_isa_checker()
+        known = (isa for isa in cpu_vec_isa.supported_vec_isa_list if all(x in flags for x in str(isa).split()))
+        if torch._inductor.config.cpp.vec_isa_ok is None and (widest := next(known, None)) and bool(widest):
+            torch._inductor.config.cpp.vec_isa_ok = True
+
+
 class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own.
 
@@ -95,7 +113,7 @@ class Inductor(TorchEager):
         self.given = inductor_settings.checked(options.get("settings"))
         if self.given == inductor_settings.DRAWN:
             self.joint = False  # each case has its own
-        self.imports += (f"{__name__}:load",) * bool(self.imports)
+        self.imports += (f"{__name__}:{self._load.__name__}",) * bool(self.imports)
         if self.target in ("cpu", "xpu"):
             self.needs = (CXX_COMPILER, PYTHON_HEADERS)
         elif self.target == "cuda":  # ROCm's as well
@@ -103,7 +121,7 @@ class Inductor(TorchEager):
 
     def probe(self) -> RuntimeInfo:
         with importing("torch"):
-            load()
+            self._load()
         info = super().probe()
         if self.target in WITHOUT:
             raise Unavailable(f"inductor does not compile for {self.target}: {WITHOUT[self.target]}")
@@ -117,6 +135,10 @@ class Inductor(TorchEager):
         if self.target != "mps":
             self._try_compiled()
         return info
+
+    @property
+    def _load(self) -> Callable[[], None]:
+        return load_for_cpu if self.target == "cpu" else load
 
     def _try_compiled(self) -> None:
         """Compile a sum for the device. Raises Unavailable: without a C compiler, Python's headers or a setting that is known every

@@ -265,7 +265,7 @@ def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path
         return imports(backend=BackendSpec.parse(backend), run=(wire.ToRun(group, "", (0,)),))
 
     assert runs("torch-cpu", of_torch) == TorchOpInfo.imports
-    compiler = ("torch", "tasks.backends.inductor:load", TorchOpInfo.imports[1])
+    compiler = ("torch", "tasks.backends.inductor:load_for_cpu", TorchOpInfo.imports[1])
     assert runs("inductor-cpu", of_torch) == compiler
     assert runs("torch-cpu", critical) == ("torch",)
     assert runs("ort-cpu", of_torch) == ()  # it is given an exported form, and nothing of torch
