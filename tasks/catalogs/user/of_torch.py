@@ -90,6 +90,10 @@ def _tensor(x: Any) -> Any:
     return torch_tree.from_numpy(np.ascontiguousarray(x).reshape(x.shape)) if isinstance(x, np.ndarray) else x
 
 
+#: Beginnings of the names of the nodes that a maximum or a minimum along an axis makes.
+EXTREMA = ("Amax", "Amin", "Max", "Min")
+
+
 def gradients(
     check: str,
     call: Callable[..., Any],
@@ -100,12 +104,13 @@ def gradients(
     moved: Callable[[Any, int], Any] | None = None,
     made: Callable[[Sequence[Any]], None] | None = None,
     handed: Callable[[Any, int], Any] | None = None,
+    fixed: bool = False,
 ) -> list[np.ndarray]:
     """What a check of gradients computes (`tasks.arrays.autograd.backward`) of a function of tensors, in float64.
 
     wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its number,
     that the forward pass keeps for the backward one; handed: to every gradient that the backward pass hands on, unless that is to be
-    differentiated again; made: told of the outputs before the backward pass. Raises ValueError where no output depends on an input by autograd.
+    differentiated again; made: told of the outputs before the backward pass; fixed: a maximum or a minimum is a constant. Raises ValueError where no output depends on an input by autograd.
     """
     import torch
 
@@ -115,9 +120,11 @@ def gradients(
         result = call(**arguments)
         if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in torch_tree.leaves(result)):
             raise ValueError("no output of the reference depends on an input by autograd: does it leave torch?")
-        if handed is not None and check == "backward":
-            for node in autograd.nodes(torch_tree.leaves(result)):
+        for node in autograd.nodes(torch_tree.leaves(result)):
+            if handed is not None and check == "backward":
                 node.register_prehook(handed_on)
+            if fixed and type(node).__name__.startswith(EXTREMA):
+                node.register_prehook(lambda found: tuple(g if g is None else g * 0 for g in found))
         return result
 
     def handed_on(found: Any) -> Any:

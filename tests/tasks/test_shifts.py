@@ -1,0 +1,53 @@
+"""A softmax that shifts by its row's maximum: a kernel's gradient, p·(g − Σ g·p), rounds what the maximum's own gradient takes back."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.catalogs.user import of_torch
+from tasks.catalogs.user.gradients import Reference
+
+pytest.importorskip("torch")
+EPS = 2.0**-24
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def by_the_largest(x: Any) -> Any:
+    return x / x.max(-1, keepdims=True)
+
+
+def _reference(function: Any, check: str = "backward") -> Reference:
+    op: Any = types.SimpleNamespace(inputs={"x": 0}, gradient=["x"], kwargs={}, reference_framework="numpy", kept=False)
+    call = of_torch.of_arrays(function)
+    return Reference(op, check, "float32", lambda a: [function(a["x"])], function, call)
+
+
+@pytest.fixture
+def given() -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 8))
+    x[:, 1] += 28.0  # has all of its row's mass but 1e-11
+    return {"x": x}, [rng.uniform(0.5, 1, size=(4, 8))]
+
+
+def test_the_floor_has_what_rounding_a_sum_does(given: tuple[dict[str, np.ndarray], list[np.ndarray]]) -> None:
+    reference = _reference(softmax)
+    (exact,) = reference.first_by_autograd(*given)
+    assert reference.shifts(*given, [exact])
+    moved = [reference.by_autograd(*given, draw, True, fixed=draw % 2 == 1)[0] for draw in range(4)]
+    floor = np.abs(np.array(moved) - exact).max(0)
+    assert (floor[:, 1] > 0.1 * EPS).all(), "a kernel's g - Σ g·p is off by ε·g"
+    assert (np.abs(exact[:, 1]) < 1e-10).all()
+
+
+def test_a_maximum_that_matters_is_no_shift(given: tuple[dict[str, np.ndarray], list[np.ndarray]]) -> None:
+    reference = _reference(by_the_largest)
+    assert not reference.shifts(*given, reference.first_by_autograd(*given))
