@@ -161,7 +161,8 @@ def biased(
 
     Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result smaller. The errors of
     neighbours may be alike, as they share terms, so the scatter is that of the means of 16 groups: the larger of those of neighbours and
-    of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3).
+    of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3). Errors
+    that are copies of each other, as those of rows that are all equal, have no scatter and say nothing either.
     """
     errors, outward = [], []
     with np.errstate(all="ignore"):
@@ -176,7 +177,16 @@ def biased(
     if sum(map(len, errors)) < _ENOUGH:
         return None, None
     found = [_mean(np.concatenate(signed)) for signed in (errors, outward)]
-    return max(found, key=lambda one: abs(one[1]))
+    mean, sigmas = max(found, key=lambda one: abs(one[1]))
+    if abs(mean) >= BIAS and abs(sigmas) >= SIGMAS and _repeats(np.concatenate(errors)):
+        return None, None
+    return mean, sigmas
+
+
+def _repeats(errors: np.ndarray) -> bool:
+    """Whether most errors, those of 0 aside, are copies of others."""
+    moved = errors[errors != 0]
+    return 2 * len(np.unique(moved)) < len(moved)
 
 
 def leans(metrics: Metrics) -> bool:

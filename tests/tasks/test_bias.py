@@ -109,3 +109,10 @@ def test_errors_that_rows_share_are_no_bias() -> None:
     shared = 1 + EPS["float32"] * rng.normal(size=(64, 1))  # what a statistic of each row is off by
     leaf = Leaf("float32", y.shape, y, EPS["float32"] * np.abs(y))
     assert not leans(compare([(y * shared).astype(np.float32)], [leaf], OpClass.NORMALISATION))
+
+
+def test_errors_that_are_copies_are_no_bias() -> None:
+    """The softmax of rows that are all equal: one rounding error, 32,000 times."""
+    y = np.full((32, 1000), 1 / 1000)
+    leaf = Leaf("float16", y.shape, y, EPS["float16"] * y)
+    assert not leans(compare([y.astype(np.float16)], [leaf], OpClass.NORMALISATION))
