@@ -162,9 +162,9 @@ def biased(
     Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result smaller. The errors of
     neighbours may be alike, as they share terms, so the scatter is that of the means of 16 groups: the larger of those of neighbours and
     of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3). Errors
-    that are copies of each other, as those of rows that are all equal, have no scatter and say nothing either.
+    of results that are copies of each other, as those of rows that are all equal, have no scatter and say nothing either.
     """
-    errors, outward = [], []
+    errors, outward, right = [], [], []
     with np.errstate(all="ignore"):
         for a, leaf in zip(actual, expected):
             y = leaf.reference
@@ -174,19 +174,20 @@ def biased(
             fine = np.isfinite(units) & (np.abs(y.reshape(-1)) >= SMALLEST_NORMAL[leaf.dtype])
             errors.append(units[fine])
             outward.append((units * np.sign(y).reshape(-1))[fine])
+            right.append(y.reshape(-1)[fine])
     if sum(map(len, errors)) < _ENOUGH:
         return None, None
     found = [_mean(np.concatenate(signed)) for signed in (errors, outward)]
     mean, sigmas = max(found, key=lambda one: abs(one[1]))
-    if abs(mean) >= BIAS and abs(sigmas) >= SIGMAS and _repeats(np.concatenate(errors)):
+    if abs(mean) >= BIAS and abs(sigmas) >= SIGMAS and _repeat(np.concatenate(right)):
         return None, None
     return mean, sigmas
 
 
-def _repeats(errors: np.ndarray) -> bool:
-    """Whether most errors, those of 0 aside, are copies of others."""
-    moved = errors[errors != 0]
-    return 2 * len(np.unique(moved)) < len(moved)
+def _repeat(results: np.ndarray) -> bool:
+    """Whether most results are copies of others, but for what float64 rounds."""
+    some = results[: 1 << 16].astype(np.float32)
+    return 2 * len(np.unique(some)) < len(some)
 
 
 def leans(metrics: Metrics) -> bool:
