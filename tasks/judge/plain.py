@@ -162,7 +162,8 @@ def biased(
     Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result smaller. The errors of
     neighbours may be alike, as they share terms, so the scatter is that of the means of 16 groups: the larger of those of neighbours and
     of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3). Errors
-    of results that are copies of each other, as those of rows that are all equal, have no scatter and say nothing either.
+    of results that are copies of each other, as those of rows that are all equal, have no scatter and say nothing either. The rows of a
+    normalisation each share the error of their statistic: its scatter is that of rows, and of fewer than 16 nothing is said.
     """
     errors, outward, right = [], [], []
     with np.errstate(all="ignore"):
@@ -170,17 +171,22 @@ def biased(
             y = leaf.reference
             if y is None or y.dtype != np.float64 or leaf.dtype not in EPS or is_complex(leaf.dtype):
                 continue
-            units = ((a.astype(np.float64) - y) / error_unit(leaf, op_class, precision)).reshape(-1)
-            fine = np.isfinite(units) & (np.abs(y.reshape(-1)) >= SMALLEST_NORMAL[leaf.dtype])
-            errors.append(units[fine])
-            outward.append((units * np.sign(y).reshape(-1))[fine])
-            right.append(y.reshape(-1)[fine])
-    if sum(map(len, errors)) < _ENOUGH:
+            units = (a.astype(np.float64) - y) / error_unit(leaf, op_class, precision)
+            fine = np.isfinite(units) & (np.abs(y) >= SMALLEST_NORMAL[leaf.dtype])
+            errors.append(np.where(fine, units, np.nan))
+            outward.append(errors[-1] * np.sign(y))
+            right.append(y[fine])
+    if sum(map(len, right)) < _ENOUGH:
         return None, None
-    found = [_mean(np.concatenate(signed)) for signed in (errors, outward)]
-    mean, sigmas = max(found, key=lambda one: abs(one[1]))
-    if abs(mean) >= BIAS and abs(sigmas) >= SIGMAS and _repeat(np.concatenate(right)):
-        return None, None
+    mean, sigmas, signed = max(((*_mean(x), x) for x in (errors, outward)), key=lambda one: abs(one[1]))
+    if abs(mean) >= BIAS and abs(sigmas) >= SIGMAS:
+        if _repeat(np.concatenate(right)):
+            return None, None
+        if op_class is OpClass.NORMALISATION:
+            scatter = max(map(_scatter_of_rows, signed))
+            if scatter == np.inf:
+                return None, None
+            sigmas = math.copysign(min(abs(sigmas), abs(mean) / max(scatter, 1e-12)), mean)
     return mean, sigmas
 
 
@@ -190,6 +196,19 @@ def _repeat(results: np.ndarray) -> bool:
     return 2 * len(np.unique(some)) < len(some)
 
 
+def _scatter_of_rows(errors: np.ndarray) -> float:
+    """The standard error of a mean of errors where all elements of a row, or of one place along an axis, share a statistic's error;
+    inf of fewer rows than `_GROUPS`. Of any other element there is NaN."""
+    if errors.ndim == 0 or errors.size < _GROUPS * errors.shape[-1]:
+        return np.inf
+    groups = [
+        errors.reshape(-1, errors.shape[-1]),
+        *(np.moveaxis(errors, k, 0).reshape(n, -1) for k, n in enumerate(errors.shape) if n > 1),
+    ]
+    means = [g[np.isfinite(g).any(1)] for g in groups]
+    return max((float(np.nanmean(g, 1).std(ddof=1)) / math.sqrt(len(g)) for g in means if len(g) > 1), default=np.inf)
+
+
 def leans(metrics: Metrics) -> bool:
     """Whether results within the limit are off to the same side by more than chance."""
     if metrics.bias is None or metrics.bias_sigmas is None:
@@ -197,8 +216,9 @@ def leans(metrics: Metrics) -> bool:
     return metrics.numel >= ELEMENTS and abs(metrics.bias) >= BIAS and abs(metrics.bias_sigmas) >= SIGMAS
 
 
-def _mean(errors: np.ndarray) -> tuple[float, float]:
-    """(mean, how many standard errors that is)."""
+def _mean(signed: Sequence[np.ndarray]) -> tuple[float, float]:
+    """(mean, how many standard errors that is), of the elements that are not NaN."""
+    errors = np.concatenate([x[~np.isnan(x)] for x in signed])
     mean, whole = float(errors.mean()), errors[: len(errors) // _GROUPS * _GROUPS]
     groups = [whole.reshape(_GROUPS, -1).mean(1), whole.reshape(-1, _GROUPS).mean(0)]
     scatter = [

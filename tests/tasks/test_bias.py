@@ -116,3 +116,22 @@ def test_errors_that_are_copies_are_no_bias() -> None:
     y = np.full((32, 1000), 1 / 1000)
     leaf = Leaf("float16", y.shape, y, EPS["float16"] * y)
     assert not leans(compare([y.astype(np.float16)], [leaf], OpClass.NORMALISATION))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 64])
+def test_the_error_of_a_statistic_is_no_bias(rows: int) -> None:
+    """A softmax in float32: what the sum of a row is off by, all of its elements are."""
+    rng = np.random.default_rng(rows)
+    y = np.exp(rng.normal(size=(rows, 8192)))
+    y /= y.sum(1, keepdims=True)
+    shared = 1 + EPS["float32"] * rng.uniform(-1, 1, size=(rows, 1))
+    leaf = Leaf("float32", y.shape, y, EPS["float32"] * y)
+    assert not leans(compare([(y * shared).astype(np.float32)], [leaf], OpClass.NORMALISATION))
+
+
+def test_a_normalisation_that_truncates_is_told() -> None:
+    rng = np.random.default_rng(5)
+    y = rng.normal(size=(64, 256))
+    leaf = Leaf("bfloat16", y.shape, y, EPS["bfloat16"] * np.abs(y))
+    made = truncated(y, "bfloat16").astype(np_dtype("bfloat16"))
+    assert leans(compare([made], [leaf], OpClass.NORMALISATION))
