@@ -190,7 +190,7 @@ def _independent(leaf: Leaf, op_class: OpClass) -> float:
     size = leaf.reference.size
     if not size or (leaf.shared is None and op_class is not OpClass.CONTRACTION):
         return 0.0
-    distinct = np.unique(leaf.reference).size
+    distinct = np.unique(leaf.reference.astype(np.float32)).size  # but for what float64 rounds
     if size >= ELEMENTS > distinct:
         return 0.0
     return distinct / max(1.0, size * (leaf.shared or 0.0))

@@ -135,3 +135,10 @@ def test_how_many_results_hang_together() -> None:
 
     exact = [x / np.abs(x).sum(-1, keepdims=True), x * 2, x / x.sum(), x.sum(-1)]
     assert noise.shared(exact, evaluate) == [1 / 8, 1 / x.size, 1.0, None], "by row, alone, all, and too few"
+
+
+def test_errors_that_are_copies_are_no_bias() -> None:
+    """The softmax of rows that are all equal: one rounding error, 32,000 times."""
+    y = np.full((32, 1000), 1 / 1000)
+    leaf = Leaf("float16", y.shape, y, EPS["float16"] * y, shared=1 / 32)
+    assert not leans(compare([y.astype(np.float16)], [leaf], OpClass.NORMALISATION))
