@@ -96,8 +96,13 @@ def _mistaken(text: str, whole: bool) -> str:
     return f"{text!r} has no {lacking[0]}: write {drawn.FORM}" if whole and lacking else ""
 
 
-def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
-    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them."""
+def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
+    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them. elsewhere: whether
+    a module that is not found here may be in the environment of a backend."""
+
+    def exists(module: str, key: tuple[Any, ...]) -> None:
+        _exists(module, catalog.root, key, refuse, elsewhere)
+
     if catalog.path and catalog.name != NODES:
         refuse((*at, "path"), f"only the catalog {NODES} takes a folder of nodes")
     if catalog.name != "user":
@@ -113,7 +118,7 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     if not catalog.modules and not catalog.kernels:
         refuse(at, "the catalog user needs modules (with @tasks.op) or kernels")
     for i, module in enumerate(catalog.modules):
-        _exists(module, catalog.root, (*at, "modules", i), refuse)
+        exists(module, (*at, "modules", i))
     names: dict[str, int] = {}
     for i, kernel in enumerate(catalog.kernels):
         key: tuple[Any, ...] = (*at, "kernels", i)
@@ -132,20 +137,23 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
             elif not module or not function:
                 also = " or the path of a script" if what == "reference" else ""
                 refuse((*key, what), f"{given!r} names no function: write module:function or file.py:function{also}")
-            _exists(module, catalog.root, (*key, what), refuse)
+            exists(module, (*key, what))
 
 
-def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> None:
+def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
     file = sources.locate(module, root)
     if file is None:
+        if elsewhere:
+            return
         refuse(key, f"no module {module!r} in {root} or on Python's path (a file's name ends in .py)")
     elif not file.is_file():
         near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
         refuse(key, f"no such file {file}" + (f"; there are: {', '.join(near[:12])}" if near else ""))
 
 
-def announce(config: Config) -> None:
-    """Tell this process the definitions; its children are told by their supervisors."""
+def announce(config: Config, home: str = "") -> None:
+    """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose environment the
+    user's modules are imported, "" for the farm's own."""
     found = [
         {"at": i, "root": c.root, "modules": c.modules, "kernels": [k.model_dump(mode="json") for k in c.kernels]}
         for i, c in enumerate(config.catalogs)
@@ -158,6 +166,7 @@ def announce(config: Config) -> None:
         for own in c.own
     ]
     made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes, "models": models}
+    made |= {"home": b.spec().to_json() for b in config.backends if b.name == home}
     told.announce(json.dumps(made) if found or nodes or models else "")
 
 

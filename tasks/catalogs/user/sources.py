@@ -42,6 +42,11 @@ def locate(module: str, root: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
+def beside(package: str, folders: Iterable[Path]) -> bool:
+    """Whether a package or module of that name lies in one of the folders."""
+    return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders if package)
+
+
 def _inside(module: str, folders: Iterable[Path]) -> Path | None:
     for folder in folders:
         base = folder.joinpath(*module.split("."))
