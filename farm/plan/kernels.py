@@ -165,8 +165,15 @@ def announce(config: Config, home: str = "") -> None:
         for i, c in enumerate(config.catalogs)
         for own in c.own
     ]
-    made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes, "models": models}
-    made |= {"home": b.spec().to_json() for b in config.backends if b.name == home}
+    made: dict[str, Any] = {
+        "deadline_s": config.deadline_s * SCRIPT_SHARE,
+        "sources": found,
+        "nodes": nodes,
+        "models": models,
+    }
+    for backend in config.backends:
+        if backend.name == home:
+            made["home"] = backend.spec().to_json()
     told.announce(json.dumps(made) if found or nodes or models else "")
 
 

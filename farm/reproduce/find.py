@@ -197,7 +197,12 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
 
 def _named(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
-    named = [k for s in told.definitions().get("sources", ()) for k in s["kernels"] if f"{told.USER}:{k['name']}" == row["op"]]
+    named = [
+        k
+        for s in told.definitions().get("sources", ())
+        for k in s["kernels"]
+        if f"{told.USER}:{k['name']}" == row["op"]
+    ]
     for what in FUNCTIONS:
         given = named[0][what] if named else ""
         if "<" in given:

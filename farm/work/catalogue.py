@@ -9,16 +9,17 @@ import threading
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from farm.fleet import envs, visible
 from farm.fleet.asking import without_device
 from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
+from farm.fleet.inventory import UNBUILT
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config import Config, ConfigError
 from farm.plan.matrix import samples_of
-from farm.work.local import DirectChild
+from farm.work.local import ALONE, DirectChild
 from tasks import catalogs, sources, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -27,16 +28,23 @@ from tasks.model import Status
 from tasks.plugins import PluginError
 
 
-def homes(config: Config, cache: Path, build: bool) -> list[BackendSpec]:
-    """The backends in whose environments the user's modules may be imported where the farm's own lacks what they import: those that run
-    the user's kernels in an environment of their own that is there, or, if ``build``, may be built."""
+class Home(NamedTuple):
+    """A backend in whose environment the user's modules may be imported, and why they are not: "" if they are."""
+
+    spec: BackendSpec
+    why: str = ""
+
+
+def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Home]:
+    """Where the user's modules may be imported if the farm's own environment lacks what they import: with the backends that run the
+    user's kernels in an environment of their own. build: whether one that is not there may be built."""
     given = [c for c in config.catalogs if c.name == USER]
     found = []
     for spec in [b.spec() for b in config.backends if any(samples_of(c, b.name) for c in given)]:
         environment = envs.of(spec)
         if environment is not None and set(spec.create().forms) & set(catalogs.get(USER).forms):
-            if environment.there(cache) or (build and not without_device(spec, None)):
-                found.append(spec)
+            missing = "" if environment.there(cache) else without_device(spec, None) or UNBUILT * (not build)
+            found.append(Home(spec, ALONE if inline else missing))
     return found
 
 
@@ -66,7 +74,7 @@ def listed(
     cache: Path,
     inline: bool = False,
     config: str = "",
-    homes: Sequence[BackendSpec] = (),
+    homes: Sequence[Home] = (),
     given_up: threading.Event | None = None,
 ) -> tuple[list[Entry], str]:
     """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process), and the name of the one of
@@ -74,19 +82,20 @@ def listed(
 
     ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError; GivenUp soon after ``given_up`` is set.
     """
-    places = [(None, _path(name, cache)), *((home, _path(name, cache, home)) for home in homes)]
+    usable = [None, *(home.spec for home in homes if not home.why)]
+    places = [(home, _path(name, cache, home)) for home in usable]
     for home, path in places:
         try:
             found = json.loads(path.read_text())
             return [Entry(op, variant, *map(tuple, rest)) for op, variant, *rest in found], home.name if home else ""
         except (OSError, ValueError):
             pass
-    answer, why = None, ""
+    answer, whys = None, [f"{home.spec.name}: {home.why}" for home in homes if home.why]
     for home, path in places:
         try:
             said = _ask(name, 300, inline, envs.python_of(home, cache, given_up))
         except envs.EnvError as error:
-            why += f"; {home.name if home else ''}: {error}"
+            whys.append(f"{home.name if home else ''}: {error}")
             continue
         if isinstance(said, wire.Listed):
             _keep(path, [list(vars(entry).values()) for entry in said.entries])
@@ -95,13 +104,13 @@ def listed(
         if not (isinstance(answer, wire.Misconfigured) and answer.lacks):
             break
         if home is not None:
-            why += f"; in the environment of {home.name}: {getattr(said, 'error', None) or said.text}"
+            whys.append(f"in the environment of {home.name}: {said.text if isinstance(said, Death) else said.error}")
     if isinstance(answer, Death):
         raise ConfigError(f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}")
     assert answer is not None
     where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
     told = f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}"
-    raise ConfigError(f"{told}{why}{_mend(answer.lacks) if answer.lacks else ''}")
+    raise ConfigError("; ".join([told, *(whys or [_mend(answer.lacks)] if answer.lacks else [])]))
 
 
 def _keep(path: Path, found: list[list[Any]]) -> None:
@@ -114,7 +123,7 @@ def _keep(path: Path, found: list[list[Any]]) -> None:
 def _mend(package: str) -> str:
     """What to do where no environment has what a user's module imports."""
     return (
-        f": install {package} beside the farm, or name it in the packages of a backend that runs the kernels, as in "
+        f"install {package} beside the farm, or name it in the packages of a backend that runs the kernels, as in "
         f"{{name: torch-cpu-own, like: torch-cpu, packages: [torch, {package}]}}"
     )
 

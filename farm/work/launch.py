@@ -65,7 +65,7 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
         if not request.address:  # the one node is this machine, asked while its executor starts
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
-        homes = [] if inline else catalogue.homes(request.config, request.cache, not request.dry)
+        homes = catalogue.homes(request.config, request.cache, not request.dry, inline)
         with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background, contextlib.ExitStack() as asked:
             given_up = threading.Event()
             asked.callback(given_up.set)  # nobody waits for an environment any more
