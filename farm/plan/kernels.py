@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from farm.plan.model import CatalogConfig, Config
 from tasks.catalogs import told
-from tasks.catalogs.models import drawn, table
+from tasks.catalogs.models import classes, drawn, table
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -50,7 +51,7 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
     own = [
         m.model_copy(
             update={
-                "model": m.model if is_function(m.model) else str((root / m.model).resolve()),
+                "model": whole if is_function(whole := model_in(m.model, root)) else str((root / whole).resolve()),
                 "inputs": m.inputs if m.drawn else [str((root / x).resolve()) for x in m.files],
             }
         )
@@ -63,6 +64,17 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
 def is_function(model: str) -> bool:
     """Whether a model is given as "module:function"."""
     return ":" in model and not model.endswith(".onnx")
+
+
+def model_in(model: str, root: Path) -> str:
+    """A model of one's own with its class, where only its Python file is named and that has one; else as it is."""
+    if not model.endswith(".py"):
+        return model
+    try:
+        name = classes.defined(root / model).model
+    except (OSError, SyntaxError):  # told by `check`
+        return model
+    return f"{model}:{name}" if name else model
 
 
 def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
@@ -78,6 +90,12 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
             _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
+        elif own.model.endswith(".py"):
+            try:
+                told_of = classes.defined(Path(own.model)).refusal(os.path.relpath(own.model))
+            except SyntaxError as error:
+                told_of = f"{own.model}:{error.lineno}: {error.msg}"
+            refuse((*key, "model"), told_of)
         for k, file in enumerate(own.files):
             if not Path(file).is_file():
                 refuse((*key, "inputs", k), f"no such file {file}")

@@ -148,7 +148,10 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "says"),
-    [("--dry-run", "; later: its environment is not built yet"), ("--inline", "; later: it runs in an environment of its own")],
+    [
+        ("--dry-run", "; later: its environment is not built yet"),
+        ("--inline", "; later: it runs in an environment of its own"),
+    ],
 )
 def test_an_environment_that_may_not_be_used_is_named(
     tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str], option: str, says: str
