@@ -406,8 +406,13 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
     from farm.report.faces.files import written
     from farm.report.runs import default_out
+    from farm.report.tables.coverage import where_option
 
-    print_coverage(report, run.record)
+    brief = report.rows["label"].nunique() == 1
+    print_coverage(report, run.record, brief=brief)
+    if brief:
+        elsewhere = where_option(run.request.lake.uri)
+        say(f"all tables: {program()} report --run {run.run_id}{elsewhere}")
     where = default_out(run.request.lake.uri, run.run_id)
     try:
         say(written(write(report, run.record, where)))
