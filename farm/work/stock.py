@@ -6,7 +6,7 @@ import functools
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from farm.work.state import Flight, Plan
 from tasks import catalogs, checks
-from tasks.catalogs.told import home
+from tasks.catalogs.told import USER, home
 from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.wire import Exported, Prepared
 
@@ -64,8 +64,10 @@ class Stock:
         sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)) if kind == "prepare" else EXPORT_GROUPS
         sized = max(min(sized, most or sized), 1)
         share = -(-len(queue) // (2 * slots)) if slots > 1 else len(queue)
-        first = itertools.islice(queue, min(len(queue), sized, share))
-        taken = list(itertools.takewhile(lambda g: self._home(g) == self._home(queue[0]), first))
+        first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
+        if home(USER):
+            first = itertools.takewhile(lambda g: self._home(g) == self._home(queue[0]), first)
+        taken = list(first)
         for _ in taken:
             queue.popleft()
         return taken

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from farm import lake
@@ -14,6 +16,7 @@ from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import load
 from farm.work.job import Job
+from farm.work.stock import Stock
 from tasks.catalogs import told
 from tasks.model import Group
 from tasks.wire import ToPrepare
@@ -142,6 +145,10 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
         for op in ("user:there", "critical:relu")
     )  # type: ignore[arg-type]
     assert own.home == config.backends[0].spec() and theirs.home is None
+    groups = [Group(op, "", "float32", 1) for op in ("user:there", "user:thrice", "critical:relu", "user:anywhere")]
+    matrix = SimpleNamespace(groups=groups, wanted=np.ones((4, 1), dtype=np.int32))
+    stock = Stock(SimpleNamespace(matrix=matrix, backends=[]), [True], {})  # type: ignore[arg-type]
+    assert [stock.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
     user.announce(config)
     assert Job(name="", cache="", limits=None, prepare=own.prepare).home is None  # type: ignore[arg-type]
 
