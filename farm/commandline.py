@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +76,49 @@ def fold(line: str, indent: int) -> None:
     print(textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False))
 
 
-def split(option: str, values: Sequence[str]) -> list[str]:
-    """What an option names, several times or with commas; each once. Raises Refusal where it is given and names nothing."""
-    named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
-    if values and not named:
-        raise Refusal(f"{option} {values[0]!r}: names nothing; give a name, or omit the option for all")
-    return named
+class Parser(argparse.ArgumentParser):
+    """A parser whose list options (`list_option`) also take what follows them, up to the next option or config: --backends a b."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's."""
+        lists = {name for action in self._actions if isinstance(action, _Listed) for name in action.option_strings}
+        return super().parse_known_args(list(_repeated(sys.argv[1:] if args is None else args, lists)), namespace)
+
+
+def _repeated(words: Sequence[str], lists: Collection[str]) -> Iterator[str]:
+    """A command line in which each value of a list option has the option before it."""
+    option, had = "", False
+    for word in words:
+        if word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            option, had = name if name in lists else "", bool(equals)
+        elif option and not (had and word.endswith((".yaml", ".yml"))):
+            if had:
+                yield option
+            had = True
+        yield word
+
+
+class _Listed(argparse.Action):
+    """Several values of an option in their order. const: what separates names in one word, of which each counts once; "" for values
+    that have no separator."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        words = values.split(self.const) if self.const else [values]
+        named = [word.strip() for word in words if word.strip()]
+        if not named:
+            mend = "give a name" + ", or omit the option for all" * (not self.required)
+            raise Refusal(f"{option_string} {values!r}: names nothing; {mend}")
+        found = [*getattr(namespace, self.dest), *named]
+        setattr(namespace, self.dest, list(dict.fromkeys(found)) if self.const else found)
+
+
+def list_option(
+    parser: Parser, name: str, metavar: str, words: str, commas: bool = True, required: bool = False
+) -> None:
+    """An option of several values: repeated, one after another or, if ``commas``, with commas between them."""
+    options: dict[str, Any] = {"required": required, "default": [], "metavar": metavar, "help": words}
+    parser.add_argument(name, action=_Listed, const="," * commas, **options)
 
 
 def packages_option(parser: argparse.ArgumentParser) -> None:

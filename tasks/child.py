@@ -189,7 +189,7 @@ class Child:
         try:
             return wire.Listed(tuple(made.entries()))
         except catalogs.CatalogError as error:
-            return wire.Misconfigured(str(error), tuple(error.key))
+            return wire.Misconfigured(str(error), tuple(error.key), error.lacks)
 
     def _prepare(self, command: wire.Prepare) -> Steps:
         from tasks.prepare.cases import prepare

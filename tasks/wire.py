@@ -237,10 +237,11 @@ class Listed(Answer):
 
 @dataclass(frozen=True)
 class Misconfigured(Answer):
-    """A catalog cannot be listed: what is wrong, and the key of the config that says so."""
+    """A catalog cannot be listed: what is wrong, and the key of the config that says so. lacks: see `CatalogError`."""
 
     error: str
     key: tuple[Any, ...]
+    lacks: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import refusing, results_option
+from farm.commandline import Parser, list_option, refusing, results_option
 from farm.plan import policies
 from farm.policies.calibrate import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE, propose, reasons_of, table, to_json
 from farm.policies.rejudge import known_ops, print_changes, rejudge
@@ -24,18 +24,13 @@ BAD_INPUT = 2
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm calibrate",
         description="Derive the limits of a policy from rows of backends assumed to be right.",
         epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",
     )
-    parser.add_argument(
-        "--backends",
-        required=True,
-        metavar="NAMES",
-        help="backends assumed to be right, comma-separated: torch-cpu,ort-cpu",
-    )
+    list_option(parser, "--backends", "NAME", "backends assumed to be right: torch-cpu,ort-cpu", required=True)
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument(
@@ -65,10 +60,7 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
     reasons = reasons_of(args.op)
     policy = verdict.load(args.policy)
     rows, _ = load(args.results, args.run)
-    backends = [name for name in args.backends.split(",") if name.strip()]
-    if not backends:
-        raise PolicyError(f"--backends {args.backends!r}: names nothing; name those held to be right, e.g. torch-cpu")
-    made, findings = propose(rows, policy, backends, args.quantile, reasons)
+    made, findings = propose(rows, policy, args.backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)
     policies.check_ops(made, args.out or args.policy, known_ops(rows))

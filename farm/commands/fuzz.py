@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import refusing, results_option, split
+from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.plan import request as requests
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm fuzz",
         description="Generate cases, run them on every backend, and spend the time where something is found.",
         epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "
@@ -66,9 +66,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="the seed that all cases are derived from (default: the config's, or 0)"
     )
-    parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
-    parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops")
-    parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
+    list_option(parser, "--backends", "NAME", "only these backends")
+    list_option(parser, "--ops", "GLOB", "only these ops")
+    list_option(parser, "--dtypes", "NAME", "only these dtypes")
     results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
@@ -91,7 +91,7 @@ def _request(args: argparse.Namespace) -> Request:
     lake = lakes.open_lake(args.results)
     how: How = "inline" if args.inline else "ray" if args.ray or args.address else "no-ray"
     where: dict[str, Any] = {"how": how, "address": args.address, "cpus": args.cpus, "dashboard": False}
-    narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends")}
     if args.resume:
         if any(narrow.values()) or args.seed is not None or args.config:
             raise ConfigError("a resumed run keeps its config, seed, ops, dtypes and backends: leave them out")

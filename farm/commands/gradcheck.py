@@ -11,6 +11,7 @@ from pathlib import Path
 from farm.commandline import refusing, results_option
 from farm.report.tables.gradients import AGREE, WORST_FIRST
 from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
+from tasks.catalogs.user import sources
 
 
 @refusing
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name an op, or ask for --table")
     if args.samples < 1:
         raise GradcheckError(f"--samples: at least 1, not {args.samples}")
+    args.op = _in_file(args.op)
     question = Question(args.op, args.dtype or "float64", args.samples, args.sample, args.double, args.backend)
     if not _is_own(args.op):
         if args.input:
@@ -66,6 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     with named.lent(args.op, args.input, args.dtype) as own:
         question = replace(question, op=own.op, dtype=own.dtype)
         return _answered(question, args.plot, process.passing_cache(), own.why)
+
+
+def _in_file(name: str) -> str:
+    """A function of the user's with its name, where only its file is named and that has one; any other op as it is."""
+    if not name.endswith(".py"):
+        return name
+    try:
+        found = sources.functions(Path(name))
+    except SyntaxError as error:
+        raise GradcheckError(f"{name}:{error.lineno}: {error.msg}") from None
+    except OSError as error:
+        raise GradcheckError(f"{name}: {error.strerror}") from None
+    if len(found) == 1:
+        return f"{name}:{found[0]}"
+    several = f"{len(found)} functions; name one: {', '.join(f'{name}:{x}' for x in found)}"
+    raise GradcheckError(f"{name} has {several if found else 'no function'}")
 
 
 def _is_own(name: str) -> bool:

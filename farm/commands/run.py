@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import refusing, results_option, split
+from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.plan import matrix as matrices
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm run",
         description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
@@ -92,37 +92,24 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="your own model instead of a config's ops: an .onnx file, a SavedModel's folder, or module:function that "
-        "returns a torch module",
+        help="your own model instead of a config's ops: an .onnx file, a SavedModel's folder, a Python file with one torch module, or "
+        "module:function that returns one",
     )
-    parser.add_argument(
-        "--inputs",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="its inputs by name in an .npz file (repeat for more samples)",
+    words = "its inputs by name in an .npz file, or several files for as many samples"
+    list_option(parser, "--inputs", "FILE", words, commas=False)
+    words = (
+        "or inputs that are drawn: x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), sr=int64[] (a scalar); "
+        "--samples draws several times. With neither, get_inputs() of the model's file is called"
     )
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=DTYPE[SIZES]",
-        help="or an input that is drawn (repeat for each): x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), "
-        "sr=int64[] (a scalar); --samples draws several times. With neither, get_inputs() of the model's file is called",
-    )
+    list_option(parser, "--input", "NAME=DTYPE[SIZES]", words, commas=False)
     parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
-    parser.add_argument(
-        "--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)"
+    list_option(parser, "--ops", "GLOB", "only these ops (a list: a,b or a b)")
+    list_option(parser, "--dtypes", "NAME", "only these dtypes")
+    list_option(parser, "--backends", "NAME", "only these backends")
+    words = (
+        "only these checks; of a model of your own, which has forward alone, these instead: levels, shapes, replay …"
     )
-    parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
-    parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
-    parser.add_argument(
-        "--checks",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only these checks; of a model of your own, which has forward alone, these instead: levels, shapes, replay …",
-    )
+    list_option(parser, "--checks", "NAME", words)
     parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
     parser.add_argument(
         "--budget",
@@ -166,7 +153,7 @@ def _request(args: argparse.Namespace) -> Request:
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _seconds(args.budget)}
-    narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends", "checks")}
+    narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends", "checks")}
     for option, given in (("--inputs", args.inputs), ("--input", args.input)):
         if given and not args.model:
             raise ConfigError(f"{option}: they are a model's: name it with --model")
@@ -419,8 +406,13 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
     from farm.report.faces.files import written
     from farm.report.runs import default_out
+    from farm.report.tables.coverage import where_option
 
-    print_coverage(report, run.record)
+    brief = report.rows["label"].nunique() == 1
+    print_coverage(report, run.record, brief=brief)
+    if brief:
+        elsewhere = where_option(run.request.lake.uri)
+        say(f"all tables: {program()} report --run {run.run_id}{elsewhere}")
     where = default_out(run.request.lake.uri, run.run_id)
     try:
         say(written(write(report, run.record, where)))

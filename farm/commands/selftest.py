@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from farm.commandline import refusing
+from farm.commandline import Parser, list_option, refusing
 from farm.policies.selftest import chosen, count, explain, run, statuses, table
 from tasks.judge import verdict
 
@@ -23,18 +22,12 @@ ALL_CAUGHT, MISSED, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 every fault is caught and no twin is blamed, 1 not so, 2 bad command
     line, 3 the run is incomplete."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm selftest",
         description="Run kernels with planted faults and their correct twins, and count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
     )
-    parser.add_argument(
-        "--ops",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="only kernels whose name or twin's name matches (may be repeated)",
-    )
+    list_option(parser, "--ops", "GLOB", "only kernels whose name or twin's name matches (a list: a,b or a b)")
     parser.add_argument(
         "--policy", default=DEFAULT_POLICY, metavar="P", help="policy to judge by: a name or a path/to/policy.json"
     )

@@ -23,6 +23,7 @@ from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.torch_devices import CATALOG, TorchDevice
 from tasks.backends.torch import TorchEager
+from tasks.catalogs import told
 from tasks.catalogs.user import load
 from tasks.judge.worst import beyond
 from tasks.model import Group, Leaf, Status, is_inexact, np_dtype
@@ -163,7 +164,7 @@ def _script(
         if good:
             return text, "; ".join([*said, told])
         said.append(told)
-    return "", f"none: {'; '.join(said)}"
+    return "", f"none: {'; '.join(dict.fromkeys(said))}"
 
 
 def requirements(case: StoredCase) -> list[str]:
@@ -187,6 +188,8 @@ def requirements(case: StoredCase) -> list[str]:
 
 
 def _imported(group: Group) -> Collection[str]:
-    if group.catalog == "user" and group.op_name in load.declared():
-        return load.declared()[group.op_name].outside()
+    if told.home(group.catalog):  # what it imports, the backend's environment has
+        return ()
+    if group.catalog == told.USER and (one := load.called(group.op_name)):
+        return one.outside()
     return network.packages(group)

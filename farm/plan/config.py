@@ -319,7 +319,7 @@ def _check_names(config: Config, place: Any) -> None:
                 raise ConfigError(f"{where}: distributions: unknown {name!r}{nearest(name, list(DISTRIBUTIONS))}")
         if catalog.dtypes == []:
             refuse(("catalogs", i, "dtypes"), "it is empty: name at least one")
-        kernels.check(catalog, ("catalogs", i), refuse)
+        kernels.check(catalog, ("catalogs", i), refuse, any(b.packages or b.python for b in config.backends))
         _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from farm.plan.model import CatalogConfig, Config
 from tasks.catalogs import told
-from tasks.catalogs.models import drawn, table
+from tasks.catalogs.models import classes, drawn, table
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -50,7 +51,7 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
     own = [
         m.model_copy(
             update={
-                "model": m.model if is_function(m.model) else str((root / m.model).resolve()),
+                "model": whole if is_function(whole := model_in(m.model, root)) else str((root / whole).resolve()),
                 "inputs": m.inputs if m.drawn else [str((root / x).resolve()) for x in m.files],
             }
         )
@@ -63,6 +64,17 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
 def is_function(model: str) -> bool:
     """Whether a model is given as "module:function"."""
     return ":" in model and not model.endswith(".onnx")
+
+
+def model_in(model: str, root: Path) -> str:
+    """A model of one's own with its class, where only its Python file is named and that has one; else as it is."""
+    if not model.endswith(".py"):
+        return model
+    try:
+        name = classes.defined(root / model).model
+    except (OSError, SyntaxError):  # told by `check`
+        return model
+    return f"{model}:{name}" if name else model
 
 
 def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
@@ -78,6 +90,12 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
             _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
+        elif own.model.endswith(".py"):
+            try:
+                told_of = classes.defined(Path(own.model)).refusal(os.path.relpath(own.model))
+            except SyntaxError as error:
+                told_of = f"{own.model}:{error.lineno}: {error.msg}"
+            refuse((*key, "model"), told_of)
         for k, file in enumerate(own.files):
             if not Path(file).is_file():
                 refuse((*key, "inputs", k), f"no such file {file}")
@@ -96,8 +114,13 @@ def _mistaken(text: str, whole: bool) -> str:
     return f"{text!r} has no {lacking[0]}: write {drawn.FORM}" if whole and lacking else ""
 
 
-def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
-    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them."""
+def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
+    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them. elsewhere: whether
+    a module that is not found here may be in the environment of a backend."""
+
+    def exists(module: str, key: tuple[Any, ...]) -> None:
+        _exists(module, catalog.root, key, refuse, elsewhere)
+
     if catalog.path and catalog.name != NODES:
         refuse((*at, "path"), f"only the catalog {NODES} takes a folder of nodes")
     if catalog.name != "user":
@@ -113,7 +136,7 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     if not catalog.modules and not catalog.kernels:
         refuse(at, "the catalog user needs modules (with @tasks.op) or kernels")
     for i, module in enumerate(catalog.modules):
-        _exists(module, catalog.root, (*at, "modules", i), refuse)
+        exists(module, (*at, "modules", i))
     names: dict[str, int] = {}
     for i, kernel in enumerate(catalog.kernels):
         key: tuple[Any, ...] = (*at, "kernels", i)
@@ -132,20 +155,23 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
             elif not module or not function:
                 also = " or the path of a script" if what == "reference" else ""
                 refuse((*key, what), f"{given!r} names no function: write module:function or file.py:function{also}")
-            _exists(module, catalog.root, (*key, what), refuse)
+            exists(module, (*key, what))
 
 
-def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> None:
+def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
     file = sources.locate(module, root)
     if file is None:
+        if elsewhere:
+            return
         refuse(key, f"no module {module!r} in {root} or on Python's path (a file's name ends in .py)")
     elif not file.is_file():
         near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
         refuse(key, f"no such file {file}" + (f"; there are: {', '.join(near[:12])}" if near else ""))
 
 
-def announce(config: Config) -> None:
-    """Tell this process the definitions; its children are told by their supervisors."""
+def announce(config: Config, home: str = "") -> None:
+    """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose environment the
+    user's modules are imported, "" for the farm's own."""
     found = [
         {"at": i, "root": c.root, "modules": c.modules, "kernels": [k.model_dump(mode="json") for k in c.kernels]}
         for i, c in enumerate(config.catalogs)
@@ -157,7 +183,15 @@ def announce(config: Config) -> None:
         for i, c in enumerate(config.catalogs)
         for own in c.own
     ]
-    made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes, "models": models}
+    made: dict[str, Any] = {
+        "deadline_s": config.deadline_s * SCRIPT_SHARE,
+        "sources": found,
+        "nodes": nodes,
+        "models": models,
+    }
+    for backend in config.backends:
+        if backend.name == home:
+            made["home"] = backend.spec().to_json()
     told.announce(json.dumps(made) if found or nodes or models else "")
 
 

@@ -33,6 +33,7 @@ def config_of(
     times, else DRAWN; config: whose backends, policy and checks are taken. Raises ConfigError."""
     if inputs and drawn:
         raise ConfigError("--input: the inputs are in the files that --inputs names; leave out one of the two")
+    model = kernels.model_in(model, Path.cwd())
     catalog = {
         "name": kernels.MODELS,
         "samples": len(inputs) or samples or DRAWN,

@@ -23,11 +23,11 @@ from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
+from tasks.catalogs import told
 from tasks.catalogs.base import Entry
 from tasks.catalogs.fuzz import GENERATED
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.catalogs.user import drawn
-from tasks.catalogs.user import load as load_kernels
 from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
@@ -173,7 +173,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
-    kernels.announce(config)
+    kernels.announce(config, record.get("home", ""))
     _named(row)
     name = backend or key.backend
     spec = _spec(name, config)
@@ -197,10 +197,15 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
 
 def _named(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
-    one = load_kernels.declared().get(row["op"].partition(":")[2]) if row["catalog"] == "user" else None
+    named = [
+        k
+        for s in told.definitions().get("sources", ())
+        for k in s["kernels"]
+        if f"{told.USER}:{k['name']}" == row["op"]
+    ]
     for what in FUNCTIONS:
-        given = getattr(one.op, what) if one else None
-        if isinstance(given, str) and "<" in given:
+        given = named[0][what] if named else ""
+        if "<" in given:
             raise ReproduceError(
                 f"the {what} of {row['op']} is {given.rpartition(':')[2]}, which no other process can import: give it a name "
                 "at the top of a file, or call farm.reproduce or farm.minimize in the script that has it"
@@ -249,11 +254,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
         group = Group(
             row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
         )
-        try:
-            path = pack_path(cache, content_key(group))
-        except (KeyError, metadata.PackageNotFoundError) as error:
-            raise ReproduceError(f"the catalog {row['catalog']} is not available here: {error}") from None
-        made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
+        made = PreparedGroup(_pack(group, cache), group.check)
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
@@ -281,17 +282,35 @@ def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]
     return group, made
 
 
+def _pack(group: Group, cache: Path) -> Path:
+    """The file of a prepared group: from the cache, or made again. Raises ReproduceError."""
+    if told.home(group.catalog):  # where its key is made as well
+        return _done(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
+    try:
+        path = pack_path(cache, content_key(group))
+    except (KeyError, metadata.PackageNotFoundError) as error:
+        raise ReproduceError(f"the catalog {group.catalog} is not available here: {error}") from None
+    return path if path.exists() else _make(group, cache)
+
+
 def _make(group: Group, cache: Path) -> Path:
     return _again(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
 
 
 def _again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
+    """As `_done`, where the cache has no such file: said in a line, since it takes a while."""
+    why = f"the cache {cache} does not have it as these sources make it"
+    print(f"{verb.removesuffix('e')}ing {group.label} {group.dtype} again: {why}", file=sys.stderr, flush=True)
+    return _done(group, verb, cache, **items)
+
+
+def _done(group: Group, verb: str, cache: Path, **items: Any) -> Path:
     """The pack that a job of one item of a group makes; verb: what is done to it. Raises ReproduceError."""
     stem = verb.removesuffix("e")
     what = f"{group.label} in {group.dtype}"
-    why = f"the cache {cache} does not have it as these sources make it"
-    print(f"{stem}ing {group.label} {group.dtype} again: {why}", file=sys.stderr, flush=True)
     for message in run_job(Job(name=f"{verb} {group.label}", cache=str(cache), limits=Limits(300.0), **items)):
+        if isinstance(message, (wire.Gone, wire.Stopped)):
+            raise ReproduceError(f"{what} cannot be {stem}ed: {message.why}")
         if isinstance(message, wire.Failed):
             raise ReproduceError(f"{what} cannot be {stem}ed: {message.failure.error}")
         if isinstance(message, (wire.Prepared, wire.Exported)):

@@ -5,24 +5,50 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from farm.fleet import visible
+from farm.fleet import envs, visible
+from farm.fleet.asking import without_device
 from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
+from farm.fleet.inventory import UNBUILT
 from farm.plan import config as configs
 from farm.plan import kernels
-from farm.plan.config import ConfigError
-from farm.work.local import DirectChild
+from farm.plan.config import Config, ConfigError
+from farm.plan.matrix import samples_of
+from farm.work.local import ALONE, DirectChild
 from tasks import catalogs, sources, wire
+from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.catalogs.told import announced
+from tasks.catalogs.told import USER, announced
 from tasks.model import Status
 from tasks.plugins import PluginError
 
 
-def _path(name: str, cache: Path) -> Path:
+class Home(NamedTuple):
+    """A backend in whose environment the user's modules may be imported, and why they are not: "" if they are."""
+
+    spec: BackendSpec
+    why: str = ""
+
+
+def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Home]:
+    """Where the user's modules may be imported if the farm's own environment lacks what they import: with the backends that run the
+    user's kernels in an environment of their own. build: whether one that is not there may be built."""
+    given = [c for c in config.catalogs if c.name == USER]
+    found = []
+    for spec in [b.spec() for b in config.backends if any(samples_of(c, b.name) for c in given)]:
+        environment = envs.of(spec)
+        if environment is not None and set(spec.create().forms) & set(catalogs.get(USER).forms):
+            missing = "" if environment.there(cache) else without_device(spec, None) or UNBUILT * (not build)
+            found.append(Home(spec, ALONE if inline else missing))
+    return found
+
+
+def _path(name: str, cache: Path, home: BackendSpec | None = None) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     try:
         catalog = catalogs.get(name)
@@ -32,43 +58,82 @@ def _path(name: str, cache: Path) -> Path:
     except PluginError as error:
         raise ConfigError(str(error)) from None
     code = sources.of_cases(type(catalog).__module__)
-    tag = hashlib.sha256(f"{version} {code}".encode()).hexdigest()[:16]
+    environment = envs.of(home) if home else None
+    at = f" {environment.key}" if environment else ""
+    tag = hashlib.sha256(f"{version} {code}{at}".encode()).hexdigest()[:16]
     return cache / "lists" / f"{name}-{tag}.json"
 
 
 def entries(name: str, cache: Path, inline: bool = False, config: str = "") -> list[Entry]:
-    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process).
+    """As `listed`, in the farm's own environment alone."""
+    return listed(name, cache, inline, config)[0]
 
-    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError.
+
+def listed(
+    name: str,
+    cache: Path,
+    inline: bool = False,
+    config: str = "",
+    homes: Sequence[Home] = (),
+    given_up: threading.Event | None = None,
+) -> tuple[list[Entry], str]:
+    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process), and the name of the one of
+    ``homes`` in whose environment it was listed: the first that has what the farm's own lacks; "" for that one.
+
+    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError; GivenUp soon after ``given_up`` is set.
     """
-    path = _path(name, cache)
-    try:
-        listed = json.loads(path.read_text())
-    except (OSError, ValueError):
-        listed = _listed(name, inline, config)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(listed))
-        aside.replace(path)
-    return [Entry(op, variant, *map(tuple, rest)) for op, variant, *rest in listed]
-
-
-def _listed(name: str, inline: bool, config: str) -> list[list[Any]]:
-    answer = _ask(name, 300, inline)
+    usable = [None, *(home.spec for home in homes if not home.why)]
+    places = [(home, _path(name, cache, home)) for home in usable]
+    for home, path in places:
+        try:
+            found = json.loads(path.read_text())
+            return [Entry(op, variant, *map(tuple, rest)) for op, variant, *rest in found], home.name if home else ""
+        except (OSError, ValueError):
+            pass
+    answer, whys = None, [f"{home.spec.name}: {home.why}" for home in homes if home.why]
+    for home, path in places:
+        try:
+            said = _ask(name, 300, inline, envs.python_of(home, cache, given_up))
+        except envs.EnvError as error:
+            whys.append(f"{home.name if home else ''}: {error}")
+            continue
+        if isinstance(said, wire.Listed):
+            _keep(path, [list(vars(entry).values()) for entry in said.entries])
+            return list(said.entries), home.name if home else ""
+        answer = answer or said
+        if not (isinstance(answer, wire.Misconfigured) and answer.lacks):
+            break
+        if home is not None:
+            whys.append(f"in the environment of {home.name}: {said.text if isinstance(said, Death) else said.error}")
     if isinstance(answer, Death):
         raise ConfigError(f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}")
-    if isinstance(answer, wire.Misconfigured):
-        where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
-        raise ConfigError(f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}")
-    return [list(vars(entry).values()) for entry in answer.entries]
+    assert answer is not None
+    where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
+    told = f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}"
+    raise ConfigError("; ".join([told, *(whys or [_mend(answer.lacks)] if answer.lacks else [])]))
 
 
-def _ask(name: str, deadline_s: float, inline: bool = False) -> Any:
+def _keep(path: Path, found: list[list[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(f".{os.getpid()}")
+    aside.write_text(json.dumps(found))
+    aside.replace(path)
+
+
+def _mend(package: str) -> str:
+    """What to do where no environment has what a user's module imports."""
+    return (
+        f"install {package} beside the farm, or name it in the packages of a backend that runs the kernels, as in "
+        f"{{name: torch-cpu-own, like: torch-cpu, packages: [torch, {package}]}}"
+    )
+
+
+def _ask(name: str, deadline_s: float, inline: bool = False, python: str = "") -> Any:
     command = wire.List(name, announced())
     if inline:
         return DirectChild().ask(command)
     env, imports = visible.for_child(None), catalogs.get(name).imports
-    child, answer = ChildProcess.asked(default_python(), Limits(), env, command, deadline_s, imports)
+    child, answer = ChildProcess.asked(python or default_python(), Limits(), env, command, deadline_s, imports)
     child.close()
     return answer
 

@@ -91,7 +91,7 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         hello = wire.Hello(job.backend, job.policy, job.kernels)
-        python = envs.python_of(job.backend, cache)
+        python = envs.python_of(job.backend or job.home, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
@@ -182,7 +182,7 @@ def alike(one: Job, other: Job) -> bool:
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in VISIBLE)
     return (
-        job.kind if job.backend is None else str(job.backend),
+        f"{job.kind} {job.home}" if job.backend is None else str(job.backend),
         str(job.policy),
         job.limits,
         str(job.env),

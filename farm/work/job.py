@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.fleet.child_process import Limits
 from tasks.backends import BackendSpec
-from tasks.catalogs.told import announced
+from tasks.catalogs.told import announced, home
 from tasks.judge.verdict import Policy
 from tasks.wire import Place, ToExport, ToPrepare, ToRun
 
@@ -51,6 +51,14 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
     kernels: str = field(default_factory=announced)
+
+    @property
+    def home(self) -> BackendSpec | None:
+        """The backend in whose environment the job prepares or exports (`tasks.catalogs.told.home`), which all of its groups have
+        in common; None for the farm's own."""
+        items = self.prepare or self.export
+        found = home(items[0].group.catalog, self.kernels) if items else None
+        return BackendSpec(**found) if found else None
 
     @property
     def kind(self) -> str:

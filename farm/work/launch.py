@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -23,8 +24,8 @@ from farm.fleet.asking import Asking
 from farm.fleet.inventory import AWAITED, Offer, offers
 from farm.lake import Lake
 from farm.plan import config as configs
+from farm.plan import kernels, policies
 from farm.plan import matrix as matrices
-from farm.plan import policies
 from farm.plan.config import ConfigError
 from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
@@ -36,6 +37,7 @@ from farm.work.local import ALONE, ChildProcesses, Inline
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
+from tasks.catalogs.told import USER, home
 from tasks.judge.verdict import PolicyError
 from tasks.model import Status
 from tasks.nearest import nearest
@@ -63,13 +65,22 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
         if not request.address:  # the one node is this machine, asked while its executor starts
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
-        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
+        homes = catalogue.homes(request.config, request.cache, not request.dry, inline)
+        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background, contextlib.ExitStack() as asked:
+            given_up = threading.Event()
+            asked.callback(given_up.set)  # nobody waits for an environment any more
             listing = {
-                name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
+                name: background.submit(
+                    catalogue.listed, name, request.cache, inline, request.path, homes * (name == USER), given_up
+                )
+                for name in names
             }
-            matrix = _plan(request, {name: future.result() for name, future in listing.items()})
-            if not request.dry:  # it makes the lake's folder: not for a request that is refused
-                lakes.check_writable(request.lake)
+            found = {name: future.result() for name, future in listing.items()}
+        if elsewhere := next((name for _, name in found.values() if name), ""):
+            kernels.announce(request.config, elsewhere)
+        matrix = _plan(request, {name: entries for name, (entries, _) in found.items()})
+        if not request.dry:  # it makes the lake's folder: not for a request that is refused
+            lakes.check_writable(request.lake)
         executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
         started(executor)
         labels = {b.name: b.labels for b in request.config.backends}
@@ -203,6 +214,7 @@ class Run:
             for g, b, reason in matrix.skipped
             for group in [matrix.groups[g]]
         ]
+        self.record["home"] = (home(USER) or {}).get("name", "")
         self.record.setdefault("not_planned", [one.record() for one in matrix.left_out])
         self._record_offers()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from farm.work.state import Flight, Plan
 from tasks import catalogs, checks
+from tasks.catalogs.told import USER, home
 from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.wire import Exported, Prepared
 
@@ -53,7 +55,7 @@ class Stock:
     # --- what is to be made ---------------------------------------------------------------------------------------
 
     def take(self, kind: str, slots: int, most: int = 0) -> list[int]:
-        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, at most ``most``, and no
+        """Groups of the next job of a kind, all at home in one environment: suspects of losses, else as many of the queue as make a job, at most ``most``, and no
         more than half of what each of the ``slots`` that take such jobs has left to do: else one is still at it when all
         others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987)."""
         if self.suspects[kind]:
@@ -62,7 +64,16 @@ class Stock:
         sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)) if kind == "prepare" else EXPORT_GROUPS
         sized = max(min(sized, most or sized), 1)
         share = -(-len(queue) // (2 * slots)) if slots > 1 else len(queue)
-        return [queue.popleft() for _ in range(min(len(queue), sized, share))]
+        first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
+        if home(USER):
+            first = itertools.takewhile(lambda g: self._home(g) == self._home(queue[0]), first)
+        taken = list(first)
+        for _ in taken:
+            queue.popleft()
+        return taken
+
+    def _home(self, g: int) -> dict[str, Any] | None:
+        return home(self._plan.matrix.groups[g].catalog)
 
     def without(self, b: int) -> list[int]:
         """A backend has no part in the run: the groups that need not be prepared any more."""

@@ -76,6 +76,14 @@ def rows_of(job: Job) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
 
 
+def _child_of(job: Job, children: Children) -> tuple[Any, wire.Ready | wire.Refused] | Death:
+    """As `Children.get`. Raises CannotRun where its environment cannot be had here."""
+    try:
+        return children.get(job)
+    except envs.EnvError as error:
+        raise CannotRun(wire.Gone(str(error))) from None
+
+
 # --- preparing and exporting ----------------------------------------------------------------------------------------
 
 
@@ -87,7 +95,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
     kills = collections.Counter[tuple[int, int]]()
     strikes = 0
     while len(done) < len(items):
-        got = children.get(job)
+        got = _child_of(job, children)
         death: Death | None = got if isinstance(got, Death) else None
         if not isinstance(got, Death):
             for message in got[0].call(command(tuple(items), job.cache, tuple(sorted(done)))):
@@ -157,10 +165,7 @@ def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]
 def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
     """What one child makes of the cases that are left, until it ends or dies. Raises CannotRun."""
     job = batch.job
-    try:
-        got = children.get(job)
-    except envs.EnvError as error:
-        raise CannotRun(wire.Gone(str(error))) from None
+    got = _child_of(job, children)
     if isinstance(got, Death):
         children.forget(job)
         yield from _after_death(batch, got, Doubt(got.kind, got.stage, 0), children)

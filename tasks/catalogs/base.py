@@ -132,11 +132,12 @@ class Sample:
 
 
 class CatalogError(Exception):
-    """A catalog that cannot be listed as it is configured; ``key``: the path of the mistake in the config."""
+    """A catalog that cannot be listed as it is configured. key: the path of the mistake in the config; lacks: the package that a
+    module of the user's imports and that this environment does not have, "" where it is something else."""
 
-    def __init__(self, text: str, key: tuple[Any, ...] = ()) -> None:
+    def __init__(self, text: str, key: tuple[Any, ...] = (), lacks: str = "") -> None:
         super().__init__(text)
-        self.key = key
+        self.key, self.lacks = key, lacks
 
 
 class Catalog:

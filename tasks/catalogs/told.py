@@ -6,9 +6,11 @@ import functools
 import json
 from typing import Any
 
+#: The catalog of kernels of one's own.
+USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
 #: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
-#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}]}.
+#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`}.
 _told: list[str] = [""]
 
 
@@ -25,6 +27,13 @@ def announced() -> str:
 def definitions() -> dict[str, Any]:
     """What this process was told, read."""
     return parsed(announced())
+
+
+def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:
+    """The backend (fields of `BackendSpec`) in whose environment a catalog's modules are imported, its samples and references
+    prepared; None for the farm's own environment. text: definitions, instead of those that this process was told."""
+    found: dict[str, Any] | None = parsed(announced() if text is None else text).get("home")
+    return found if catalog == USER else None
 
 
 @functools.lru_cache(maxsize=4)

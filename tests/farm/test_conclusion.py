@@ -19,6 +19,7 @@ from farm.commands.report import main
 from farm.exits import FOUND, OK
 from farm.report import Report, causes, findings, ranking, since, stale, verdict
 from farm.report.faces.markdown import markdown
+from farm.report.tables.view import cell
 from tests.farm.test_report import RUN, frame, make_row, printed
 
 #: One known failure that is met, by two rows; one of which nothing is seen; one about an op that did not run.
@@ -441,3 +442,46 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     assert pd.read_csv(page)["rows"].tolist() == [2]
     assert reproduce.main([key.replace(key.partition(":")[0], "last"), "--results", str(results)]) == OK
     assert re.search(r"^cause +thrice is not twice$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_run_of_one_op_says_what_came_of_it_and_compares_nothing() -> None:
+    rows = frame(
+        make_row("pass", "models:net", weak=True),
+        make_row("pass", "models:net", weak=True, sample=1),
+        make_row("wrong", "models:net", backend="ort-cpu", kind="numbers", error_units=90.0, limit=32.0),
+        make_row("unsupported", "models:net", backend="mlx-cpu", error="no kernel for it"),
+    )
+    run = RUN | {"not_planned": [{"text": "the check levels of net: it has one"}]}
+    said = printed(rows, run, brief=True)
+    line = "torch-cpu: pass 2 (2 weak: no evidence); ort-cpu: wrong 1; mlx-cpu: unsupported 1 (no kernel for it)"
+    assert said.startswith(f"Not planned: the check levels of net: it has one\n{line}\n")
+    assert "farm reproduce" in said and "90" in said
+    left_out = ("Coverage by vendor", "right on the", "Terms:", "pass rate")
+    assert not [words for words in left_out if words in said]
+    assert not [words for words in left_out if words not in printed(rows, run)]
+
+
+def test_what_an_interpreter_s_passes_are_worth_is_said_of_one_kernel_too() -> None:
+    rows = frame(make_row("pass", "user:k", placement="interpreted: cpu"))
+    assert "no GPU or compiler has run these kernels" in printed(rows, RUN, brief=True)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "shown"),
+    [
+        ([("pass", True), ("pass", True)], "–"),
+        ([("pass", True), ("wrong", False)], "0 % (0/1)"),
+        ([("pass", True), ("pass", False)], "50 % (1/2)"),
+        ([("wrong", False), ("wrong", False)], "0 % (0/2)"),
+    ],
+)
+def test_a_weak_cell_is_not_shown_as_one_that_is_not_right(statuses: list[tuple[str, bool]], shown: str) -> None:
+    rows = [
+        make_row(status, f"torch:op{n}", backend=backend, weak=weak)
+        for backend in ("a", "b")
+        for n, (status, weak) in enumerate(statuses)
+    ]
+    made = Report.of(frame(*rows), RUN)
+    (told,) = (v for v in made.views if v.name == "ranking_torch")
+    (column,) = (c for c in told.columns if getattr(c, "words", "") == "right")
+    assert [cell(column, line).text for line in told.all_lines()] == [shown, shown]

@@ -285,3 +285,25 @@ def test_a_run_of_ones_own_kernels_has_a_table(own: Path, capsys: pytest.Capture
     assert gradcheck.main(["--table"]) == 0
     (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
     assert row["op"] == "user:softmax" and row["both agree"] == row["samples"] == "2" and row["second_units"]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def f(x): return x * x\ndef _g(x): return x\ndef h(x): return x\n", "2 functions; name one: k.py:f, k.py:h"),
+        ("x = 1\n", "k.py has no function"),
+        ("def f(:\n", "k.py:1: "),
+        (None, "k.py: No such file"),
+    ],
+)
+def test_a_file_alone_is_its_one_function_or_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str | None, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if source is not None:
+        (tmp_path / "k.py").write_text(source)
+    assert gradcheck.main(["k.py"]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+    (tmp_path / "k.py").write_text("def square(x): return x * x\n")
+    assert gradcheck.main(["k.py"]) == 0 and "square" in capsys.readouterr().out

@@ -284,6 +284,71 @@ def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: py
     assert f"not judged: models:{name}: " in capsys.readouterr().out
 
 
+ONE = """
+import torch
+from torch import nn
+class Part(nn.Module):
+    def __init__(self, n, *, m=2):
+        super().__init__()
+        self.w = nn.Linear(n, n)
+    def forward(self, x): return self.w(x)
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * x
+class Config:
+    def forward(self): return 1
+class Net(Part):
+    def __init__(self, n=4, *more):
+        super().__init__(n)
+def get_inputs(): return [torch.randn(2, 4)]
+"""
+SEVERAL = ONE + "class More(nn.Sequential): pass\nclass Base(Net): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (ONE, "Net"),
+        (SEVERAL + "class Model(Net): pass\n", "Model"),
+        (ONE.replace("n=4, *more", "n") + "def get_init_inputs(): return [4]\n", ""),
+        (ONE.replace("n=4, *more", "n").replace("Part", "Model") + "def get_init_inputs(): return [4]\n", "Model"),
+    ],
+)
+def test_a_file_is_its_one_model(source: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("net.py").write_text(source)
+    if not name:
+        assert torch_run("--model", "net.py") == BAD_INPUT
+        assert "net.py has 2 models; name one: net.py:Part, net.py:Net" in capsys.readouterr().err
+        return
+    assert torch_run("--model", "net.py") == OK
+    assert {x[:2] for x in rows()} == {(f"forward/models:{name}/float32/{i}", "pass") for i in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (SEVERAL, "net.py has 3 models; name one: net.py:Net, net.py:More, net.py:Base"),
+        ("x = 1\n", "net.py has no class of torch.nn.Module; name what makes the model, net.py:NAME"),
+        (
+            ONE.replace("n=4, *more", "n, *, deep"),
+            "net.py has only models that need arguments, Part(n) and Net(n, deep): let get_init_inputs() in it return these arguments, or",
+        ),
+        ("class M(\n", "net.py:1: '(' was never closed"),
+    ],
+)
+def test_a_file_that_is_no_one_model_is_refused_before_anything_is_imported(
+    source: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("net.py").write_text("raise SystemExit(7)\n" * ("class M(" not in source) + source)
+    assert torch_run("--model", "net.py") == BAD_INPUT
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+    Path("c.yaml").write_text(
+        "catalogs:\n- name: models\n  own:\n  - {name: a, model: net.py}\nbackends: [torch-cpu]\n"
+    )
+    assert run("c.yaml") == BAD_INPUT and "c.yaml:4:15: catalogs.0.own.0.model: " in capsys.readouterr().err
+
+
 def test_a_module_s_case_has_a_script_of_its_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

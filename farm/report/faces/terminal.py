@@ -106,19 +106,25 @@ def print_coverage(
     by: str = "backend",
     limit: int = 10,
     console: Console | None = None,
+    brief: bool = False,
 ) -> None:
     """Print the report of a run: the table per vendor and backend, ``by`` another column as well, findings, oracles.
 
-    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table.
+    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table; brief: what
+    failed, and of tables that compare only their notes.
     """
     console = console or screen()
     report = Report.of(rows, run, by)
-    for line in headline(report):
+    for line in headline(report, brief):
         console.print(_text(line))
-    console.print(_text(words(), "dim"))
+    if not brief:
+        console.print(_text(words(), "dim"))
     for view in report.views:
-        if "terminal" in view.faces:
+        if "terminal" in view.faces and not (brief and view.compares):
             show(view, console, limit, OF_EACH, each=True)
+        elif "terminal" in view.faces:
+            for text in view.notes:
+                console.print(_text(text), soft_wrap=True)
 
 
 def print_case(found: pd.DataFrame, console: Console) -> None:

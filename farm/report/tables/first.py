@@ -205,9 +205,7 @@ def best(report: Report) -> Iterator[View]:
             (
                 measured("place", "#"),
                 Column("backend", who, foreign=True),
-                Column(
-                    "right", lambda line: Cell(percent(line["right"], line["cells"]), share=line["share"]), right=True
-                ),
+                Column("right", _right, right=True),
                 *map(measured, ("imprecise", "weak", "failed")),
                 *[Column("new", _new, right=True)] * bool((lines["failed"] > lines["known"]).any()),
                 *map(measured, ("fallback", "unsupported")),
@@ -219,8 +217,16 @@ def best(report: Report) -> Iterator[View]:
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
+            compares=True,
         )
         shown += 1
+
+
+def _right(line: Line) -> Cell:
+    """The share of right cells; where none is, of those whose samples could have failed: weak ones are no evidence of either."""
+    return Cell(
+        percent(line["right"], line["cells"] if line["right"] else line["cells"] - line["weak"]), share=line["share"]
+    )
 
 
 def _new(line: Line) -> str:

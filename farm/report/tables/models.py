@@ -137,6 +137,7 @@ def whole_models(report: Report) -> Iterator[View]:
         notes=[*_not_run_there(frame), *_unobserved(frame)],
         open=True,
         most=10_000,
+        compares=True,
     )
     yield _not_right(report, frame)
     yield from _along(frame)

@@ -99,18 +99,41 @@ def best(report: Report) -> str:
     return f"Best backend per vendor, {of}: {named}"
 
 
-def headline(report: Report) -> list[str]:
-    """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
+#: Statuses whose reason no table of failures has.
+_UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value)
+
+
+def by_status(report: Report) -> str:
+    """What came of every backend's rows, in a line: all that a run of one op has to say beside what failed."""
+
+    def told(status: str, some: pd.DataFrame) -> str:
+        weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
+        why = next(filter(None, some["error"]), "") if status in _UNTOLD else ""
+        return (
+            f"{status} {len(some)}" + f" ({weak} weak: no evidence)" * bool(weak) + f" ({plain(why, 200)})" * bool(why)
+        )
+
+    return "; ".join(
+        f"{plain(backend)}: {', '.join(told(str(status), some) for status, some in rows.groupby('status', sort=False))}"
+        for backend, rows in once(report.rows).groupby("backend", sort=False)
+    )
+
+
+def headline(report: Report, brief: bool = False) -> list[str]:
+    """Lines that say which run this is, what to conclude of it, and what is to be kept in mind; of a ``brief`` one, whose verdict comes
+    last, the latter and what came of each backend's rows."""
     rows, run = report.rows, report.run
     name = f" ({run['name']})" if run.get("name") else ""
     which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
-    lines = [f"{which}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
+    lines = [] if brief else [f"{which}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(
             f"{many(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
     lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
+    if brief:
+        return [*lines, by_status(report)]
     (total,) = records(coverage(once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
@@ -375,6 +398,7 @@ def by_backend(report: Report) -> Iterator[View]:
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
+        compares=True,
     )
     for name, caption, frame in (
         ("squares", "Every square of the matrix", cell_matrix(rows)),

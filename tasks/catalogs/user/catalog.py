@@ -14,7 +14,7 @@ import numpy as np
 from tasks import checks
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import (
     drawn,
@@ -44,6 +44,7 @@ from tasks.model import (
     Group,
     Leaf,
     OpClass,
+    Unsupported,
     errors,
     is_complex,
     is_inexact,
@@ -158,9 +159,15 @@ class User(Catalog):
         return _fuzzed(self._op(group), group, 0, draws, choose)
 
     def call(self, group: Group) -> Callable[..., Any]:
-        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
-        one = self._op(group)
-        return promises.guarded(one.op, one.function("kernel"), one.backward)
+        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`). Raises Unsupported where its module
+        imports what this environment lacks: another one has prepared it."""
+        try:
+            one = self._op(group)
+            return promises.guarded(one.op, one.function("kernel"), one.backward)
+        except CatalogError as error:
+            if not error.lacks:
+                raise
+            raise Unsupported(str(error)) from None
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """The reference: what a kernel computes inside shows nobody."""
@@ -168,10 +175,10 @@ class User(Catalog):
         return None if one.script else (one.op.reference_framework, one.function("reference"))
 
     def _op(self, group: Group) -> Declared:
-        found = load.declared()
-        if group.catalog != self.name or group.op_name not in found or group.variant:
+        found = load.called(group.op_name)
+        if group.catalog != self.name or found is None or group.variant:
             raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
-        return found[group.op_name]
+        return found
 
 
 def _of_all(one: Declared, group: Group, draws: int) -> Sample:

@@ -53,7 +53,7 @@ class Declared:
         try:
             found: Any = named(given, self._root)
         except CatalogError as error:
-            raise self.mistake(what, str(error)) from None
+            raise self.mistake(what, str(error), error.lacks) from None
         if not callable(found):
             raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
         return functions.in_order(functions.callable_of(found))
@@ -67,11 +67,11 @@ class Declared:
             return self.function("backward")
         return getattr(self.function("kernel"), "backward", None)
 
-    def mistake(self, what: str, text: str) -> CatalogError:
+    def mistake(self, what: str, text: str, lacks: str = "") -> CatalogError:
         """The error of one of the op's settings: at its key of the config, or with the decorated function's place."""
         if self.file:
-            return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key)
-        return CatalogError(text, (*self.key, what))
+            return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key, lacks)
+        return CatalogError(text, (*self.key, what), lacks)
 
     @property
     def script(self) -> Path | None:
@@ -142,7 +142,25 @@ def listing_digest() -> str:
 
 def declared() -> dict[str, Declared]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
-    return _lent or _declared(announced(), listing_digest())
+    found, lacking = _known()
+    for error in lacking:
+        raise error
+    return found
+
+
+def called(name: str) -> Declared | None:
+    """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this environment lacks;
+    such a module does not keep those of others from being found."""
+    found, lacking = _known()
+    if name not in found:
+        for error in lacking:
+            raise error
+    return found.get(name)
+
+
+def _known() -> tuple[dict[str, Declared], list[CatalogError]]:
+    """The ops of all modules that can be imported here, and why others lack what they import."""
+    return (_lent, []) if _lent else _declared(announced(), listing_digest())
 
 
 #: The ops that this process was handed with their functions, by name; while there are any, no other is known.
@@ -164,10 +182,11 @@ def lent(op: UserOp, root: str) -> Iterator[Declared]:
 
 
 @functools.lru_cache(maxsize=4)
-def _declared(text: str, digest: str) -> dict[str, Declared]:
+def _declared(text: str, digest: str) -> tuple[dict[str, Declared], list[CatalogError]]:
     found: dict[str, Declared] = {}
+    lacking: list[CatalogError] = []
     for source in definitions().get("sources", []):
-        for one in _of_source(source):
+        for one in _of_source(source, lacking):
             other = found.get(one.op.name)
             if other is None:
                 found[one.op.name] = one
@@ -176,14 +195,20 @@ def _declared(text: str, digest: str) -> dict[str, Declared]:
                     f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
                     one.key if one.file else (*one.key, "name"),
                 )
-    return found
+    return found, lacking
 
 
-def _of_source(source: Mapping[str, Any]) -> Iterator[Declared]:
+def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterator[Declared]:
     at, root = source["at"], source["root"]
     for i, name in enumerate(source["modules"]):
         key = ("catalogs", at, "modules", i)
-        module = load(name, root, key)
+        try:
+            module = load(name, root, key)
+        except CatalogError as error:
+            if not error.lacks:
+                raise
+            lacking.append(error)
+            continue
         ops = [op for value in list(vars(module).values()) for op in _own(value, module)]
         if not ops:
             raise CatalogError(f"{name}: there is no function with @tasks.op in it", key)
@@ -232,7 +257,9 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     file = sources.locate(name, root)
     if file is None or not file.is_file():
         raise CatalogError(
-            f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key
+            f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}",
+            key,
+            name.partition(".")[0] if file is None else "",
         )
     _interpret()
     # What lies beside the config or the kernel can be imported too, after everything else.
@@ -247,7 +274,13 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     except (Exception, SystemExit) as error:
         where = errors.place(error) or file
         told = f"{where}: cannot be imported: {errors.essential(error)}"
-        raise CatalogError(f"{told}{_as_part(file, error)}", key) from None
+        raise CatalogError(f"{told}{_as_part(file, error)}", key, _lacking(error, root, file)) from None
+
+
+def _lacking(error: BaseException, root: str, file: Path) -> str:
+    """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the kernels."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    return "" if sources.beside(package, [Path(root), file.parent]) else package
 
 
 def _as_part(file: Path, error: BaseException) -> str:

@@ -42,6 +42,17 @@ def locate(module: str, root: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
+def functions(file: Path) -> list[str]:
+    """The public functions that a file defines at its top, read from its source. Raises SyntaxError, OSError."""
+    body = ast.parse(file.read_bytes(), str(file)).body
+    return [x.name for x in body if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]
+
+
+def beside(package: str, folders: Iterable[Path]) -> bool:
+    """Whether a package or module of that name lies in one of the folders."""
+    return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders if package)
+
+
 def _inside(module: str, folders: Iterable[Path]) -> Path | None:
     for folder in folders:
         base = folder.joinpath(*module.split("."))

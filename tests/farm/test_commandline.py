@@ -1,0 +1,52 @@
+"""List options: with commas, repeated, or one after another."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.commandline import Parser, list_option
+from tasks.model import Refusal
+
+
+def parser() -> Parser:
+    made = Parser(prog="farm try")
+    made.add_argument("config", nargs="?")
+    made.add_argument("--samples", type=int)
+    made.add_argument("--dry-run", action="store_true")
+    list_option(made, "--backends", "NAME", "these")
+    list_option(made, "--input", "FORM", "inputs", commas=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--backends a,b",
+        "--backends a b",
+        "--backends a, b",
+        "--backends a --backends b",
+        "--backends=a b",
+        "--backends a,a b --samples 2 --dry-run",
+        "--samples 2 --backends a b",
+    ],
+)
+def test_a_list_is_written_in_any_way(typed: str) -> None:
+    assert parser().parse_args(["c.yaml", *typed.split()]).backends == ["a", "b"]
+
+
+def test_what_has_commas_of_its_own_is_not_split() -> None:
+    found = parser().parse_args(["--input", "x=float32[2,3]", "y=float32[2]", "y=float32[2]"]).input
+    assert found == ["x=float32[2,3]", "y=float32[2]", "y=float32[2]"]
+
+
+def test_a_config_among_names_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    found = parser().parse_args(["--samples", "2", "c.yaml", "--backends", "a", "b"])
+    assert (found.config, found.backends, found.samples) == ("c.yaml", ["a", "b"], 2)
+    with pytest.raises(SystemExit):
+        parser().parse_args(["c.yaml", "--samples", "2", "3"])
+    assert "unrecognized arguments: 3" in capsys.readouterr().err
+
+
+def test_a_list_that_names_nothing_is_refused() -> None:
+    with pytest.raises(Refusal, match="--backends ' , ': names nothing; give a name, or omit the option for all"):
+        parser().parse_args(["--backends", " , "])
