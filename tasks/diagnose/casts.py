@@ -8,10 +8,16 @@ import numpy as np
 
 from tasks.diagnose.model import Model
 from tasks.model import rounded
+from tasks.model.kind import KIND_CAST
 
 MISSING = "a cast that was asked for is missing"
 #: Casts of a graph that are left out one at a time, at most.
 CASTS = 8
+
+
+def left_out(result: np.ndarray) -> Model:
+    """The error model of a program whose output without a cast is ``result``."""
+    return Model(MISSING, np.asarray(result), kind=KIND_CAST)
 
 
 def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[Model]:
@@ -35,7 +41,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[M
                 return x if node in left else rounded(x, dtype)
 
             found = made.run(dict(zip(made.inputs, inputs)), round=round)
-            yield Model(MISSING, np.asarray(found[made.outputs[place]]))
+            yield left_out(found[made.outputs[place]])
     except NoOracle:
         return
 

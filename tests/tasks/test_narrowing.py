@@ -22,6 +22,7 @@ from tasks.judge.plain import compare
 from tasks.judge.policy import judge
 from tasks.model import DTYPES, Leaf, OpClass, Status, np_dtype
 from tasks.model.dtypes import holds, integers
+from tasks.model.kind import KIND_CAST
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -144,8 +145,10 @@ def test_a_cast_is_part_of_the_function_and_who_folds_it_is_wrong(name: str) -> 
 def test_the_cause_is_said_to_be_a_missing_cast(name: str) -> None:
     content = model(*PROGRAMS[name])
     expected, wrong = leaves(content), run(folded(content))
-    assert diagnose.missing_cast([X], wrong, expected, content) == "a cast that was asked for is missing"
-    assert not diagnose.missing_cast([X], [y * 1.5 for y in run(content)], expected, content)
+    cause = diagnose.cause([X], wrong, expected, OpClass.MODEL, lambda: content)
+    assert cause == diagnose.Cause("a cast that was asked for is missing", KIND_CAST)
+    other = [y * 1.5 for y in run(content)]
+    assert diagnose.cause([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.Cause()
 
 
 def test_one_of_several_casts_may_be_what_is_missing() -> None:
@@ -156,7 +159,7 @@ def test_one_of_several_casts_may_be_what_is_missing() -> None:
         one.input[:] = ["x" if name == "xh" else name for name in one.input]
     found, expected = run(model(kept, outputs)), leaves(content)
     assert status(found, expected) is Status.WRONG
-    assert diagnose.missing_cast([X], found, expected, content)
+    assert diagnose.cause([X], found, expected, OpClass.MODEL, lambda: content).kind == KIND_CAST
 
 
 def test_a_value_that_was_computed_may_round_either_way_and_one_that_was_given_may_not() -> None:

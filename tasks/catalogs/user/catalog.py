@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tasks.catalogs.user import (
     inside,
     laid,
     load,
+    of_numpy,
     of_torch,
     promises,
     refused,
@@ -33,6 +35,7 @@ from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
 from tasks.fuzz.choices import Choices
+from tasks.graphs.roundings import Read, Round, Roundings
 from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
@@ -52,7 +55,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "5"
+CATALOG_VERSION = "6"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
@@ -331,7 +334,7 @@ def of_inputs(
             within = inside.computes_in(one, arrays, group.dtype) if draws else ""
             made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
             flags = [f"computes_in={within}"] if within else []
-            flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []  # type: ignore[attr-defined]
+            flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
             if flags:
                 made.columns["flags"] = " ".join(flags)
         if op.definition:
@@ -362,7 +365,7 @@ def _told(error: BaseException) -> str:
 
 def _expected(
     one: Declared,
-    evaluate_one: Callable[[Arrays], list[np.ndarray]],
+    evaluate_one: Evaluator,
     arrays: Arrays,
     dims: Mapping[str, int],
     group: Group,
@@ -373,6 +376,7 @@ def _expected(
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
+    least = min(eps.values(), default=0.0)
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
     elements = sum(x.size for x in exact.values())
@@ -383,11 +387,14 @@ def _expected(
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
-    found = evaluate_one(exact)
+    casts = Roundings()
+    found = evaluate_one(exact, casts.first)
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            outputs = evaluate_one(moved(draw))
+            places = itertools.count(len(exact) + 1)
+            read: Read = lambda x: noise.moved(x, least, draw, next(places))  # noqa: B023, E731
+            outputs = evaluate_one(moved(draw), casts.either(), read)
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
@@ -406,33 +413,42 @@ def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], li
     return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call)
 
 
+@dataclass(frozen=True)
+class Evaluator:
+    """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was cast."""
+
+    evaluate: Callable[[Arrays, Round | None, Read | None], list[np.ndarray]]
+    rounds: list[str]
+
+    def __call__(self, inputs: Arrays, round: Round | None = None, read: Read | None = None) -> list[np.ndarray]:
+        """The outputs; round: what a cast makes, None for the nearest number; read: what is read of that, None for the same."""
+        return self.evaluate(inputs, round, read)
+
+
 @contextlib.contextmanager
-def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
+def evaluator(one: Declared) -> Iterator[Evaluator]:
     """The op's reference: from float64 inputs to its outputs.
 
-    A function is given copies: it may write to them. Its ``rounds`` are the dtypes that a function of tensors casts to. Raises TypeError
-    for what is no array."""
+    A function is given copies: it may write to them. Raises TypeError for what is no array."""
     rounds: list[str] = []
     with contextlib.ExitStack() as end:
         if one.script:
             script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
         else:
-            reference = one.function("reference")
-            if one.op.reference_framework == "torch":
-                reference = of_torch.evaluated(reference, rounds)
+            of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
+            reference = of_arrays.evaluated(one.function("reference"), rounds)
 
-        def evaluate(inputs: Arrays) -> list[np.ndarray]:
+        def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:
                 return [_checked(x, inputs) for x in script(inputs, one.op.kwargs)]
             with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
-                result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
+                result = reference({name: x.copy() for name, x in inputs.items()} | dict(one.op.kwargs), round, read)
             outputs = result if isinstance(result, (tuple, list)) else [result]
             if not outputs:
                 raise TypeError("the reference returned no outputs")
             return [_checked(x, inputs) for x in outputs]
 
-        evaluate.rounds = rounds  # type: ignore[attr-defined]
-        yield evaluate
+        yield Evaluator(evaluate, rounds)
 
 
 def _unknown(**inputs: Any) -> Any:
