@@ -183,7 +183,7 @@ def _matches(
         unnamed = np.array([k.cause == "*" for k in entries], dtype=bool)[:, None]
         eps = np.array([EPS.get(dtype, EPS["float32"]) for dtype in told["dtype"]])
         units = told["error_units"].astype(float)
-        far = told["kind"].isin(OF_NUMBERS) & ~(units * eps <= 1.0)  # what cannot be measured is far off as well
+        far = np.isin(told["kind"], OF_NUMBERS) & ~(units * eps <= 1.0)  # what cannot be measured is far off as well
         covered &= here[:, None] | ~((unnamed & (told["cause"] != "")) | far)
     for i, known in enumerate(entries):
         if known.reduced:

@@ -201,29 +201,39 @@ def _evaluated(one: Declared, arrays: Arrays) -> None:
         evaluate(exact)
 
 
-def emptied(
-    one: Declared, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices
-) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """As `drawn.emptied`, by the op's reference."""
+def draw_case(one: Declared, group: Group, choose: Choices) -> drawn.Drawn:
+    """The inputs that choices make for a group (`tasks.catalogs.user.drawn`)."""
 
     def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
-        _evaluated(replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims))), arrays)
+        _evaluated(_at(one, dims), arrays)
 
-    return drawn.emptied(one.op, dims, arrays, choose, taken)
+    return drawn.case(one.op, group.dtype, group.check, choose, taken)
+
+
+def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samples.Structured) -> bool:
+    """Whether a structure is declared, or the reference takes it."""
+    if structured.what.declared:
+        return True
+    one = _at(one, dims)
+    try:
+        with evaluator(one) as evaluate:
+            leaves = _expected(one, evaluate, structured.arrays, dims, group, 0)
+    except (Exception, SystemExit):
+        return False
+    return _is_defined(leaves, OpClass(one.op.op_class), structured)
+
+
+def _at(one: Declared, dims: Mapping[str, int]) -> Declared:
+    """A kernel whose keywords are those of some sizes."""
+    return replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
-    """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
+    """A sample whose sizes and values both come from its seed, or from given choices."""
     choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
-    dims = drawn.sizes(one.op, choose, group.check != "forward")
-    plain = drawn.arrays(one.op, dims, group.dtype, choose)
-    if not one.op.gradient:
-        dims, plain = emptied(one, dims, plain, choose)
-    places = laid.drawn(one.op, choose)(plain)
-    # The last choices of a case: one that was kept before there were structures has none.
-    structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
-    lay = laid.unexpanded(lambda _: places, structured.name) if structured else lambda _: places
-    made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
+    case = draw_case(one, group, choose)
+    lay = case.lay(structured=case.structured is not None)
+    made = _of_structure(one, case.dims, case.plain, case.structured, group, index, draws, lay)
     made.columns["choices"] = choose.taken
     return made
 
@@ -265,7 +275,7 @@ def _of_structure(
     arrays, what = structured.arrays, structured.what
     made = of_inputs(one, dims, lambda: arrays, group, index, draws, lay)
     made.columns["structure"] = structured.label
-    if not what.declared and not _taken(made, structured):
+    if not what.declared and (made.failure is not None or not _is_defined(made.expected, made.op_class, structured)):
         return ordinary()
     if made.failure is None or made.failure.stage != "reference" or not what.declared:
         return made
@@ -280,15 +290,13 @@ def _of_structure(
     return made
 
 
-def _taken(made: Sample, structured: samples.Structured) -> bool:
-    """Whether the reference takes inputs of a structure that was inferred: it returns numbers where it is given numbers, and nothing
-    that equal floats leave open."""
-    if made.failure is not None:
+def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.Structured) -> bool:
+    """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and nothing that equal
+    floats leave open."""
+    known = [leaf for leaf in leaves if leaf.reference is not None]
+    if structured.tied and op_class is not OpClass.CHOICE and any(not is_inexact(x.dtype) for x in known):
         return False
-    leaves = [leaf for leaf in made.expected if leaf.reference is not None]
-    if structured.tied and made.op_class is not OpClass.CHOICE and any(not is_inexact(x.dtype) for x in leaves):
-        return False
-    return all(np.isfinite(np.asarray(x.reference)).all() for x in leaves if is_inexact(x.dtype))
+    return all(np.isfinite(np.asarray(x.reference)).all() for x in known if is_inexact(x.dtype))
 
 
 def _alike(made: Sample) -> bool:
@@ -312,7 +320,7 @@ def of_inputs(
     """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing.
 
     lay: which inputs are not contiguous; those whose strides are declared are not either."""
-    one = replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
+    one = _at(one, dims)
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
