@@ -40,7 +40,7 @@ class Seen:
     names: list[str] = field(default_factory=list)
     drawing: list[str] = field(default_factory=list)
 
-    def note(self, func: Any) -> None:
+    def note(self, func: Any, given: Any, made: Any) -> None:
         import torch
 
         self.names.append(func.overloadpacket.__name__)
@@ -70,8 +70,18 @@ def call(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any
 def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
     """What `run` dispatches, and what it returns where nothing is compiled."""
     seen = Seen()
-    with _uncompiled(), _modes().Watching(seen):
+    with _uncompiled(), watching(seen.note):
         return seen, run(module, inputs)
+
+
+#: Told of an operation of ATen's that has run: of (it, its arguments, its results).
+Note = Callable[[Any, Any, Any], None]
+
+
+def watching(note: Note) -> contextlib.AbstractContextManager[Any]:
+    """In here ``note`` is told of every operation that torch dispatches."""
+    mode: contextlib.AbstractContextManager[Any] = _modes().Watching(note)
+    return mode
 
 
 def exactly(
@@ -222,15 +232,16 @@ def _modes() -> Any:
     class Watching(TorchDispatchMode):
         supports_higher_order_operators = True
 
-        def __init__(self, seen: Seen) -> None:
+        def __init__(self, note: Note) -> None:
             super().__init__()
-            self.seen = seen
+            self.note = note
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return inside(self, func, args, kwargs)
-            self.seen.note(func)
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
+            self.note(func, [args, kwargs or {}], out)
+            return out
 
     class Wide(TorchDispatchMode):
         supports_higher_order_operators = True

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import autograd, torch_tree
+from tasks.graphs import module
 from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS
 
@@ -50,8 +51,6 @@ def _rounding(
     """The outputs of a reference that casts to fewer digits."""
     import torch
 
-    from tasks.graphs import module
-
     names = [name for name, x in arguments.items() if isinstance(x, np.ndarray)]
     others = {name: x for name, x in arguments.items() if name not in names}
 
@@ -66,20 +65,15 @@ def _rounding(
 @contextlib.contextmanager
 def _casts() -> Iterator[list[str]]:
     """The floating dtypes of fewer digits than float32 that tensors are cast to in here."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     seen: list[str] = []
 
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if func.overloadpacket.__name__ == "_to_copy" and out.dtype != args[0].dtype:
-                name = torch_tree.name_of(out.dtype)
-                if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
-                    seen.append(name)
-            return out
+    def note(func: Any, given: Any, made: Any) -> None:
+        if func.overloadpacket.__name__ == "_to_copy" and made.dtype != given[0][0].dtype:
+            name = torch_tree.name_of(made.dtype)
+            if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
+                seen.append(name)
 
-    with Watching():
+    with module.watching(note):
         yield seen
 
 
