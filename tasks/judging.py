@@ -243,6 +243,11 @@ def _judged(
         more["cause"] = words
         if status is Status.PASS and not oracle.endswith(OWN_TOLERANCE):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    if status is Status.PASS and op_class is OpClass.MODEL and not precision:
+        with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+            lost = diagnose.lost_cast(sample.tensors(), arrays[0], expected, sample.graph)
+            if lost.words:
+                status, kind, more["cause"] = Status.IMPRECISE, lost.kind, lost.words
     if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(expected[0], op_class, precision)
         more["error"] = (

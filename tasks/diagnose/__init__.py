@@ -20,6 +20,7 @@ from tasks.diagnose import casts, formulas, ignored, narrow, products, results
 from tasks.diagnose.model import BETTER, Cause, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
+from tasks.model.kind import KIND_CAST
 from tasks.model.leaf import model_floor
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
@@ -89,6 +90,19 @@ def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expe
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
         return ""
     return next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
+
+
+def lost_cast(
+    inputs: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+    graph: Callable[[], bytes | None],
+) -> Cause:
+    """That outputs of a whole program, within their limits, are what its ONNX model gives without a cast that it compensates for."""
+    if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
+        return Cause()
+    with np.errstate(all="ignore"):
+        return Cause(casts.MISSING, KIND_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
 
 
 def is_arithmetic(cause: str) -> bool:

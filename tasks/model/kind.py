@@ -29,7 +29,8 @@ KIND_ACCUMULATOR = "accumulator"
 #: which nobody has declared (`kept`).
 KIND_KEPT = "kept"
 
-#: `wrong` or `imprecise`: the numbers are those of the program without a cast to a narrower dtype that it asks for.
+#: `wrong` or `imprecise`: the numbers are those of the program without a cast to a narrower dtype that it asks for. Within the limit,
+#: `imprecise`: of a program that takes what its casts have lost, so that their digits count.
 KIND_CAST = "cast"
 
 #: Of results that are off by their numbers, and measured.

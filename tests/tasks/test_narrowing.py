@@ -162,6 +162,33 @@ def test_one_of_several_casts_may_be_what_is_missing() -> None:
     assert diagnose.cause([X], found, expected, OpClass.MODEL, lambda: content).kind == KIND_CAST
 
 
+def three_products(left: Sequence[str]) -> bytes:
+    """The model of three products without some of its casts, by the names of what they make."""
+    nodes = [x for x in PROGRAMS["three products"][0] if x.output[0].rstrip("_") not in left]
+    of = {"xl": "dx", "wl": "dw", "xh": "x", "wh": "w"}
+    nodes = [type(x).FromString(x.SerializeToString()) for x in nodes]
+    for one in nodes:
+        one.input[:] = [of[name] if name in left else name for name in one.input]
+    return model(nodes, ["y"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("left", [("xl",), ("wl",), ("xl", "wl"), ()], ids=["x", "w", "both", "none"])
+def test_a_low_cast_that_is_missing_is_told_within_the_limit(left: Sequence[str], seed: int) -> None:
+    content, x = three_products(()), np.random.default_rng(seed).uniform(1, 200, X.shape).astype(np.float32)
+    expected, found = leaves(content, x), run(three_products(left), x)
+    assert status(found, expected) is Status.PASS or len(left) > 1
+    cause = diagnose.lost_cast([x], found, expected, lambda: content)
+    assert cause == (diagnose.Cause("a cast that was asked for is missing", KIND_CAST) if left else diagnose.Cause())
+
+
+def test_who_keeps_the_digits_of_a_cast_that_nothing_compensates_is_right() -> None:
+    nodes = [node("MatMul", "x w", "y"), *there_and_back("y", "h", BFLOAT16), node("Tanh", "h", "z")]
+    content = model(nodes, ["z"])
+    expected, found = leaves(content, X / 100), run(folded(content), X / 100)
+    assert not diagnose.lost_cast([X / 100], found, expected, lambda: content).words
+
+
 def test_a_value_that_was_computed_may_round_either_way_and_one_that_was_given_may_not() -> None:
     y = X.astype(np.float64) @ W.astype(np.float64)
     computed = leaves(model(*PROGRAMS["split of what is computed"]))[0]
