@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from tasks import diagnose
+from tasks.backends.onnxruntime import OnnxRuntime
+from tasks.catalogs import told
 from tasks.catalogs.user import inside
 from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import module as modules
@@ -20,13 +24,16 @@ from tasks.graphs.roundings import Roundings, uncast
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
-from tasks.model import DTYPES, Leaf, OpClass, Status, np_dtype
+from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, np_dtype
 from tasks.model.dtypes import holds, integers
 from tasks.model.kind import KIND_CAST
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 helper, FLOAT16, BFLOAT16, FLOAT = onnx.helper, 10, 16, 1
+MISSING = "a cast that was asked for is missing"
 POLICY = verdict.load("error_units")
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
@@ -356,3 +363,35 @@ def test_a_declared_dtype_that_is_none_is_a_mistake(tmp_path: Path) -> None:
     assert said("float", ["bfloat16"])[0].startswith("unknown floating dtype 'float'")
     assert "the backend's to declare" in said("bfloat16", ["float32"])[0]
     assert not said("float32", ["bfloat16", "float32"])
+
+
+@pytest.mark.parametrize(
+    ("left", "verdict_of"),
+    [
+        ((), ("pass", "", "")),
+        (("xl",), ("imprecise", KIND_CAST, MISSING)),
+        (("xh",), ("imprecise", KIND_CAST, MISSING)),
+    ],
+    ids=["none", "low", "high"],
+)
+def test_a_runtime_that_drops_a_cast_has_a_row_that_says_so(
+    left: Sequence[str], verdict_of: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dropping(OnnxRuntime):
+        def build(self, form: Form) -> Program:
+            given = (
+                replace(form, model=three_products(left))
+                if len(form.arrays) and form.arrays[0].shape == X.shape
+                else form
+            )
+            return super().build(given)
+
+    (tmp_path / "m.onnx").write_bytes(three_products(()))
+    np.savez(tmp_path / "x.npz", x=X)
+    monkeypatch.setattr(told, "_told", [""])
+    one = {"at": 0, "root": str(tmp_path), "name": "m", "model": str(tmp_path / "m.onnx"), "drawn": []}
+    told.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+    _, made = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")
+    backend = Dropping("ort-cpu", "cpu", {})
+    (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([whole(made)])
+    assert (done.row.status, done.row.kind, done.row.cause or "") == verdict_of, done.row.error
