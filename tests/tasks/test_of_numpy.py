@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +133,17 @@ def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast
     assert len(read) == 1 and (moved > y).all()
     of_numpy.evaluated(lambda x: x == x.astype(np.float16), [])({"x": X}, None, seen)
     assert len(read) == 1  # to compare rounds nothing
+
+
+def test_another_thread_has_numpy_as_it_is() -> None:
+    seen: list[type] = []
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        other = threading.Thread(target=lambda: seen.append(type(np.zeros(3, np.float16))))
+        other.start()
+        other.join()
+        return x - x.astype(np.float16)
+
+    told: list[str] = []
+    of_numpy.evaluated(reference, told)({"x": X}, None, None)
+    assert told == ["float16"] and seen == [np.ndarray]

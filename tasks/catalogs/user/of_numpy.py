@@ -7,6 +7,7 @@ The arrays of such a run lie in memory in float64 and say that they have the dty
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -324,10 +325,11 @@ class _Narrowing(Run):
     def makers(self) -> Iterator[None]:
         """In here what NumPy's own functions make is an array of this run."""
         before = {name: getattr(np, name) for name in _MAKERS}
+        thread = threading.get_ident()
 
         def maker(name: str) -> Callable[..., Any]:
             def make(*args: Any, **kwargs: Any) -> Any:
-                if not self.asked:
+                if not self.asked or threading.get_ident() != thread:
                     return before[name](*args, **kwargs)
                 if not args or not isinstance(args[0], _Wide):
                     return self.lifted(before[name](*args, **kwargs))
