@@ -230,7 +230,10 @@ def _judged(
         (status, kind), more = found.verdict, more | found.columns
     off = status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite", KIND_TOLERANCE)
     if off and not record["definition"] and "cause" not in more:
-        more["cause"] = _cause(bar, arrays[0], called)
+        cause = _cause(bar, arrays[0], called)
+        more["cause"] = cause.words
+        if kind == "numbers" and cause.kind:
+            kind = cause.kind
         if (
             status is Status.WRONG
             and kind == "numbers"
@@ -242,6 +245,11 @@ def _judged(
         more["cause"] = words
         if status is Status.PASS and not oracle.endswith(OWN_TOLERANCE):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    if status is Status.PASS and op_class is OpClass.MODEL and not precision:
+        with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+            lost = diagnose.lost_cast(sample.tensors(), arrays[0], expected, sample.graph)
+            if lost.words:
+                status, kind, more["cause"] = Status.IMPRECISE, lost.kind, lost.words
     if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(expected[0], op_class, precision)
         more["error"] = (
@@ -407,20 +415,18 @@ def _effect(bar: _Bar, actual: list[np.ndarray], permission: bool, found: Judgem
     return replace(found, status=Status.WRONG, kind="no effect", columns=found.columns | {"error": error})
 
 
-def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
-    """The error model that explains numbers that are off; "" where none does. called: no ONNX graph was run."""
-    sample = bar.sample
+def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> diagnose.Cause:
+    """The error model that explains numbers that are off. called: no ONNX graph was run."""
+    sample, whole = bar.sample, bar.op_class is OpClass.MODEL
     if bar.op_class is OpClass.RANDOM:
-        return ""
+        return diagnose.Cause()
     try:
-        if bar.op_class is OpClass.MODEL:
-            uncast = sample.uncast()[bar.part]
-            return diagnose.missing_cast(sample.tensors(), actual, bar.expected, sample.graph(), uncast)
-        graph = (lambda: None) if called else sample.graph
+        graph = (lambda: None) if called and not whole else sample.graph
+        uncast = sample.uncast()[bar.part] if whole else []
         one_by_one = _elementwise(sample) is not None
-        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one)
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one, uncast)
     except Exception:
-        return ""  # what it did not think of must not cost the verdict
+        return diagnose.Cause()  # what it did not think of must not cost the verdict
 
 
 def _narrow_sums(bar: _Bar, actual: list[np.ndarray], info: RuntimeInfo) -> str:

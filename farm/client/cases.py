@@ -48,12 +48,14 @@ class Case:
 
     def __post_init__(self) -> None:
         op = self.cases.kernel.op
-        self.dims = drawn.sizes(op, self.choices, bool(op.gradient))
-        self.arrays = drawn.arrays(op, self.dims, self.dtype, self.choices)
-        if not op.gradient:
-            one = Declared(op, (), self.cases.kernel.root)
-            self.dims, self.arrays = catalog.emptied(one, self.dims, self.arrays, self.choices)
-        self.places = laid.drawn(op, self.choices)(self.arrays)
+        one, group = Declared(op, (), self.cases.kernel.root), self._group("backward" if op.gradient else "forward")
+        made = catalog.draw_case(one, group, self.choices)
+        structured = made.structured
+        if structured is not None and not catalog.takes(one, group, made.dims, structured):
+            structured = None
+        self.structure = "" if structured is None else structured.label
+        self.dims, self.arrays = made.dims, made.plain if structured is None else structured.arrays
+        self.places = made.lay(structured=made.structured is not None)(self.arrays)
         self.places = {**self.places, **laid.declared(op, self.arrays, self.dims)}
         _, _, self.arrays = laid.stored(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
@@ -107,9 +109,12 @@ class Case:
         if bad:
             raise AssertionError("\n".join(bad))
 
+    def _group(self, check: str) -> Group:
+        cases = self.cases
+        return Group(f"user:{cases.kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
+
     def _judged(self, check: str, output: Any) -> Row:
-        kernel, cases = self.cases.kernel, self.cases
-        group = Group(f"user:{kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
+        kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
         with (
             undisturbed(),
             load.lent(kernel.op, kernel.root) as one,
@@ -119,6 +124,8 @@ class Case:
                 one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS, lambda _: self.places
             )
             made.columns["choices"] = self.choices.taken
+            if self.structure:
+                made.columns["structure"] = self.structure
             made = replace(made, repeats=1)
             path = Path(folder, "case.pack")
             save_alone(path, group, made)

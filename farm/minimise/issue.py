@@ -11,7 +11,7 @@ from farm.report.tables.agreement import unit
 from farm.report.words import number
 from tasks.minimise.said import sentences
 from tasks.model import FAILED, Status, is_inexact, names
-from tasks.model.kind import KIND_BIASED
+from tasks.model.kind import KIND_BIASED, OF_NUMBERS
 
 #: Characters of an error that are told, of one in a title, and of a script that stands in the text.
 _ERROR, _TITLE, _SCRIPT = 3000, 100, 8000
@@ -88,7 +88,7 @@ def _manner(record: Mapping[str, Any]) -> str:
     if kind in ("shape", "dtype") and 0 < len(error) <= _TITLE:
         return f"wrong {error}"
     if status in (Status.WRONG, Status.IMPRECISE):
-        values = _values(record) if kind in ("numbers", "nonfinite") else ""
+        values = _values(record) if kind in (*OF_NUMBERS, "nonfinite") else ""
         return (f"{status} result" if values else _WRONG.get(kind, f"{status} result")) + values
     words = {
         "crash": f"crash ({kind or _telling(_raised(outcome) or 'the process ends')})",
@@ -138,7 +138,7 @@ def _versions(record: Mapping[str, Any]) -> str:
 def _what(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
-    if outcome["kind"] == "numbers":
+    if outcome["kind"] in OF_NUMBERS:
         lines.append(_off(outcome, exact(record)))
     if outcome["error"]:
         lines.append(f"```\n{_raised(outcome)[:_ERROR].strip()}\n```")

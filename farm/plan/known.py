@@ -21,6 +21,7 @@ from tasks.model import EPS, JUDGED, Status
 from tasks.model import names as words
 from tasks.model.errors import masked
 from tasks.model.failing import manner
+from tasks.model.kind import OF_NUMBERS
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
 COLUMNS = {
@@ -182,7 +183,7 @@ def _matches(
         unnamed = np.array([k.cause == "*" for k in entries], dtype=bool)[:, None]
         eps = np.array([EPS.get(dtype, EPS["float32"]) for dtype in told["dtype"]])
         units = told["error_units"].astype(float)
-        far = (told["kind"] == "numbers") & ~(units * eps <= 1.0)  # what cannot be measured is far off as well
+        far = np.isin(told["kind"], OF_NUMBERS) & ~(units * eps <= 1.0)  # what cannot be measured is far off as well
         covered &= here[:, None] | ~((unnamed & (told["cause"] != "")) | far)
     for i, known in enumerate(entries):
         if known.reduced:

@@ -26,13 +26,13 @@ from tasks.judge.plain import Metrics
 from tasks.judge.policy import only_stored
 from tasks.judge.verdict import Policy
 from tasks.model import MEASURED, OpClass, Status, label_of, names
-from tasks.model.kind import KIND_TOLERANCE
+from tasks.model.kind import KIND_TOLERANCE, OF_NUMBERS
 from tasks.model.row import declared_precision
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
 DECIDED = tuple(names(MEASURED))
 #: Kinds of a wrong row that a policy decides; all others (shape, dtype, mutation, …) no number can mend.
-NUMBERS = ("", "numbers", "nonfinite", "flip", KIND_TOLERANCE)
+NUMBERS = ("", "nonfinite", *OF_NUMBERS, KIND_TOLERANCE)
 #: Columns that judging reads, beside those it writes.
 _READ = (
     "op",

@@ -17,9 +17,10 @@ import numpy as np
 
 from tasks.arrays import accumulators
 from tasks.diagnose import casts, formulas, ignored, narrow, products, results
-from tasks.diagnose.model import BETTER, Model, Result
+from tasks.diagnose.model import BETTER, Cause, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
+from tasks.model.kind import KIND_CAST
 from tasks.model.leaf import model_floor
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
@@ -39,49 +40,37 @@ def cause(
     op_class: OpClass,
     model: Callable[[], bytes | None] = lambda: None,
     elementwise: bool = False,
-) -> str:
-    """The error model that explains a wrong or imprecise result, in words; "" where none does.
+    uncast: Sequence[np.ndarray] = (),
+) -> Cause:
+    """The error model that explains a wrong or imprecise result.
 
     inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
     first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one. elementwise: each
-    result is of the elements in its place alone: a glance at some of many tells which cannot be explained.
+    result is of the elements in its place alone: a glance at some of many tells which cannot be explained. uncast: of a whole
+    program that is no ONNX model, its outputs without its casts to narrower dtypes.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
-        return ""
-    with np.errstate(all="ignore"):
-        for place, (a, leaf) in enumerate(zip(actual, expected)):
-            if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape or a.size > LARGE:
-                continue
-            result = Result.of(a, leaf, op_class)
-            if result.off.any():
-                found = _told(functools.partial(_models, elementwise=elementwise), inputs, result, elementwise)
-                if not found and (graph := model()):
-                    found = _best(casts.models(graph, inputs, place), result)
-                    found = found or _best(ignored.models(graph, inputs, result, place), result)
-                return found or _told(results.described, inputs, result, elementwise)
-    return ""
-
-
-def missing_cast(
-    inputs: Sequence[np.ndarray],
-    actual: Sequence[np.ndarray],
-    expected: Sequence[Leaf],
-    graph: bytes | None,
-    uncast: Sequence[np.ndarray] = (),
-) -> str:
-    """Whether a whole program's outputs are what it gives without a cast to a narrower dtype that it asks for, in words; "" where they
-    are not. graph: the ONNX model of ``inputs``, if there is one; uncast: else the outputs without all such casts."""
-    if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
-        return ""
+        return Cause()
+    whole = op_class is OpClass.MODEL
     with np.errstate(all="ignore"):
         for place, (a, leaf) in enumerate(zip(actual, expected)):
             if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape:
                 continue
-            result = Result.of(a, replace(leaf, noise=model_floor(leaf)), OpClass.MODEL)
-            if result.off.any():
-                known = iter([Model(casts.MISSING, uncast[place])] if uncast else [])
-                return _best(known if uncast or graph is None else casts.models(graph, inputs, place), result)
-    return ""
+            if not whole and a.size > LARGE:
+                continue
+            result = Result.of(a, replace(leaf, noise=model_floor(leaf)) if whole else leaf, op_class)
+            if not result.off.any():
+                continue
+            if uncast:
+                return _best(iter([casts.left_out(uncast[place])]), result)
+            told = functools.partial(_told, inputs=inputs, result=result, elementwise=elementwise)
+            found = Cause() if whole else told(functools.partial(_models, elementwise=elementwise))
+            if not found.words and (graph := model()):
+                found = _best(casts.models(graph, inputs, place), result)
+                if not found.words and not whole:
+                    found = _best(ignored.models(graph, inputs, result, place), result)
+            return found if found.words or whole else told(results.described)
+    return Cause()
 
 
 def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass) -> np.ndarray | None:
@@ -103,6 +92,19 @@ def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expe
     return next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
 
 
+def lost_cast(
+    inputs: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+    graph: Callable[[], bytes | None],
+) -> Cause:
+    """That outputs of a whole program, within their limits, are what its ONNX model gives without a cast that it compensates for."""
+    if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
+        return Cause()
+    with np.errstate(all="ignore"):
+        return Cause(casts.MISSING, KIND_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
+
+
 def is_arithmetic(cause: str) -> bool:
     """Whether a `cause` may be that the op's own formula was computed with fewer digits, or in a way that loses them: its exact value is
     then the reference."""
@@ -114,28 +116,30 @@ def _told(
     inputs: Sequence[np.ndarray],
     result: Result,
     elementwise: bool,
-) -> str:
-    """The best of the models, in words. Of many elements each of which is made of those in its place alone some are looked at first."""
+) -> Cause:
+    """The best of the models. Of many elements each of which is made of those in its place alone some are looked at first."""
     if elementwise and result.some and all(x.size == result.off.size for x in inputs):
         at, few = result.some
-        if not _best(models([x.reshape(-1)[at] for x in inputs], few), few):
-            return ""
+        if not _best(models([x.reshape(-1)[at] for x in inputs], few), few).words:
+            return Cause()
     return _best(models(inputs, result), result)
 
 
-def _best(models: Iterator[Model], result: Result) -> str:
-    """The words of the model that explains the most elements bit for bit, the plainest of equals; of all that explain every
-    element so, joined by "or": nothing tells them apart."""
-    words, best = [""], 0.0
+def _best(models: Iterator[Model], result: Result) -> Cause:
+    """The model that explains the most elements bit for bit, the plainest of equals; of all that explain every element so, their words
+    joined by "or", and the kind that they have in common: nothing tells them apart."""
+    named: list[Model] = []
+    best = 0.0
     for model in models:
-        if best == 1.0 and (model.slow or len(words) == MOST):
+        if best == 1.0 and (model.slow or len(named) == MOST):
             break
         found = result.explained(model)
         if found == best == 1.0:
-            words += [model.words] * (model.words not in words)
+            named += [model] * (model.words not in {x.words for x in named})
         elif found > best + BETTER * (best > 0):
-            words, best = [model.words], found
-    return " or ".join(words)
+            named, best = [model], found
+    kinds = {x.kind for x in named}
+    return Cause(" or ".join(x.words for x in named), kinds.pop() if len(kinds) == 1 else "")
 
 
 def _models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:

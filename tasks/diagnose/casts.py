@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from tasks.diagnose.model import Model
-from tasks.model import rounded
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, rounded
+from tasks.model.kind import KIND_CAST
+from tasks.model.leaf import model_floor
 
 MISSING = "a cast that was asked for is missing"
 #: Casts of a graph that are left out one at a time, at most.
 CASTS = 8
+#: Of errors that a missing cast explains: elements at least, their root mean square in units at least, and the share of it that another
+#: cause may have.
+FEWEST, LEAST, LEFT = 16, 1.0, 0.25
+
+
+def left_out(result: np.ndarray) -> Model:
+    """The error model of a program whose output without a cast is ``result``."""
+    return Model(MISSING, np.asarray(result), kind=KIND_CAST)
+
+
+class _Program:
+    """An ONNX model that is evaluated without some of its casts to narrower dtypes. casts: their nodes' names."""
+
+    def __init__(self, content: bytes, inputs: Sequence[np.ndarray]) -> None:
+        """Raises ImportError, and NoOracle for a model without a float64 evaluation."""
+        import onnx
+
+        from tasks.graphs.evaluate import Graph
+
+        self._graph = Graph(onnx.load_from_string(content))
+        self._feeds = dict(zip(self._graph.inputs, inputs))
+        self.casts = list(self._graph.casts)
+
+    def without(self, left: Collection[str], place: int) -> np.ndarray:
+        """The output at a place where these casts are left out."""
+
+        def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+            return x if node in left else rounded(x, dtype)
+
+        return np.asarray(self._graph.run(self._feeds, round=round)[self._graph.outputs[place]])
 
 
 def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[Model]:
@@ -20,24 +54,77 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[M
 
     inputs: of the graph, in its order.
     """
-    try:
-        import onnx
+    with contextlib.suppress(ImportError, ValueError):
+        program = _Program(graph, inputs)
+        for left in _left_out(program.casts):
+            yield left_out(program.without(left, place))
 
-        from tasks.graphs.evaluate import Graph
-        from tasks.graphs.widening import NoOracle
-    except ImportError:
-        return
-    try:
-        made = Graph(onnx.load_from_string(graph))
-        for left in _left_out(list(made.casts)):
 
-            def round(x: np.ndarray, dtype: str, exact: bool, node: str, left: frozenset[str] = left) -> np.ndarray:
-                return x if node in left else rounded(x, dtype)
+def is_missing(
+    graph: Callable[[], bytes | None],
+    inputs: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+) -> bool:
+    """Whether outputs within their limits are those of an ONNX model without one of its casts, or without any: their errors are the
+    difference that this makes, but for a share of LEFT.
 
-            found = made.run(dict(zip(made.inputs, inputs)), round=round)
-            yield Model(MISSING, np.asarray(found[made.outputs[place]]))
-    except NoOracle:
-        return
+    Only of a model that takes what a cast has lost (x - cast(x)), for that says that the digits of its casts count; in others, as in
+    mixed precision, who keeps more digits is right. An error below LEAST of a unit is no evidence.
+    """
+    off = {}
+    for place, (y, leaf) in enumerate(zip(actual, expected)):
+        if leaf.reference is not None and _has_floats(leaf) and y.shape == leaf.shape and y.size >= FEWEST:
+            unit = EPS[leaf.dtype] * np.abs(leaf.reference) + model_floor(leaf) + SMALLEST_NORMAL[leaf.dtype]
+            error = (y.astype(np.float64) - leaf.reference) / unit
+            if np.isfinite(error).all() and np.sqrt(np.mean(np.square(error))) >= LEAST:
+                off[place] = unit, error
+    content = graph() if off else None
+    if content is None or not _compensates(content):
+        return False
+    program = _Program(content, inputs)
+    if not 0 < len(program.casts) <= CASTS:
+        return False
+    for place, (unit, error) in off.items():
+        exact = np.asarray(expected[place].reference)
+
+        def remainder(
+            left: Collection[str], place: int = place, unit: Any = unit, error: Any = error, exact: Any = exact
+        ) -> float:
+            """What is left of the error where a program without these casts is right, as a share of it."""
+            other = error - (program.without(left, place) - exact) / unit
+            return float(np.sqrt(np.square(other).sum() / np.square(error).sum()))
+
+        if remainder(program.casts) <= LEFT:
+            return True
+        found, least = frozenset[str](), 1.0
+        while len(found) < len(program.casts):  # one after another, each the one that explains the most of what is left
+            tried = {name: remainder(found | {name}) for name in program.casts if name not in found}
+            best = min(tried, key=tried.__getitem__)
+            if not tried[best] < least:
+                break
+            found, least = found | {best}, tried[best]
+            if least <= LEFT:
+                return True
+    return False
+
+
+def _has_floats(leaf: Leaf) -> bool:
+    return leaf.reference is not None and is_inexact(leaf.dtype) and not is_complex(leaf.dtype)
+
+
+def _compensates(graph: bytes) -> bool:
+    """Whether a model subtracts from a tensor, or a tensor from, what casts have made of it."""
+    import onnx
+
+    cast_of: dict[str, str] = {}
+    for node in onnx.load_from_string(graph).graph.node:
+        sources = [cast_of.get(name, name) for name in node.input]
+        if node.op_type in ("Cast", "CastLike", "Identity"):
+            cast_of[node.output[0]] = sources[0]
+        elif node.op_type == "Sub" and sources[0] == sources[1] and node.input[0] != node.input[1]:
+            return True
+    return False
 
 
 def _left_out(names: list[str]) -> Iterator[frozenset[str]]:

@@ -38,6 +38,15 @@ class Model:
     digits: bool = False
     slow: bool = False
     slack: np.ndarray | float = 0.0
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a result is off. words: for people, "" where nothing explains it; kind: of the row, where the cause has one of its own."""
+
+    words: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)

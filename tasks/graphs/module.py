@@ -20,7 +20,7 @@ from tasks.arrays import held, noise, torch_tree
 from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
-from tasks.graphs.roundings import Round
+from tasks.graphs.roundings import Read, Round
 from tasks.judge import op_classes
 from tasks.model import EPS, PART, OpClass, is_complex
 from tasks.model.dtypes import holds
@@ -40,7 +40,7 @@ class Seen:
     names: list[str] = field(default_factory=list)
     drawing: list[str] = field(default_factory=list)
 
-    def note(self, func: Any) -> None:
+    def note(self, func: Any, given: Any, made: Any) -> None:
         import torch
 
         self.names.append(func.overloadpacket.__name__)
@@ -70,12 +70,27 @@ def call(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any
 def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
     """What `run` dispatches, and what it returns where nothing is compiled."""
     seen = Seen()
-    with _uncompiled(), _modes().Watching(seen):
+    with _uncompiled(), watching(seen.note):
         return seen, run(module, inputs)
 
 
+#: Told of an operation of ATen's that has run: of (it, its arguments, its results).
+Note = Callable[[Any, Any, Any], None]
+
+
+def watching(note: Note) -> contextlib.AbstractContextManager[Any]:
+    """In here ``note`` is told of every operation that torch dispatches."""
+    mode: contextlib.AbstractContextManager[Any] = _modes().Watching(note)
+    return mode
+
+
 def exactly(
-    module: Any, inputs: Sequence[np.ndarray], draw: int | None = None, precision: str = "", round: Round | None = None
+    module: Any,
+    inputs: Sequence[np.ndarray],
+    draw: int | None = None,
+    precision: str = "",
+    round: Round | None = None,
+    read: Read | None = None,
 ) -> list[np.ndarray]:
     """Outputs in float64 (complex128; integers in their own dtype). The module is left as it was, whatever it writes to.
 
@@ -84,13 +99,14 @@ def exactly(
     operation that takes no float64 is computed in its own dtype.
 
     draw: a draw of the noise (`tasks.arrays.noise`): floating inputs, weights and every result that its dtype had to round are moved by
-    that dtype's ε. precision: the weights of products are rounded to it. round: what a cast makes instead. What torch raises is passed on.
+    that dtype's ε. precision: the weights of products are rounded to it. round: what a cast makes instead; read: see `tasks.graphs.roundings`, without a
+    draw. What torch raises is passed on.
     """
     import torch
 
     modes = _modes()
     before = torch.get_default_dtype()
-    dispatch = modes.Wide(draw, precision, before, round)
+    dispatch = modes.Wide(draw, precision, before, round, read)
     given = list(map(dispatch.argument, tensors(inputs)))
     put_back = held.keep(module)
     # Writes to what floats go to its twin in float64; the others are written to where they lie.
@@ -124,7 +140,7 @@ def _array(y: Any) -> np.ndarray:
 
 
 @functools.cache
-def _placement(name: str) -> op_classes.Placement:
+def placement(name: str) -> op_classes.Placement:
     """How an operation of ATen's is judged by itself."""
     bare = name.strip("_")
     for known in (bare, f"nn.functional.{bare}", f"special.{bare}", bare.replace("linalg_", "linalg.")):
@@ -137,13 +153,13 @@ def _placement(name: str) -> op_classes.Placement:
 def rounds_nothing(func: Any) -> bool:
     """Whether an operation rounds nothing."""
     name = func.overloadpacket.__name__
-    return func.is_view or name.rstrip("_") in MOVEMENT or _placement(name).op_class is OpClass.EXACT
+    return func.is_view or name.rstrip("_") in MOVEMENT or placement(name).op_class is OpClass.EXACT
 
 
 def _of_bits(func: Any) -> bool:
     """Whether an operation's result is made of its dtype's own bits: wider numbers have another."""
     name = func.overloadpacket.__name__
-    return str(func).removeprefix("aten.") in _BITS or _placement(name).own_dtype
+    return str(func).removeprefix("aten.") in _BITS or placement(name).own_dtype
 
 
 def is_structural(x: np.ndarray) -> bool:
@@ -216,22 +232,25 @@ def _modes() -> Any:
     class Watching(TorchDispatchMode):
         supports_higher_order_operators = True
 
-        def __init__(self, seen: Seen) -> None:
+        def __init__(self, note: Note) -> None:
             super().__init__()
-            self.seen = seen
+            self.note = note
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return inside(self, func, args, kwargs)
-            self.seen.note(func)
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
+            self.note(func, [args, kwargs or {}], out)
+            return out
 
     class Wide(TorchDispatchMode):
         supports_higher_order_operators = True
 
-        def __init__(self, draw: int | None, precision: str, default: Any, round: Round | None) -> None:
+        def __init__(
+            self, draw: int | None, precision: str, default: Any, round: Round | None, read: Read | None
+        ) -> None:
             super().__init__()
-            self.draw, self.precision, self.default, self.round = draw, precision, default, round
+            self.draw, self.precision, self.default, self.round, self.read = draw, precision, default, round, read
             self.place = 0
             #: Whether what was given is as it was given.
             self.sure = True
@@ -294,7 +313,8 @@ def _modes() -> Any:
             if func._schema.is_mutable and not exact_func:
                 self.sure = False  # a view of what is written to is not told
             known = self.sure and exact_func and all(getattr(x, _GIVEN, x.dtype not in exact) for x in tensors)
-            if self.draw is not None and not exact_func and not func._schema.is_mutable:
+            drawn = self.draw is not None or self.read is not None
+            if drawn and not exact_func and not func._schema.is_mutable:
                 args, kwargs = mapped(args, self.unsettled), mapped(kwargs, self.unsettled)
             copies = func.overloadpacket.__name__ in ("copy", "copy_") and len(args) > 1
             source, cast = args[copies], func.overloadpacket.__name__ == "_to_copy"
@@ -345,13 +365,17 @@ def _modes() -> Any:
             return made
 
         def unsettled(self, x: Any) -> Any:
-            """A tensor as an operation reads it that computes with it: what a cast made is moved by the ε of its dtype."""
+            """A tensor as an operation reads it that computes with it: what a cast made is moved, in a draw by the ε of its dtype."""
             if not isinstance(x, torch.Tensor) or not getattr(x, _STILL, False) or not x.numel():
                 return x
             if x.numel() == 1 or is_structural(torch_tree.to_numpy(x)):
                 return x
             made = believe(x.clone(), believed(x))
-            self.move(made, believed(x), True)
+            if self.read is None:
+                self.move(made, believed(x), True)
+            else:
+                value = copied(x)
+                made.copy_(torch.from_numpy(np.ascontiguousarray(self.read(value)).reshape(value.shape)))
             return made
 
         @staticmethod

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks.arrays.watched import Run, plain
 from tasks.judge import op_classes
 from tasks.model import OpClass
 
@@ -108,78 +109,26 @@ def _changed_tensor(value: Any, change: Change | None, places: Iterator[int]) ->
     return torch.from_numpy(np.asarray(change(x, next(places))))
 
 
-#: NumPy's functions of products that are no ufuncs.
-_NUMPY = ("dot", "vdot", "inner", "einsum", "tensordot", "convolve", "correlate")
-_UFUNCS = ("matmul", "vecdot", "matvec", "vecmat")
+#: NumPy's functions of products, but for those of linear algebra.
+_PRODUCTS = "dot vdot inner einsum tensordot convolve correlate matmul vecdot matvec vecmat".split()
 
 
-class _Watched(np.ndarray):
-    """An array that notes the products that it is a factor of, as does whatever is made of it."""
-
-    found: list[str]
-    change: Change | None
-    places: Iterator[int]
-
-    def __array_finalize__(self, other: Any) -> None:
-        for name in ("found", "change", "places"):
-            if hasattr(other, name):
-                setattr(self, name, getattr(other, name))
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        plain = [_plain(x) for x in inputs]
-        kwargs = {name: _plain(x) for name, x in kwargs.items()}
-        if ufunc.__name__ in _UFUNCS:
-            plain = self._factors(ufunc.__name__, plain)
-        return self._like(getattr(ufunc, method)(*plain, **kwargs))
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        name = func.__name__
-        if name not in _NUMPY and not str(getattr(func, "__module__", "")).startswith("numpy.linalg"):
-            return super().__array_function__(func, types, args, kwargs)
-        if name == "norm":
-            return super().__array_function__(func, types, args, kwargs)
-        given = self._factors(name, [_plain(x) for x in args])
-        return self._like(func(*given, **{k: _plain(x) for k, x in kwargs.items()}))
-
-    def dot(self, other: Any, out: Any = None) -> Any:
-        return np.dot(self, other)
-
-    def _factors(self, name: str, given: Sequence[Any]) -> list[Any]:
-        self.found.append(name)
-        if self.change is None:
-            return list(given)
-        return [self._changed(x) for x in given]
-
-    def _changed(self, x: Any) -> Any:
-        if isinstance(x, (list, tuple)):
-            return type(x)([self._changed(y) for y in x])
-        wide = isinstance(x, np.ndarray) and x.dtype in (np.float64, np.complex128)
-        return self.change(x, next(self.places)) if wide and self.change else x
-
-    def _like(self, made: Any) -> Any:
-        if isinstance(made, tuple):
-            return tuple(map(self._like, made))
-        if not isinstance(made, np.ndarray):
-            return made
-        view = made.view(_Watched)
-        view.found, view.change, view.places = self.found, self.change, self.places
-        return view
-
-
-def _plain(x: Any) -> Any:
-    if isinstance(x, _Watched):
-        return x.view(np.ndarray)
-    return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x
-
-
-class InNumpy:
+class InNumpy(Run):
     """A run of a NumPy function: `watched` gives its arrays, ``found`` has the names of the products that it then computed."""
 
     def __init__(self, change: Change | None = None) -> None:
         self.found: list[str] = []
         self._change, self._places = change, iter(range(1, 1 << 60))
 
-    def watched(self, array: np.ndarray) -> np.ndarray:
-        view = array.view(_Watched)
-        view.found, view.change, view.places = self.found, self._change, self._places
-        return view
+    def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        algebra = name.startswith("linalg.") and name != "linalg.norm"
+        if not (name in _PRODUCTS or algebra):
+            return super().call(function, name, args, kwargs)
+        self.found.append(name.removeprefix("linalg."))
+        return self.wrap(function(*map(self._changed, plain(list(args))), **plain(dict(kwargs))))
+
+    def _changed(self, x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return type(x)([self._changed(y) for y in x])
+        factor = isinstance(x, np.ndarray) and x.dtype in (np.float64, np.complex128)
+        return self._change(x, next(self._places)) if factor and self._change else x

@@ -16,6 +16,8 @@ from tasks.model.dtypes import is_complex
 
 #: What a cast to a narrower dtype makes of float64 values: of (the values, the dtype, whether they were given exactly, a node's name).
 Round = Callable[[np.ndarray, str, bool, str], np.ndarray]
+#: What an operation that rounds reads in the place of what a cast made: its own rounding moves that as it moves any other number.
+Read = Callable[[np.ndarray], np.ndarray]
 #: Times the noise of a draw by which a value may lie from where a runtime has it when a cast rounds it.
 REACH = 8.0
 #: A row moves with its casts if this share of it moves by so many times its steady noise floor.
@@ -72,7 +74,7 @@ def _either_way(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
         return rounded(moved, dtype)
     with np.errstate(all="ignore"):
         near, far = rounded(moved, dtype), exact + REACH * (moved - exact)
-        step = spacing_of(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype])
+        step = spacing_of(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype]) if dtype in EPS else 1.0
         return np.where(
             np.isfinite(near) & np.isfinite(far), rounded(np.clip(far, near - step, near + step), dtype), near
         )

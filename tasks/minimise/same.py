@@ -10,12 +10,11 @@ import numpy as np
 
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, Status
 from tasks.model.failing import manner
+from tasks.model.kind import OF_NUMBERS
 from tasks.model.row import Row
 
 #: Statuses of a row that can be made smaller.
 SOUGHT = tuple(s for s in Status if s.failed or s is Status.IMPRECISE)
-#: Kinds whose rows have a distance from their reference.
-_NUMBERS = ("numbers", "flip")
 #: How many times its limit a result must be off, unless it was less from the beginning: far from the noise.
 FAR = 10.0
 #: Of a result that has hardly more than the original's distance, what rounding may take from it.
@@ -41,7 +40,7 @@ class Failure:
         """That of a row. expected: what its outputs were to be; names: of the case's own tensors and nodes."""
         how = manner(row.values(), names)
         numbers = how.status in (Status.WRONG, Status.IMPRECISE) and not how.stage
-        times = _times(row) if numbers and row.kind in _NUMBERS else None
+        times = _times(row) if numbers and row.kind in OF_NUMBERS else None
         return cls(*how, times=times, finite=not numbers or all(_finite(leaf) for leaf in expected))
 
     def again(self, other: Failure) -> bool:

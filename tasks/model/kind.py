@@ -29,6 +29,13 @@ KIND_ACCUMULATOR = "accumulator"
 #: which nobody has declared (`kept`).
 KIND_KEPT = "kept"
 
+#: `wrong` or `imprecise`: the numbers are those of the program without a cast to a narrower dtype that it asks for. Within the limit,
+#: `imprecise`: of a program that takes what its casts have lost, so that their digits count.
+KIND_CAST = "cast"
+
+#: Of results that are off by their numbers, and measured.
+OF_NUMBERS = ("numbers", "flip", KIND_CAST)
+
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"
 

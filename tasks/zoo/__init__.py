@@ -30,6 +30,7 @@ MODULES = (
     "steep",
     "structured",
     "narrowing",
+    "casting",
     "tails",
 )
 #: Those of Triton kernels, which need Triton to be installed: configs/zoo_triton.yaml.

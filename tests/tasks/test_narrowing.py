@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from tasks import diagnose
+from tasks.backends.onnxruntime import OnnxRuntime
+from tasks.catalogs import told
 from tasks.catalogs.user import inside
 from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import module as modules
@@ -20,12 +24,16 @@ from tasks.graphs.roundings import Roundings, uncast
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
-from tasks.model import DTYPES, Leaf, OpClass, Status, np_dtype
+from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, np_dtype
 from tasks.model.dtypes import holds, integers
+from tasks.model.kind import KIND_CAST
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 helper, FLOAT16, BFLOAT16, FLOAT = onnx.helper, 10, 16, 1
+MISSING = "a cast that was asked for is missing"
 POLICY = verdict.load("error_units")
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
@@ -144,8 +152,10 @@ def test_a_cast_is_part_of_the_function_and_who_folds_it_is_wrong(name: str) -> 
 def test_the_cause_is_said_to_be_a_missing_cast(name: str) -> None:
     content = model(*PROGRAMS[name])
     expected, wrong = leaves(content), run(folded(content))
-    assert diagnose.missing_cast([X], wrong, expected, content) == "a cast that was asked for is missing"
-    assert not diagnose.missing_cast([X], [y * 1.5 for y in run(content)], expected, content)
+    cause = diagnose.cause([X], wrong, expected, OpClass.MODEL, lambda: content)
+    assert cause == diagnose.Cause("a cast that was asked for is missing", KIND_CAST)
+    other = [y * 1.5 for y in run(content)]
+    assert diagnose.cause([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.Cause()
 
 
 def test_one_of_several_casts_may_be_what_is_missing() -> None:
@@ -156,7 +166,34 @@ def test_one_of_several_casts_may_be_what_is_missing() -> None:
         one.input[:] = ["x" if name == "xh" else name for name in one.input]
     found, expected = run(model(kept, outputs)), leaves(content)
     assert status(found, expected) is Status.WRONG
-    assert diagnose.missing_cast([X], found, expected, content)
+    assert diagnose.cause([X], found, expected, OpClass.MODEL, lambda: content).kind == KIND_CAST
+
+
+def three_products(left: Sequence[str]) -> bytes:
+    """The model of three products without some of its casts, by the names of what they make."""
+    nodes = [x for x in PROGRAMS["three products"][0] if x.output[0].rstrip("_") not in left]
+    of = {"xl": "dx", "wl": "dw", "xh": "x", "wh": "w"}
+    nodes = [type(x).FromString(x.SerializeToString()) for x in nodes]
+    for one in nodes:
+        one.input[:] = [of[name] if name in left else name for name in one.input]
+    return model(nodes, ["y"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("left", [("xl",), ("wl",), ("xl", "wl"), ()], ids=["x", "w", "both", "none"])
+def test_a_low_cast_that_is_missing_is_told_within_the_limit(left: Sequence[str], seed: int) -> None:
+    content, x = three_products(()), np.random.default_rng(seed).uniform(1, 200, X.shape).astype(np.float32)
+    expected, found = leaves(content, x), run(three_products(left), x)
+    assert status(found, expected) is Status.PASS or len(left) > 1
+    cause = diagnose.lost_cast([x], found, expected, lambda: content)
+    assert cause == (diagnose.Cause("a cast that was asked for is missing", KIND_CAST) if left else diagnose.Cause())
+
+
+def test_who_keeps_the_digits_of_a_cast_that_nothing_compensates_is_right() -> None:
+    nodes = [node("MatMul", "x w", "y"), *there_and_back("y", "h", BFLOAT16), node("Tanh", "h", "z")]
+    content = model(nodes, ["z"])
+    expected, found = leaves(content, X / 100), run(folded(content), X / 100)
+    assert not diagnose.lost_cast([X / 100], found, expected, lambda: content).words
 
 
 def test_a_value_that_was_computed_may_round_either_way_and_one_that_was_given_may_not() -> None:
@@ -326,3 +363,35 @@ def test_a_declared_dtype_that_is_none_is_a_mistake(tmp_path: Path) -> None:
     assert said("float", ["bfloat16"])[0].startswith("unknown floating dtype 'float'")
     assert "the backend's to declare" in said("bfloat16", ["float32"])[0]
     assert not said("float32", ["bfloat16", "float32"])
+
+
+@pytest.mark.parametrize(
+    ("left", "verdict_of"),
+    [
+        ((), ("pass", "", "")),
+        (("xl",), ("imprecise", KIND_CAST, MISSING)),
+        (("xh",), ("imprecise", KIND_CAST, MISSING)),
+    ],
+    ids=["none", "low", "high"],
+)
+def test_a_runtime_that_drops_a_cast_has_a_row_that_says_so(
+    left: Sequence[str], verdict_of: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dropping(OnnxRuntime):
+        def build(self, form: Form) -> Program:
+            given = (
+                replace(form, model=three_products(left))
+                if len(form.arrays) and form.arrays[0].shape == X.shape
+                else form
+            )
+            return super().build(given)
+
+    (tmp_path / "m.onnx").write_bytes(three_products(()))
+    np.savez(tmp_path / "x.npz", x=X)
+    monkeypatch.setattr(told, "_told", [""])
+    one = {"at": 0, "root": str(tmp_path), "name": "m", "model": str(tmp_path / "m.onnx"), "drawn": []}
+    told.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+    _, made = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")
+    backend = Dropping("ort-cpu", "cpu", {})
+    (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([whole(made)])
+    assert (done.row.status, done.row.kind, done.row.cause or "") == verdict_of, done.row.error

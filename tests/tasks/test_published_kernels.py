@@ -14,7 +14,8 @@ import pytest
 from tasks.catalogs.user import dims, drawn, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.model import FUZZ, Group
+from tasks.fuzz.choices import Choices
+from tasks.model import FUZZ
 from tests.tasks.test_user_catalog import FIELDS, declare, outcome, rows  # noqa: F401  declare is a fixture
 
 GLU = """
@@ -77,8 +78,9 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
     op = UserOp(**FIELDS | {"dims": {"n": [1, 5000]}})
 
     def made(seed: int, index: int, dtype: str = "float32") -> tuple[Any, Any]:
-        sizes, arrays, _ = drawn.drawn(op, Group("user:op", "", dtype, 1, seed, "forward", FUZZ), index)
-        return sizes, arrays["x"]
+        choose = Choices.from_seed(drawn.seed_of(seed, index))
+        made = drawn.case(op, dtype, "forward", choose, lambda dims, arrays: 1 / 0)  # no input may be empty
+        return made.dims, (made.structured.arrays if made.structured else made.plain)["x"]
 
     for index in range(4):
         (sizes, x), (again, y) = made(3, index), made(3, index)

@@ -19,6 +19,7 @@ from farm.report.tables.view import Column, Line, Report, View, measured, status
 from farm.report.words import number
 from tasks.model import Status
 from tasks.model.failing import Manner
+from tasks.model.kind import OF_NUMBERS
 
 #: Whose a finding is: its backend's, or one of WHOSE.
 BACKENDS, REFERENCES, GONE = "backend", "reference", "gone"
@@ -93,7 +94,7 @@ def _line(
     entries = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
     # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
     # Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
-    numbers = finding["kind"] in ("numbers", "nonfinite") and not best["flaky"]
+    numbers = finding["kind"] in (*OF_NUMBERS, "nonfinite") and not best["flaky"]
     apart = numbers and all(x.get("by_parts") == Status.PASS.value for x in several)
     return {
         **{name: finding[name] for name in ("backend", "status", "kind", "words")},

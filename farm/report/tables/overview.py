@@ -37,6 +37,7 @@ from tasks.arrays.layouts import CONTIGUOUS
 from tasks.backends.needs import install_line
 from tasks.model import Status
 from tasks.model.errors import gist
+from tasks.model.kind import OF_NUMBERS
 from tasks.model.row import INTERPRETED, UNVERIFIED
 
 #: Why statuses and rates do not add up.
@@ -63,7 +64,7 @@ def how_much(line: Mapping[str, Any]) -> str:
     if line.get("cause") and line.get("standing") in (None, NEW):
         parts.append(plain(line["cause"]))
     parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]
-    if line["kind"] in ("", "numbers", "flip"):
+    if line["kind"] in ("", *OF_NUMBERS):
         far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
             parts.append(figure(far, line["op_class"], line["limit"]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tasks.catalogs.user import (
     inside,
     laid,
     load,
+    of_numpy,
     of_torch,
     promises,
     refused,
@@ -33,6 +35,7 @@ from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz import structure
 from tasks.fuzz.choices import Choices
+from tasks.graphs.roundings import Read, Round, Roundings
 from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
@@ -205,29 +208,39 @@ def _evaluated(one: Declared, arrays: Arrays) -> None:
         evaluate(exact)
 
 
-def emptied(
-    one: Declared, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices
-) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """As `drawn.emptied`, by the op's reference."""
+def draw_case(one: Declared, group: Group, choose: Choices) -> drawn.Drawn:
+    """The inputs that choices make for a group (`tasks.catalogs.user.drawn`)."""
 
     def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
-        _evaluated(replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims))), arrays)
+        _evaluated(_at(one, dims), arrays)
 
-    return drawn.emptied(one.op, dims, arrays, choose, taken)
+    return drawn.case(one.op, group.dtype, group.check, choose, taken)
+
+
+def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samples.Structured) -> bool:
+    """Whether a structure is declared, or the reference takes it."""
+    if structured.what.declared:
+        return True
+    one = _at(one, dims)
+    try:
+        with evaluator(one) as evaluate:
+            leaves = _expected(one, evaluate, structured.arrays, dims, group, 0)
+    except (Exception, SystemExit):
+        return False
+    return _is_defined(leaves, OpClass(one.op.op_class), structured)
+
+
+def _at(one: Declared, dims: Mapping[str, int]) -> Declared:
+    """A kernel whose keywords are those of some sizes."""
+    return replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
 
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
-    """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
+    """A sample whose sizes and values both come from its seed, or from given choices."""
     choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
-    dims = drawn.sizes(one.op, choose, group.check != "forward")
-    plain = drawn.arrays(one.op, dims, group.dtype, choose)
-    if not one.op.gradient:
-        dims, plain = emptied(one, dims, plain, choose)
-    places = laid.drawn(one.op, choose)(plain)
-    # The last choices of a case: one that was kept before there were structures has none.
-    structured = drawn.in_structure(one.op, dims, group.dtype, group.check, choose, plain)
-    lay = laid.unexpanded(lambda _: places, structured.name) if structured else lambda _: places
-    made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
+    case = draw_case(one, group, choose)
+    lay = case.lay(structured=case.structured is not None)
+    made = _of_structure(one, case.dims, case.plain, case.structured, group, index, draws, lay)
     made.columns["choices"] = choose.taken
     return made
 
@@ -269,7 +282,7 @@ def _of_structure(
     arrays, what = structured.arrays, structured.what
     made = of_inputs(one, dims, lambda: arrays, group, index, draws, lay)
     made.columns["structure"] = structured.label
-    if not what.declared and not _taken(made, structured):
+    if not what.declared and (made.failure is not None or not _is_defined(made.expected, made.op_class, structured)):
         return ordinary()
     if made.failure is None or made.failure.stage != "reference" or not what.declared:
         return made
@@ -284,15 +297,13 @@ def _of_structure(
     return made
 
 
-def _taken(made: Sample, structured: samples.Structured) -> bool:
-    """Whether the reference takes inputs of a structure that was inferred: it returns numbers where it is given numbers, and nothing
-    that equal floats leave open."""
-    if made.failure is not None:
+def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.Structured) -> bool:
+    """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and nothing that equal
+    floats leave open."""
+    known = [leaf for leaf in leaves if leaf.reference is not None]
+    if structured.tied and op_class is not OpClass.CHOICE and any(not is_inexact(x.dtype) for x in known):
         return False
-    leaves = [leaf for leaf in made.expected if leaf.reference is not None]
-    if structured.tied and made.op_class is not OpClass.CHOICE and any(not is_inexact(x.dtype) for x in leaves):
-        return False
-    return all(np.isfinite(np.asarray(x.reference)).all() for x in leaves if is_inexact(x.dtype))
+    return all(np.isfinite(np.asarray(x.reference)).all() for x in known if is_inexact(x.dtype))
 
 
 def _alike(made: Sample) -> bool:
@@ -316,7 +327,7 @@ def of_inputs(
     """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing.
 
     lay: which inputs are not contiguous; those whose strides are declared are not either."""
-    one = replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
+    one = _at(one, dims)
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
@@ -338,7 +349,7 @@ def of_inputs(
             within = inside.computes_in(one, arrays, group.dtype) if draws else ""
             made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
             flags = [f"computes_in={within}"] if within else []
-            flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []  # type: ignore[attr-defined]
+            flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
             if flags:
                 made.columns["flags"] = " ".join(flags)
         if op.definition:
@@ -369,7 +380,7 @@ def _told(error: BaseException) -> str:
 
 def _expected(
     one: Declared,
-    evaluate_one: Callable[[Arrays], list[np.ndarray]],
+    evaluate_one: Evaluator,
     arrays: Arrays,
     dims: Mapping[str, int],
     group: Group,
@@ -380,6 +391,7 @@ def _expected(
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
+    least = min(eps.values(), default=0.0)
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
     elements = sum(x.size for x in exact.values())
@@ -390,11 +402,14 @@ def _expected(
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
-    found = evaluate_one(exact)
+    casts = Roundings()
+    found = evaluate_one(exact, casts.first)
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            outputs = evaluate_one(moved(draw))
+            places = itertools.count(len(exact) + 1)
+            read: Read = lambda x: noise.moved(x, least, draw, next(places))  # noqa: B023, E731
+            outputs = evaluate_one(moved(draw), casts.either(), read)
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
@@ -417,33 +432,42 @@ def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], li
     return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call)
 
 
+@dataclass(frozen=True)
+class Evaluator:
+    """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was cast."""
+
+    evaluate: Callable[[Arrays, Round | None, Read | None], list[np.ndarray]]
+    rounds: list[str]
+
+    def __call__(self, inputs: Arrays, round: Round | None = None, read: Read | None = None) -> list[np.ndarray]:
+        """The outputs; round: what a cast makes, None for the nearest number; read: what is read of that, None for the same."""
+        return self.evaluate(inputs, round, read)
+
+
 @contextlib.contextmanager
-def evaluator(one: Declared) -> Iterator[Callable[[Arrays], list[np.ndarray]]]:
+def evaluator(one: Declared) -> Iterator[Evaluator]:
     """The op's reference: from float64 inputs to its outputs.
 
-    A function is given copies: it may write to them. Its ``rounds`` are the dtypes that a function of tensors casts to. Raises TypeError
-    for what is no array."""
+    A function is given copies: it may write to them. Raises TypeError for what is no array."""
     rounds: list[str] = []
     with contextlib.ExitStack() as end:
         if one.script:
             script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
         else:
-            reference = one.function("reference")
-            if one.op.reference_framework == "torch":
-                reference = of_torch.evaluated(reference, rounds)
+            of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
+            reference = of_arrays.evaluated(one.function("reference"), rounds)
 
-        def evaluate(inputs: Arrays) -> list[np.ndarray]:
+        def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:
                 return [_checked(x, inputs) for x in script(inputs, one.op.kwargs)]
             with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
-                result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
+                result = reference({name: x.copy() for name, x in inputs.items()} | dict(one.op.kwargs), round, read)
             outputs = result if isinstance(result, (tuple, list)) else [result]
             if not outputs:
                 raise TypeError("the reference returned no outputs")
             return [_checked(x, inputs) for x in outputs]
 
-        evaluate.rounds = rounds  # type: ignore[attr-defined]
-        yield evaluate
+        yield Evaluator(evaluate, rounds)
 
 
 def _unknown(**inputs: Any) -> Any:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user import samples
+from tasks.catalogs.user import laid, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.seeds import derive
-from tasks.model import WITHOUT_NOISE, Group, is_inexact, np_dtype, wide
+from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
 GENERATOR = 5
@@ -147,12 +148,27 @@ def emptied(
     return fewer, made
 
 
-def drawn(
-    op: UserOp, group: Group, index: int, choose: Choices | None = None
-) -> tuple[dict[str, int], dict[str, np.ndarray], Choices]:
-    """(sizes, inputs, what decided them) of sample ``index`` of a group; decided by ``choose`` where it is given."""
-    choose = choose or Choices.from_seed(seed_of(group.seed, index))
-    dims = sizes(op, choose, group.check != "forward")
-    plain = arrays(op, dims, group.dtype, choose)
-    structured = in_structure(op, dims, group.dtype, group.check, choose, plain)
-    return dims, structured.arrays if structured else plain, choose
+@dataclass(frozen=True)
+class Drawn:
+    """Inputs of a case: ordinary ones, how they lie in memory, and the same with one of them in a structure, if that was drawn."""
+
+    dims: dict[str, int]
+    plain: dict[str, np.ndarray]
+    places: laid.Places
+    structured: samples.Structured | None
+
+    def lay(self, structured: bool) -> laid.Lay:
+        """How the inputs lie in memory; elements at one address would hold other values than a structure's."""
+        lay: laid.Lay = lambda _: self.places  # noqa: E731
+        return laid.unexpanded(lay, self.structured.name) if structured and self.structured else lay
+
+
+def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..., Any]) -> Drawn:
+    """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that was kept before
+    there were structures does not have. taken: see `emptied`."""
+    dims = sizes(op, choose, check != "forward")
+    plain = arrays(op, dims, dtype, choose)
+    if not op.gradient:
+        dims, plain = emptied(op, dims, plain, choose, taken)
+    places = laid.drawn(op, choose)(plain)
+    return Drawn(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))

@@ -471,7 +471,7 @@ def _named(why: str) -> str:
 def _not_followed(reference: Reference, inputs: Arrays, outputs: list[Leaf]) -> str:
     """Why autograd cannot follow a NumPy reference; "" where it can."""
     try:
-        found = of_torch.evaluated(reference.call)(**inputs, **reference.op.kwargs)
+        found = of_torch.evaluated(reference.call)({**inputs, **reference.op.kwargs}, None, None)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for y, leaf in zip(found, outputs):

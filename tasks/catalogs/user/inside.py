@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.arrays.widened import MOVEMENT
 from tasks.catalogs.user.load import Declared
-from tasks.graphs.module import rounds_nothing
+from tasks.graphs.module import rounds_nothing, watching
 from tasks.model import EPS, is_complex, is_inexact
 
 #: Times the ε of float32 by which inputs are moved for what is computed in float32 of narrower ones: results of 16 bits are right up to 4
@@ -46,41 +46,33 @@ def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether every operation that rounds gives float32 or wider, and nothing computes with what was cast to fewer digits."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     from tasks.arrays import torch_tree
 
     def narrow(x: Any) -> bool:
         return isinstance(x, torch.Tensor) and EPS.get(torch_tree.name_of(x.dtype), 0.0) > EPS[WIDE]
 
-    class Watching(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rounds, self.narrow = 0, False
-            self.given: dict[int, Any] = {}
+    rounds, given, computes_narrow = 0, dict[int, Any](), False
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            moves = func.is_view or func.overloadpacket.__name__.rstrip("_") in MOVEMENT
-            taken = torch_tree.leaves([args, kwargs or {}])
-            made = torch_tree.leaves(out)
-            if not rounds_nothing(func):
-                self.rounds += 1
-                self.narrow |= any(map(narrow, made))
-            # What is narrow and no input was rounded: to hand it on is to end with it, to read it is to compute in fewer digits.
-            read = any(narrow(x) and id(x) not in self.given for x in taken)
-            self.narrow |= read and (func.overloadpacket.__name__ == "_to_copy" or not moves)
-            if all(not narrow(x) or id(x) in self.given for x in taken) and not any(
-                not narrow(x) and isinstance(x, torch.Tensor) and x.is_floating_point() for x in taken
-            ):
-                self.given |= {id(x): x for x in made if narrow(x)}
-            return out
+    def note(func: Any, arguments: Any, results: Any) -> None:
+        nonlocal rounds, computes_narrow
+        moves = func.is_view or func.overloadpacket.__name__.rstrip("_") in MOVEMENT
+        taken, made = torch_tree.leaves(arguments), torch_tree.leaves(results)
+        if not rounds_nothing(func):
+            rounds += 1
+            computes_narrow |= any(map(narrow, made))
+        # What is narrow and no input was rounded: to hand it on is to end with it, to read it is to compute in fewer digits.
+        read = any(narrow(x) and id(x) not in given for x in taken)
+        computes_narrow |= read and (func.overloadpacket.__name__ == "_to_copy" or not moves)
+        if all(not narrow(x) or id(x) in given for x in taken) and not any(
+            not narrow(x) and isinstance(x, torch.Tensor) and x.is_floating_point() for x in taken
+        ):
+            given.update({id(x): x for x in made if narrow(x)})
 
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.no_grad():
         warnings.simplefilter("ignore")
         tensors = {name: fake.from_tensor(torch_tree.from_numpy(np.ascontiguousarray(x))) for name, x in arrays.items()}
-        watch = Watching()
-        watch.given = {id(x): x for x in tensors.values()}
-        with watch:
+        given.update({id(x): x for x in tensors.values()})
+        with watching(note):
             one.function("kernel")(**tensors, **one.op.kwargs)
-    return bool(watch.rounds) and not watch.narrow
+    return bool(rounds) and not computes_narrow

@@ -10,37 +10,46 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import autograd, torch_tree
+from tasks.graphs import module
+from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS
 
 
-def evaluated(reference: Callable[..., Any], rounds: list[str] | None = None) -> Callable[..., Any]:
-    """The reference as a function of arrays: every array argument is handed over as a tensor, every tensor comes back as one.
+def evaluated(
+    reference: Callable[..., Any], rounds: list[str] | None = None
+) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
+    """The reference as a function of its arguments by name , of what a cast makes (None: the nearest number) and of what is read of
+    that (None: the same): every array is handed over as a tensor, every tensor comes back as one.
 
     Where it casts to fewer digits than float32 has, it rounds, and everything else is computed in float64 all the same
     (`tasks.graphs.module.exactly`). rounds: is filled with the dtypes that it casts to.
     """
     told = [] if rounds is None else rounds
 
-    def function(**arguments: Any) -> Any:
+    def function(arguments: Mapping[str, Any], round: Round | None = None, read: Read | None = None) -> Any:
         import torch
 
         if not told:  # a reference that casts once is not evaluated twice for each draw
             with torch.no_grad(), _wide(), _casts() as seen:
-                result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+                try:
+                    result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+                except Exception:
+                    if not seen:  # else float32 may have met float64, which it does not where each has the dtype that it believes in
+                        raise
             told.extend(seen)
         if told:
-            return _rounding(reference, arguments)
+            return _rounding(reference, arguments, round, read)
         parts = result if isinstance(result, (tuple, list)) else [result]
         return [torch_tree.to_numpy(x.detach()) if isinstance(x, torch.Tensor) else x for x in parts]
 
     return function
 
 
-def _rounding(reference: Callable[..., Any], arguments: Mapping[str, Any]) -> list[np.ndarray]:
+def _rounding(
+    reference: Callable[..., Any], arguments: Mapping[str, Any], round: Round | None, read: Read | None
+) -> list[np.ndarray]:
     """The outputs of a reference that casts to fewer digits."""
     import torch
-
-    from tasks.graphs import module
 
     names = [name for name, x in arguments.items() if isinstance(x, np.ndarray)]
     others = {name: x for name, x in arguments.items() if name not in names}
@@ -50,26 +59,21 @@ def _rounding(reference: Callable[..., Any], arguments: Mapping[str, Any]) -> li
             result = reference(**dict(zip(names, given)), **others)
             return [torch.as_tensor(x) for x in (result if isinstance(result, (tuple, list)) else [result])]
 
-    return module.exactly(Reference(), [arguments[name] for name in names])
+    return module.exactly(Reference(), [arguments[name] for name in names], round=round, read=read)
 
 
 @contextlib.contextmanager
 def _casts() -> Iterator[list[str]]:
     """The floating dtypes of fewer digits than float32 that tensors are cast to in here."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     seen: list[str] = []
 
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if func.overloadpacket.__name__ == "_to_copy" and out.dtype != args[0].dtype:
-                name = torch_tree.name_of(out.dtype)
-                if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
-                    seen.append(name)
-            return out
+    def note(func: Any, given: Any, made: Any) -> None:
+        if func.overloadpacket.__name__ == "_to_copy" and made.dtype != given[0][0].dtype:
+            name = torch_tree.name_of(made.dtype)
+            if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
+                seen.append(name)
 
-    with Watching():
+    with module.watching(note):
         yield seen
 
 

@@ -1,0 +1,349 @@
+"""References that are functions of NumPy arrays and cast to fewer digits: rounded where they cast, computed in float64 everywhere else.
+
+The arrays of such a run lie in memory in float64 and say that they have the dtype that the reference cast them to, so that `x.dtype`,
+`np.finfo` and a cast to another array's dtype are what they were written for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy import array, asarray
+
+from tasks.arrays.watched import Run, Watched, plain
+from tasks.graphs.module import is_structural, placement
+from tasks.graphs.roundings import Read, Round
+from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, rounded, wide
+from tasks.model.dtypes import dtype_name, holds
+
+_DTYPE = np.ndarray.dtype.__get__  # type: ignore[attr-defined]
+#: Methods that compute without asking a ufunc first: what they return is a result of this run as well.
+_METHODS = "sum prod mean std var min max ptp clip round cumsum cumprod dot trace".split()
+#: Functions of NumPy that make arrays, and ask no array how.
+_MAKERS = "array asarray asanyarray ascontiguousarray empty zeros ones full".split()
+#: Functions whose results are made of the dtype's own bits, under names that torch does not have.
+_OF_BITS = frozenset({"spacing"})
+
+Reference = Callable[..., Any]
+
+
+def evaluated(reference: Reference, rounds: list[str]) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
+    """The reference as a function of its arguments by name, of what a cast makes (None: the nearest number) and of what is read of that
+    (None: the same).
+
+    rounds: is filled with the dtypes that it casts to and that do not hold what is cast; where there is none, and where its arrays
+    cannot be watched, it is called as it is.
+    """
+    told: list[bool] = []
+
+    def function(arguments: Mapping[str, Any], round: Round | None = None, read: Read | None = None) -> Any:
+        if told == [False]:
+            return reference(**arguments)
+        run = _Narrowing(round, read)
+        try:
+            made = run.of(reference, {k: x.copy() if isinstance(x, np.ndarray) else x for k, x in arguments.items()})
+        except Exception:
+            if told:
+                raise
+            made = None
+        if not told:
+            told.append(made is not None and bool(run.casts) and not run.is_merely_float32())
+            rounds.extend(run.casts if told[0] else ())
+        return made if told[0] else reference(**arguments)
+
+    return function
+
+
+class _Wide(Watched):
+    """own: the dtype that it is said to have, None for that of its memory; given: whether it is what was given, or a part of it; still:
+    whether a cast made it; source: what NumPy cast into this memory, where it did so by itself."""
+
+    own: np.dtype[Any] | None
+    given: bool
+    still: bool
+    source: Any
+
+    def __array_finalize__(self, other: Any) -> None:
+        super().__array_finalize__(other)
+        self.given, self.still = getattr(other, "given", False), getattr(other, "still", False)
+        self.own, self.source = None, None
+        kind, before = _DTYPE(self), getattr(other, "own", None)
+        if before is not None and kind == np.complex128:
+            self.own = before if is_complex(before.name) else None
+        elif before is not None and kind == np.float64:
+            self.own = np_dtype(PART.get(before.name, before.name))
+        elif isinstance(other, _Wide) and is_inexact(kind.name) and kind.name != wide(kind.name):
+            self.source = other
+
+    @property
+    def dtype(self) -> Any:
+        return self.own or _DTYPE(self)
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(self.run, _Narrowing)
+        return self.run.cast(self, np.dtype(dtype))
+
+    def view(self, *args: Any, **kwargs: Any) -> Any:
+        asked = args[0] if args else kwargs.get("dtype", kwargs.get("type"))
+        if asked is None or (isinstance(asked, type) and issubclass(asked, np.ndarray)):
+            return np.ndarray.view(self, *args, **kwargs)
+        assert isinstance(self.run, _Narrowing)
+        return self.run.wrap(_native(self).view(*args, **kwargs))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        assert isinstance(self.run, _Narrowing)
+        self.given, self.source = False, None
+        self.still |= self.own is not None
+        np.ndarray.__setitem__(plain(self), plain(key), plain(self.run.fitting(value, self.own)))
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: _Wide, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(self.run, _Narrowing)
+        return self.run.call(getattr(np.ndarray, name), name, (self, *args), kwargs)
+
+    return method
+
+
+for _name in _METHODS:
+    if hasattr(np.ndarray, _name):  # NumPy 2 has no method ptp
+        setattr(_Wide, _name, _method(_name))
+
+
+def _native(x: Any) -> Any:
+    """An array in the dtype that it is said to have."""
+    return plain(x).astype(x.dtype) if isinstance(x, _Wide) else x
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(x, change) for x in value)
+    if type(value) is dict:
+        return {k: _mapped(x, change) for k, x in value.items()}
+    return change(value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    for x in value.values() if isinstance(value, dict) else value:
+        if isinstance(x, (list, tuple, dict)):
+            yield from _leaves(x)
+        else:
+            yield x
+
+
+def _asked(x: Any) -> np.dtype[Any] | None:
+    """The dtype that an argument is."""
+    is_one = isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
+    return np.dtype(x) if is_one else None
+
+
+def _moves(made: Any, given: Sequence[np.ndarray]) -> bool:
+    """Whether a result rounds nothing: it has no floats, or each is one of those that were given, their opposites and zero."""
+    parts = made if isinstance(made, (tuple, list)) else [made]
+    floats = [x for x in parts if isinstance(x, (np.ndarray, np.generic)) and is_inexact(dtype_name(x.dtype))]
+    known = [np.abs(plain(x)).reshape(-1) for x in given if is_inexact(dtype_name(_DTYPE(x)))]
+    if not floats or not known:
+        return not floats
+    values = np.unique(np.concatenate([[0.0], *known]))
+    return all(bool(np.isin(np.abs(x), values).all()) for x in floats)
+
+
+class _Narrowing(Run):
+    """A run of a reference. casts: the dtypes, each narrower than what it was given, that something was cast to."""
+
+    def __init__(self, round: Round | None, read: Read | None) -> None:
+        self.casts: list[str] = []
+        #: Whether it is the reference that calls NumPy.
+        self.asked = True
+        self.read = read
+        self.round: Round = round or (lambda x, dtype, exact, node: rounded(x, dtype))
+
+    def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
+        """What the reference returns, in float64."""
+        given = {k: self.lifted(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
+        with self.makers():
+            made = reference(**given)
+        self.results = [self.lifted(x) for x in (made if isinstance(made, (tuple, list)) else [made])]
+        return [plain(x) for x in self.results]
+
+    def is_merely_float32(self) -> bool:
+        """Whether the reference casts to float32 and returns that: it does not compute in float64, and nothing shows that it meant not to."""
+        return set(self.casts) == {"float32"} and any(getattr(x, "own", None) == np.float32 for x in self.results)
+
+    def watched(
+        self, array: np.ndarray, own: np.dtype[Any] | None = None, given: bool = False, still: bool = False
+    ) -> Any:
+        view = np.ndarray.view(array, _Wide)
+        view.run, view.own, view.given, view.still = self, own, given, still
+        return view
+
+    def lifted(self, x: Any, given: bool = False) -> Any:
+        """An array of any floating dtype as one in float64 that is said to have it; anything else as it is."""
+        if isinstance(x, _Wide):
+            return x if x.source is None else self.cast(x.source, _DTYPE(x))
+        if type(x) is not np.ndarray and not isinstance(x, np.generic):
+            return x
+        name = dtype_name(x.dtype)
+        if not is_inexact(name):
+            return self.watched(x, given=given) if isinstance(x, np.ndarray) else x
+        own = None if name == wide(name) else x.dtype
+        return self.watched(asarray(x) if own is None else asarray(x).astype(wide(name)), own, given)
+
+    def wrap(self, made: Any) -> Any:
+        if type(made) in (tuple, list):
+            return type(made)(map(self.wrap, made))
+        return self.lifted(made)
+
+    def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if placement(name).own_dtype or name in _OF_BITS:
+            with self.apart():
+                made = function(*_mapped(list(args), _native), **_mapped(dict(kwargs), _native))
+            return self.wrap(made)
+        named = dict(kwargs)
+        out = named.pop("out", None)
+        if named.get("dtype") is not None:
+            named["dtype"] = np.dtype(named["dtype"])
+        args, named = _mapped(list(args), self.lifted), _mapped(named, self.lifted)
+        if name == "astype":
+            return self.cast(args[0], np.dtype(args[1]))
+        asked = next(filter(None, map(_asked, _leaves([args, named]))), None)
+        own = self.promoted(args, isinstance(getattr(function, "__self__", function), np.ufunc))
+
+        def widest(x: Any) -> Any:
+            dtype = _asked(x)
+            return x if dtype is None or not is_inexact(dtype.name) else np.dtype(wide(dtype.name))
+
+        into = {} if out is None else {"out": plain(out)}
+
+        def computed() -> Any:
+            with self.apart():
+                return function(*_mapped(plain(args), widest), **_mapped(plain(named), widest), **into)
+
+        watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
+        made = computed()
+        with self.apart():
+            moves = out is None and _moves(made, watched)
+        if self.read is not None and not moves and any(x.still for x in watched):
+            args, named = _mapped(args, self.unsettled), _mapped(named, self.unsettled)
+            made = computed()
+        if out is not None:
+            for x in out if isinstance(out, tuple) else (out,):
+                if isinstance(x, _Wide):
+                    x.given = False
+                    plain(x)[...] = plain(self.fitting(self.watched(array(plain(x)), own), x.own))
+            return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        given = moves and all(x.given for x in watched)
+        return self.said(made, own, asked, given, moves and any(x.still for x in watched))
+
+    def unsettled(self, x: Any) -> Any:
+        """An array as a function reads it that computes with it."""
+        if self.read is None or not isinstance(x, _Wide) or not x.still or x.size < 2 or is_structural(plain(x)):
+            return x
+        with self.apart():
+            return self.watched(self.read(plain(x)), x.own)
+
+    def said(self, made: Any, own: np.dtype[Any] | None, asked: np.dtype[Any] | None, given: bool, still: bool) -> Any:
+        """Results of a call, with the dtype that they have for the reference."""
+        if type(made) in (tuple, list):
+            return type(made)(self.said(x, own, asked, given, still) for x in made)
+        if not isinstance(made, (np.ndarray, np.generic)) or not is_inexact(dtype_name(made.dtype)):
+            return self.lifted(made)
+        if dtype_name(made.dtype) != wide(dtype_name(made.dtype)):
+            return self.lifted(made)  # of whole numbers alone
+        if own is not None and is_complex(own.name) != is_complex(made.dtype.name):
+            own = None if is_complex(made.dtype.name) else np_dtype(PART[own.name])
+        x = self.watched(asarray(made), own, given, still)
+        return x if asked is None or not is_inexact(asked.name) else self.cast(x, asked)
+
+    @staticmethod
+    def promoted(args: Sequence[Any], whole: bool) -> np.dtype[Any] | None:
+        """The dtype of floats that NumPy would return for such arguments; None for that of their memory. whole: whether whole
+        numbers count."""
+        given = [x for x in _leaves(args) if isinstance(x, (np.ndarray, np.generic))]
+        dtypes = [np.dtype(x.dtype) for x in given]
+        floats = [d for d in dtypes if is_inexact(dtype_name(d))]
+        if not floats or any(d.name in ("float64", "complex128") for d in floats):
+            return None
+        try:
+            found = np.result_type(*(dtypes if whole else floats))
+        except TypeError:
+            return None
+        return None if found.name in ("float64", "complex128") or not is_inexact(dtype_name(found)) else found
+
+    def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
+        """What the reference asks for when it casts an array."""
+        x = self.lifted(x)
+        name, was = dtype_name(dtype), dtype_name(x.dtype)
+        value = array(plain(x))
+        if not is_inexact(name):
+            if not is_inexact(was) or is_complex(was) or name == "bool":
+                return self.watched(value.astype(dtype), given=x.given)
+            made = self.rounded(value, name, x.given)
+            self.noted(name, value, made)
+            return self.watched(made.astype(dtype), given=x.given)
+        if is_complex(name) != is_complex(was):
+            value = value.astype(wide(name))
+            was = was if not is_complex(was) else PART[was]
+        value = value.astype(wide(name))
+        own = None if name == wide(name) else dtype
+        if own is None or holds(PART.get(name, name), PART.get(was, was)):
+            return self.watched(value, own, x.given, x.still)
+        made = self.rounded(value, name, x.given)
+        self.noted(name, value, made)
+        return self.watched(made, own, x.given, still=True)
+
+    def rounded(self, value: np.ndarray, name: str, given: bool) -> np.ndarray:
+        with self.apart():
+            return asarray(self.round(value, name, given, "")).reshape(value.shape)
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """In here NumPy is called by somebody else than the reference: half of NumPy is written with its own functions."""
+        before, self.asked = self.asked, False
+        try:
+            yield
+        finally:
+            self.asked = before
+
+    def noted(self, name: str, before: np.ndarray, made: np.ndarray) -> None:
+        """A cast; of one to float32, or to whole numbers, only what it changes tells that it is meant."""
+        meant = EPS.get(name, 0.0) > EPS["float32"] or not np.array_equal(before, made, equal_nan=True)
+        self.casts += [name] * (meant and name not in self.casts)
+
+    def fitting(self, value: Any, own: np.dtype[Any] | None) -> Any:
+        """A value as memory of a dtype takes it."""
+        if own is None:
+            return value
+        made = self.lifted(asarray(plain(value))) if not isinstance(value, _Wide) else self.lifted(value)
+        return self.cast(made, own)
+
+    @contextlib.contextmanager
+    def makers(self) -> Iterator[None]:
+        """In here what NumPy's own functions make is an array of this run."""
+        before = {name: getattr(np, name) for name in _MAKERS}
+        thread = threading.get_ident()
+
+        def maker(name: str) -> Callable[..., Any]:
+            def make(*args: Any, **kwargs: Any) -> Any:
+                if not self.asked or threading.get_ident() != thread:
+                    return before[name](*args, **kwargs)
+                if not args or not isinstance(args[0], _Wide):
+                    return self.lifted(before[name](*args, **kwargs))
+                asked = args[1] if len(args) > 1 else kwargs.get("dtype")
+                if asked is not None:
+                    return self.cast(args[0], np.dtype(asked))
+                return args[0].copy() if name == "array" else args[0]
+
+            return make
+
+        try:
+            for name in _MAKERS:
+                setattr(np, name, maker(name))
+            yield
+        finally:
+            for name, function in before.items():
+                setattr(np, name, function)

@@ -1,0 +1,149 @@
+"""NumPy references that cast: rounded where they cast, told, and computed in float64 everywhere else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tasks.catalogs.user import of_numpy
+from tasks.graphs.roundings import Roundings
+
+X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32).astype(np.float64)
+W = np.random.default_rng(1).standard_normal((48, 8)).astype(np.float32).astype(np.float64)
+
+
+def into_memory(x: np.ndarray) -> np.ndarray:
+    kept = np.empty(x.shape, np.float16)
+    kept[...] = x
+    return x - kept
+
+
+def like_another(x: np.ndarray) -> np.ndarray:
+    kept = np.zeros_like(x, dtype=ml_dtypes.bfloat16)
+    kept[...] = x
+    return x - kept
+
+
+def in_place(x: np.ndarray) -> np.ndarray:
+    h = x.astype(np.float16)
+    h += x
+    return h.astype(np.float64)
+
+
+def next_above(x: np.ndarray) -> np.ndarray:
+    near = x.astype(np.float16)
+    return np.where(near < x, np.nextafter(near, np.float16(np.inf)), near).astype(np.float64)
+
+
+def as_bits(x: np.ndarray) -> np.ndarray:
+    return x - (x.astype(np.float16).view(np.uint16) & np.uint16(0xFFF0)).view(np.float16)
+
+
+@pytest.mark.parametrize(
+    ("reference", "rounds"),
+    [
+        (lambda x: x - x.astype(np.float16).astype(np.float32), "float16"),
+        (lambda x: x - np.float16(x), "float16"),
+        (lambda x: x - np.asarray(x, np.float16), "float16"),
+        (lambda x: x - np.array(x, dtype="float16"), "float16"),
+        (lambda x: x - x.astype(ml_dtypes.bfloat16).astype(x.dtype), "bfloat16"),
+        (lambda x: x - x.astype(ml_dtypes.float8_e4m3fn), "float8_e4m3fn"),
+        (lambda x: x == x.T.astype(np.float16).T, "float16"),
+        (lambda x: x - x.astype(np.int32), "int32"),
+        (lambda x: (x / 3).astype(np.float32).astype(np.float64), "float32"),
+        (lambda x: (x / 3).astype(x.astype(np.float16).dtype), "float16"),
+        (into_memory, "float16"),
+        (like_another, "bfloat16"),
+        (in_place, "float16"),
+        (next_above, "float16"),
+        (as_bits, "float16"),
+        (lambda x: np.exp(-x), ""),
+        (lambda x: x - np.float32(0.5), ""),
+        (lambda x: x.astype(np.float64), ""),
+    ],
+)
+def test_what_a_reference_casts_to_is_told_and_rounds_as_numpy_does(reference: Callable[..., Any], rounds: str) -> None:
+    told: list[str] = []
+    found = of_numpy.evaluated(reference, told)({"x": X}, None, None)
+    assert ",".join(told) == rounds
+    y = found[0] if isinstance(found, list) else found
+    assert not rounds or y.dtype in (np.float64, np.bool_)
+    np.testing.assert_array_equal(np.asarray(y, np.float64), np.asarray(reference(X.copy()), np.float64))
+
+
+def test_what_was_cast_is_computed_with_in_float64() -> None:
+    def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        h = (x @ w).astype(np.float16)
+        assert h.dtype == np.float16 and np.finfo(h.dtype).bits == 16
+        return h / (1 + np.square(h).mean(-1, keepdims=True))
+
+    (found,) = of_numpy.evaluated(reference, [])({"x": X, "w": W}, None, None)
+    h = (X @ W).astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(found, h / (1 + np.square(h).mean(-1, keepdims=True)), rtol=1e-14)
+
+
+def test_a_reference_in_float32_alone_is_left_to_be_refused() -> None:
+    for reference in (lambda x: np.exp(np.float32(x) / 300), lambda x: np.sum(x, -1, dtype=np.float32)):
+        told: list[str] = []
+        assert of_numpy.evaluated(reference, told)({"x": X}, None, None).dtype == np.float32 and not told
+
+
+def test_a_reference_that_takes_no_watched_arrays_is_called_as_it_is() -> None:
+    def strict(x: np.ndarray) -> np.ndarray:
+        if type(x) is not np.ndarray:
+            raise TypeError("an array of NumPy's own")
+        return x - x.astype(np.float16)
+
+    told: list[str] = []
+    np.testing.assert_array_equal(of_numpy.evaluated(strict, told)({"x": X}, None, None), strict(X))
+    assert not told and np.asarray is not None and np.array(1.0).dtype == np.float64  # NumPy is as it was
+
+
+def test_a_given_number_has_one_nearest_and_a_computed_one_may_take_its_neighbour() -> None:
+    def cast(reference: Callable[..., Any]) -> tuple[np.ndarray, list[np.ndarray], bool]:
+        casts, evaluate = Roundings(), of_numpy.evaluated(reference, [])
+        (first,) = evaluate({"x": X}, casts.first, None)
+        draws = [evaluate({"x": X * (1 + s * 2.0**-20)}, casts.either(), None)[0] for s in (-1, 1)]
+        return first, draws, casts.open
+
+    first, draws, free = cast(lambda x: x[::-1].T.astype(np.float16))
+    assert not free and all(np.array_equal(first, y) for y in draws)
+    first, draws, free = cast(lambda x: (x * 0.7).astype(np.float16))
+    moved = np.mean([first != y for y in draws])
+    assert free and 0 < moved < 0.1
+    whole, draws, free = cast(lambda x: (x * 0.7).astype(np.int32))
+    assert free and set(np.unique(np.abs(np.stack(draws) - whole))) <= {0, 1}
+
+
+def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast() -> None:
+    read: list[np.ndarray] = []
+
+    def seen(x: np.ndarray) -> np.ndarray:
+        read.append(x)
+        return x * (1 + 2.0**-20)
+
+    evaluate = of_numpy.evaluated(lambda x: np.exp(x.astype(np.float16).T[::-1] / 300), [])
+    (y,) = evaluate({"x": X}, None, None)
+    (moved,) = evaluate({"x": X}, None, seen)
+    assert len(read) == 1 and (moved > y).all()
+    of_numpy.evaluated(lambda x: x == x.astype(np.float16), [])({"x": X}, None, seen)
+    assert len(read) == 1  # to compare rounds nothing
+
+
+def test_another_thread_has_numpy_as_it_is() -> None:
+    seen: list[type] = []
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        other = threading.Thread(target=lambda: seen.append(type(np.zeros(3, np.float16))))
+        other.start()
+        other.join()
+        return x - x.astype(np.float16)
+
+    told: list[str] = []
+    of_numpy.evaluated(reference, told)({"x": X}, None, None)
+    assert told == ["float16"] and seen == [np.ndarray]
