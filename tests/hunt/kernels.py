@@ -633,8 +633,8 @@ def _row_sums(narrow: bool) -> Kernel:
     def kernel(x: Any) -> Any:
         rows = torch.arange(x.shape[0], dtype=torch.int32 if narrow else torch.int64)
         at = rows * x.stride(0)  # wraps in 32 bits
-        flat = torch.as_strided(x, (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1),), (1,), x.storage_offset())
-        columns = torch.arange(x.shape[1])
+        columns = torch.arange(x.shape[1]) * x.stride(1)
+        flat = torch.as_strided(x, (1 + int(rows[-1]) * x.stride(0) + int(columns[-1]),), (1,), x.storage_offset())
         return flat[(at.long() % len(flat))[:, None] + columns].sum(1)
 
     return kernel
