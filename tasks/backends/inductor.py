@@ -45,8 +45,8 @@ PASSES = (
 )
 
 
-#: A module as one graph, where torch.compile by itself breaks it.
-WHOLE = "one graph (fullgraph=True)"
+#: The two ways to compile a module whose graph torch.compile breaks by itself, and takes whole where it is told to.
+PIECES, WHOLE = "the graph in pieces, as torch.compile breaks it,", "one graph (fullgraph=True)"
 
 T = TypeVar("T")
 
@@ -277,7 +277,9 @@ class Inductor(TorchEager):
         fallback = broken * (not ways) or (self._fallback(kernels) if graphs else "no graph was compiled")
         words = ["graph=whole,pieces" * bool(ways), self.flags, *inductor_settings.words(settings)]
         flags = " ".join([f"kernels={kernels}/{len(forms)}", *filter(None, words)])
-        made = Program(lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken), ways=ways)
+        made = Program(
+            lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken), ways=ways, way=PIECES * bool(ways)
+        )
         return self._programs(forms, made, compute)
 
     @staticmethod

@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from tasks.catalogs.base import Catalog, Entry
 
 
-#: The program as it is built unless something else is asked for, beside its other ways (`Program.ways`).
-BY_DEFAULT = "the default"
-
-
 @dataclass(frozen=True)
 class Stage:
     """What one step of a check returned: outputs, flat, or what it raised.
@@ -128,5 +124,5 @@ class Check:
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
         """The steps of the check, each judged: one, or those of which the first of the worst is the row's."""
-        yield Stage(BY_DEFAULT if program.ways else "", self.run(program, form))
+        yield Stage(program.way, self.run(program, form))
         yield from (Stage(name, outputs) for name, outputs in program.ways.items())
