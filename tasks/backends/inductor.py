@@ -243,15 +243,20 @@ class Inductor(TorchEager):
             with torch.no_grad():
                 return list(compiled(bundle))
 
+        def first(compiled: Any, forms: Sequence[Form]) -> None:
+            without_halves(lambda: self.settled(lambda: run(compiled, self._bundle(forms))))
+
         def compiles(**more: Any) -> Callable[[list[Any]], list[Any]]:
             compiled = torch.compile(joint, **how, **more)
             # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the user's registers.
             with torch.compiler.config.patch(cache_key_tag=load_kernels.loaded()):
-                # Compiled on other values than those it is judged on: a number of theirs that became a constant would be right.
-                others = [replace(form, arrays=varied(form.arrays, 0, moved=False)) for form in forms]
-                with contextlib.suppress(Exception):
-                    without_halves(lambda: self.settled(lambda: run(compiled, self._bundle(others))))
-                without_halves(lambda: self.settled(lambda: run(compiled, self._bundle(forms))))
+                # Compiled on other values than those it is judged on: a number of theirs that became a constant would be right. Twice
+                # where the second compilation of a piece takes a number that has changed as a variable.
+                for turn in range(1 + alone):
+                    others = [replace(form, arrays=varied(form.arrays, turn, moved=False)) for form in forms]
+                    with contextlib.suppress(Exception):
+                        first(compiled, others)
+                first(compiled, forms)
             return lambda bundle: list(self.settled(lambda: run(compiled, bundle)))
 
         broken, ways = "", dict[str, list[Any]]()

@@ -325,4 +325,37 @@ REPORTS = (
         ITSELF,
         status="imprecise",
     ),
+    # Of the summer of 2026
+    _kernel(
+        "tensorflow/tensorflow#127690",
+        "the gradient of a factor for each column is one sum for all",
+        "silu_of_columns--one_sum_for_all_columns",
+        ITSELF,
+        ITSELF,
+    ),
+    _kernel(
+        "flagos-ai/FlagGems#5212",
+        "a backward pass reads beyond the one element of its incoming gradient",
+        "mean_square--reads_beyond_the_gradient",
+        ITSELF,
+        ITSELF,
+    ),
+    _kernel(
+        "ROCm/aiter#3641", "a split without keys has a weight", "splits_of_keys--empty_split_has_weight", ITSELF, ITSELF
+    ),
+    _kernel(
+        "NVIDIA/recsys-examples#379",
+        "a program that was compiled for two splits is taken for four",
+        "splits_by_length--cache_by_whether_split",
+        ITSELF,
+        ITSELF,
+    ),
+    _kernel(
+        "flashinfer-ai/flashinfer#4219",
+        "state indices of 64 bits are loaded as 32",
+        "states_of_slots--slots_of_32_bits",
+        MISSED,
+        ITSELF,
+        note="an input was given in the dtype that is declared alone",
+    ),
 )
