@@ -354,8 +354,7 @@ REPORTS = (
         "flashinfer-ai/flashinfer#4219",
         "state indices of 64 bits are loaded as 32",
         "states_of_slots--slots_of_32_bits",
-        MISSED,
         ITSELF,
-        note="an input was given in the dtype that is declared alone",
+        ITSELF,
     ),
 )
