@@ -30,8 +30,8 @@ ORDER = (
     "invalid",
     "unsupported",
     "unavailable",
-    "vacuous",
     "pass",
+    "vacuous",  # a fuzzed case without elements beside others
 )
 #: What is found of a fault, the best first.
 BEST = (ITSELF, POINTED, MISSED)
