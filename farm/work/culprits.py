@@ -30,6 +30,7 @@ def is_sought(job: Job, row: Row) -> bool:
     failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
     failed = failed and row.catalog != GENERATED  # a generated graph is made smaller instead
     failed = failed and row.kind != KIND_ACCEPTED  # there is nothing to compare
+    failed = failed and not row.culprit  # its check has found it: the way in which the program was built
     return failed and job.limits.localise_s > 0 and job.backend is not None
 
 

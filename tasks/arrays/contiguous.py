@@ -43,7 +43,7 @@ def dense(form: Form, kept: int = -1) -> Form:
     def plain(node: dict[str, Any]) -> dict[str, Any]:
         if "strides" not in node or node["id"] == kept:
             return node
-        return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset")}
+        return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset", "declared")}
 
     args, kwargs = (with_tensors(tree, plain) for tree in (form.args, form.kwargs))
     return replace(form, args=args, kwargs=kwargs, arrays=arrays)

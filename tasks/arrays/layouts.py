@@ -19,6 +19,9 @@ MOST_LEAD = 64
 CONTIGUOUS = "contiguous"
 EXPANDED = "expanded"
 REVERSED = "reversed"
+OTHER_WIDTH = "other_width"
+#: Whole numbers of the other width, and the values that products of two of them still fit.
+WIDTHS, MOST_WIDE = {"int64": "int32", "int32": "int64"}, 1 << 15
 
 Shape = Sequence[int]
 #: Strides, and the offset of the first element, in elements.
@@ -133,6 +136,14 @@ LAYOUTS: dict[str, Layout] = {
             _reversed,
             lambda shape: bool(shape) and shape[-1] > 1,
         ),
+        Layout(
+            OTHER_WIDTH,
+            "another width than declared",
+            "contiguous, in int32 where int64 is declared and the other way round; of inputs with a dtype of their own and values below "
+            f"{MOST_WIDE}, of kernels that return no such numbers",
+            lambda shape: (dense(shape), 0),
+            lambda shape: False,  # it is no matter of the shape
+        ),
     )
 }
 NAMES = (CONTIGUOUS, *LAYOUTS)
@@ -198,6 +209,9 @@ def relaid(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     assert like.shape is not None and like.strides is not None
     if 0 in x.shape:
         return x, TensorSpec(like.id)
+    if like.declared:
+        storage, spec = strided(x.astype(WIDTHS[like.declared]), dense(x.shape), 0, like.id)
+        return storage, replace(spec, declared=like.declared)
     made, reach, old_reach = [0] * x.ndim, 1, 1
     for axis in sorted(range(x.ndim), key=lambda k: (abs(like.strides[k]), -k)):  # type: ignore[index]
         size, stride = like.shape[axis], like.strides[axis]
@@ -213,6 +227,8 @@ def relaid(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
 
 def named(spec: TensorSpec) -> str:
     """The name of the layout of a view; "" for one that has none."""
+    if spec.declared:
+        return OTHER_WIDTH
     if spec.strides is None or spec.shape is None:
         return CONTIGUOUS
     moves = tuple(s for n, s in zip(spec.shape, spec.strides) if n > 1)
@@ -241,5 +257,7 @@ def said(name: str, spec: TensorSpec) -> str:
         return ""
     words = LAYOUTS[layout].words if layout else "strides of its own"
     shape, strides = (list(x or ()) for x in (spec.shape, spec.strides))
+    if spec.declared:
+        return f"{name} has {words} ({WIDTHS[spec.declared]} for {spec.declared})"
     where = f"offset {spec.offset}" if layout == "offset" else f"strides {strides} of shape {shape}"
     return f"{name} has {words} ({where})"

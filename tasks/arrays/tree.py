@@ -17,7 +17,8 @@ class TensorSpec:
     """A tensor of an argument tree: array ``id``, seen through shape, strides and offset (in elements).
 
     ``strides`` None means the array as it is (contiguous). ``layout`` other than "strided" names how
-    ``parts`` (ids of further arrays) make up the tensor, e.g. "sparse_coo" from indices and values.
+    ``parts`` (ids of further arrays) make up the tensor, e.g. "sparse_coo" from indices and values. ``declared``: the dtype that it
+    is declared with, where the array has another one.
     """
 
     id: int
@@ -27,6 +28,7 @@ class TensorSpec:
     layout: str = "strided"
     parts: tuple[int, ...] = ()
     flags: str = ""
+    declared: str = ""
 
     def view(self, array: np.ndarray, writeable: bool = False) -> np.ndarray:
         """The tensor's elements as a (possibly non-contiguous) numpy view of its stored ``array``.
@@ -103,8 +105,7 @@ def encode_tensor(spec: TensorSpec) -> dict[str, Any]:
         node |= {"shape": list(spec.shape or ()), "strides": list(spec.strides), "offset": spec.offset}
     if spec.layout != "strided":
         node |= {"layout": spec.layout, "parts": list(spec.parts), "shape": list(spec.shape or ())}
-    if spec.flags:
-        node["flags"] = spec.flags
+    node |= {key: getattr(spec, key) for key in ("flags", "declared") if getattr(spec, key)}
     return node
 
 
@@ -145,6 +146,7 @@ def spec_of(node: dict[str, Any]) -> TensorSpec:
         layout=node.get("layout", "strided"),
         parts=tuple(node.get("parts", ())),
         flags=node.get("flags", ""),
+        declared=node.get("declared", ""),
     )
 
 
@@ -177,5 +179,6 @@ def with_tensors(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array."""
-    return np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)
+    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array in the dtype that it is declared with."""
+    made = np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)
+    return made.astype(spec.declared) if spec.declared else made

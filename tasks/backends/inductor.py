@@ -9,7 +9,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tasks.arrays import autograd, torch_tree
 from tasks.backends.base import Backend, importing, smoke_test
@@ -18,6 +20,7 @@ from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
+from tasks.checks.speedup import varied
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.nearest import nearest
 
@@ -41,6 +44,11 @@ PASSES = (
     "allow_buffer_reuse",
 )
 
+
+#: The two ways to compile a module whose graph torch.compile breaks by itself, and takes whole where it is told to.
+PIECES, WHOLE = "the graph in pieces, as torch.compile breaks it,", "one graph (fullgraph=True)"
+
+T = TypeVar("T")
 
 #: What the loader says of a program that a compiler was killed over; inductor takes what is there for whole.
 _HALF = re.compile(r"(/\S+\.so): (?:file too short|invalid ELF header|cannot read file data)")
@@ -182,9 +190,13 @@ class Inductor(TorchEager):
         return self.but(off=tuple(passes))
 
     def few_lines(self, form: Form) -> FewLines:
+        import torch
+
         settings = self._settings(form)
         options = f", options={settings!r}" if settings else ""
-        compiled = f'torch.compile(call, fullgraph=True, dynamic={self.dynamic}, backend="{self.compiler}"{options})'
+        default = isinstance(form.call, torch.nn.Module) and not self.dynamic
+        how = "" if default else f"fullgraph=True, dynamic={self.dynamic}, "
+        compiled = f'torch.compile(call, {how}backend="{self.compiler}"{options})'
         lines = f"compiled = {compiled}", *called(form, "compiled")
         return in_torch(form, *lines, target=self.target, setting=self.setting())
 
@@ -204,8 +216,10 @@ class Inductor(TorchEager):
 
         Sample by sample if that fails, or if it cannot be told which of them the kernels belong to.
         """
-        # A module that writes to what it holds is put back before each of its calls, which it is not within one graph of all of them.
-        apart = any(hasattr(form.call, "renew") for form in forms)
+        import torch
+
+        # A module is compiled as its user compiles it; one that writes to what it holds is put back before each of its calls.
+        apart = any(isinstance(form.call, torch.nn.Module) for form in forms)
         if len(forms) > 1 and not apart and all(form.check == "forward" for form in forms):
             try:
                 return list(self._compile(forms))
@@ -235,11 +249,11 @@ class Inductor(TorchEager):
         settings = self._settings(forms[0])
         options: Any = settings or None
         watched: list[bool] = []
-        how = {"dynamic": self.dynamic, "backend": self.compiler, "options": options}
-        compiled = torch.compile(joint, fullgraph=True, **how)
-        broken = ""
+        alone = isinstance(calls[0], torch.nn.Module)
+        # As its user calls torch.compile: what changes from call to call within a module (a size, a number) becomes a variable.
+        how = {"dynamic": self.dynamic or (None if alone else False), "backend": self.compiler, "options": options}
 
-        def compute(bundle: list[Any]) -> list[Any]:
+        def run(compiled: Any, bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
                 form, (args, kwargs) = forms[0], bundle[0]
                 call = functools.partial(_only, compiled)
@@ -250,32 +264,60 @@ class Inductor(TorchEager):
             with torch.no_grad():
                 return list(compiled(bundle))
 
-        def compiles() -> None:
+        def first(compiled: Any, forms: Sequence[Form]) -> None:
+            without_halves(lambda: self.settled(lambda: run(compiled, self._bundle(forms))))
+
+        def compiles(**more: Any) -> Callable[[list[Any]], list[Any]]:
+            compiled = torch.compile(joint, **how, **more)
             # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the user's registers.
             with torch.compiler.config.patch(cache_key_tag=load_kernels.loaded()):
-                without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))
+                # Compiled on other values than those it is judged on: a number of theirs that became a constant would be right. Twice
+                # where the second compilation of a piece takes a number that has changed as a variable.
+                for turn in range(1 + alone):
+                    others = [replace(form, arrays=varied(form.arrays, turn, moved=False)) for form in forms]
+                    with contextlib.suppress(Exception):
+                        first(compiled, others)
+                first(compiled, forms)
+            return lambda bundle: list(self.settled(lambda: run(compiled, bundle)))
 
+        broken, ways = "", dict[str, list[Any]]()
+        unsupported = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)  # the latter: control flow by data
         try:
-            compiles()
-        except (
-            torch._dynamo.exc.Unsupported,
-            torch._dynamo.exc.UserError,
-        ) as error:  # the latter: control flow by data
+            compute = self._unbroken(compiles) if alone else compiles(fullgraph=True)
+        except unsupported as error:
             broken = f"graph break: {errors.text_of(error)}"
-            if not isinstance(calls[0], torch.nn.Module) or len(forms) > 1:
+            if not alone:
                 raise Fallback(broken, isinstance(error.__cause__, torch._dynamo.exc.ObservedException)) from None
-        if broken:  # as a user of torch.compile has it, in pieces: what it raises then, eager torch does not
+        if broken:
+            # fullgraph takes numbers that are read from tensors (.item()) into the graph, where torch.compile by itself breaks it.
             torch._dynamo.reset()
-            compiled = torch.compile(joint, **how)
-            compiles()
+            with contextlib.suppress(*unsupported):
+                (result,) = compiles(fullgraph=True)(self._bundle(forms))
+                ways[WHOLE] = [np.array(torch_tree.output(torch_tree.dense(x))) for x in torch_tree.leaves(result)]
+            # As a user of torch.compile has it, in pieces: what it raises then, eager torch does not.
+            torch._dynamo.reset()
+            compute = compiles()
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
-        fallback = broken or (self._fallback(kernels) if graphs else "no graph was compiled")
-        words = [self.flags, *inductor_settings.words(settings)]
+        fallback = broken * (not ways) or (self._fallback(kernels) if graphs else "no graph was compiled")
+        words = ["graph=whole,pieces" * bool(ways), self.flags, *inductor_settings.words(settings)]
         flags = " ".join([f"kernels={kernels}/{len(forms)}", *filter(None, words)])
-        made = Program(lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken))
-        return self._programs(forms, made, lambda bundle: list(self.settled(lambda: compute(bundle))))
+        made = Program(
+            lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken), ways=ways, way=PIECES * bool(ways)
+        )
+        return self._programs(forms, made, compute)
+
+    @staticmethod
+    def _unbroken(compiles: Callable[..., T]) -> T:
+        """What compiling gives as torch.compile is called by itself, where that breaks no graph. Raises Unsupported where it does."""
+        import torch
+
+        strict = getattr(torch._dynamo, "error_on_graph_break", None)  # since torch 2.9
+        if strict is None:
+            return compiles(fullgraph=True)
+        with strict(True):
+            return compiles()
 
     def _bundle(self, forms: Sequence[Form]) -> list[Any]:
         """Fresh arguments of every sample of a graph."""

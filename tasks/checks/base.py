@@ -124,4 +124,5 @@ class Check:
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
         """The steps of the check, each judged: one, or those of which the first of the worst is the row's."""
-        yield Stage("", self.run(program, form))
+        yield Stage(program.way, self.run(program, form))
+        yield from (Stage(name, outputs) for name, outputs in program.ways.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,6 +156,9 @@ class Program:
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     pieces: bool = False
+    #: What the same program gave that was built in another way which its user may choose, by name; way: the one of this program then.
+    ways: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    way: str = ""
 
     @property
     def again(self) -> Callable[[list[Any]], Sequence[Any]] | None:

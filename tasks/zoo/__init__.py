@@ -26,6 +26,8 @@ MODULES = (
     "integers",
     "memory",
     "layouts",
+    "widths",
+    "partial",
     "gradients",
     "steep",
     "structured",

@@ -62,6 +62,7 @@ FAULTS = {
     "structure of inputs": "right only for indices, lengths, masks or values without a pattern",
     "subnormals flushed": "subnormal numbers become zero",
     "uninitialised": "a part of the output is never written",
+    "width assumed": "whole numbers are read as if they were as wide as declared, which they are not",
     "wrong axis": "reduces, normalises or indexes along another axis",
     "wrong dtype": "the output has another dtype",
     "wrong shape": "the output has another shape (keepdim)",

@@ -31,6 +31,8 @@ def main() -> int:
     print("\n".join(markdown(found) if args.markdown else map(_line, found)))
     told = Counter(x.found for x in found)
     differ = [x for x in found if x.differs]
+    if args.markdown:
+        print("\n".join(map(_line, differ)), end="\n" * bool(differ))
     print(f"{len(found)} reports: " + ", ".join(f"{n} {how}" for how, n in told.items()) + f"; {len(differ)} differ")
     return int(bool(differ))
 

@@ -626,6 +626,126 @@ THEME.add(
 )
 
 
+# Reports of the summer of 2026
+
+
+def _silu_gradient(to_scalar: bool) -> Kernel:
+    def backward(g: Any, x: Any, beta: Any) -> Any:
+        s = torch.sigmoid(beta * x)
+        gb = g * x * x * s * (1 - s)
+        return g * (s + x * beta * s * (1 - s)), gb.sum().expand_as(beta) * 1 if to_scalar else gb.sum(0)
+
+    return backward
+
+
+THEME.add(
+    "silu_of_columns",
+    reference=lambda x, beta: x / (1 + np.exp(-beta * x)),
+    inputs={"x": ["rows", "columns"], "beta": ["columns"]},
+    dims={"rows": [1, 4], "columns": [2, 5]},
+    gradient=["x", "beta"],
+    right=_differentiable(lambda x, beta: x * torch.sigmoid(beta * x), _silu_gradient(False)),
+    wrong={
+        "one_sum_for_all_columns": (
+            "gradient not summed",
+            _differentiable(lambda x, beta: x * torch.sigmoid(beta * x), _silu_gradient(True)),
+        )
+    },
+)
+
+
+def _mean_square_gradient(beyond: bool) -> Kernel:
+    def backward(g: Any, x: Any, target: Any) -> Any:
+        if beyond:  # an element of the incoming gradient for each of the input's, of which there is one
+            g = torch.nn.functional.pad(g.reshape(1), (0, x.numel() - 1)).reshape(x.shape)
+        made = g * 2 * (x - target) / x.numel()
+        return made, -made
+
+    return backward
+
+
+def _mean_square(x: Any, target: Any) -> Any:
+    return ((x - target) ** 2).mean()
+
+
+THEME.add(
+    "mean_square",
+    reference=_mean_square,
+    inputs={"x": ["rows", "columns"], "target": ["rows", "columns"]},
+    dims={"rows": [1, 4], "columns": [1, 7]},
+    gradient=["x", "target"],
+    op_class="reduction",
+    right=_differentiable(_mean_square, _mean_square_gradient(False)),
+    wrong={"reads_beyond_the_gradient": ("off by one", _differentiable(_mean_square, _mean_square_gradient(True)))},
+)
+
+
+def _in_splits(q: Any, k: Any, v: Any, splits: int, guarded: bool = True) -> Any:
+    """Attention of one query block over splits of the keys, put together by their sums of exponentials."""
+    size, parts = -(-k.shape[0] // splits), []
+    for at in range(0, splits * size, size):
+        s = q @ k[at : at + size].T / math.sqrt(q.shape[-1])
+        if not s.shape[1]:  # no key is left for this split
+            parts += [] if guarded else [(torch.zeros_like(q[:, :1]), torch.zeros_like(q))]
+            continue
+        parts.append((torch.logsumexp(s, 1, keepdim=True), torch.softmax(s, 1) @ v[at : at + size]))
+    weights = torch.softmax(torch.cat([x for x, _ in parts], 1), 1)
+    return sum(weights[:, i : i + 1] * y for i, (_, y) in enumerate(parts))
+
+
+QMM = {"q": ["n", 16], "k": ["m", 16], "v": ["m", 16]}
+
+THEME.add(
+    "splits_of_keys",
+    reference=_attention_reference,
+    inputs=QMM,
+    dims={"n": [1, 4], "m": [1, 17, 64]},
+    right=lambda q, k, v: _in_splits(q, k, v, 8),
+    wrong={"empty_split_has_weight": ("reduction identity", lambda q, k, v: _in_splits(q, k, v, 8, False))},
+)
+
+
+def _by_length(exact: bool) -> Kernel:
+    compiled: dict[Any, int] = {}
+
+    def kernel(q: Any, k: Any, v: Any) -> Any:
+        splits = 1 if len(k) < 16 else 2 if len(k) < 48 else 4
+        known = compiled.setdefault(splits if exact else splits > 1, splits)  # what a program was compiled for
+        size = -(-len(k) // splits)
+        return _in_splits(q, k[: size * known], v[: size * known], known)
+
+    return kernel
+
+
+THEME.add(
+    "splits_by_length",
+    reference=_attention_reference,
+    inputs=QMM,
+    dims={"n": [1, 4], "m": [8, 20, 64]},
+    right=_by_length(True),
+    wrong={"cache_by_whether_split": ("race", _by_length(False))},
+)
+
+
+def _states(narrow: bool) -> Kernel:
+    def kernel(pool: Any, slots: Any) -> Any:
+        if narrow and slots.dtype == torch.int64:  # loaded as 32 bits
+            slots = slots.contiguous().view(torch.int32)[: len(slots)]
+        return pool[slots.long()] * 2
+
+    return kernel
+
+
+THEME.add(
+    "states_of_slots",
+    reference=lambda pool, slots: pool[slots] * 2,
+    inputs={"pool": ["slots", 8], "slots": {"shape": ["batch"], "dtype": "int32", "low": 0, "high": "slots"}},
+    dims={"slots": [8, 16], "batch": [3, 9]},
+    right=_states(False),
+    wrong={"slots_of_32_bits": ("width assumed", _states(True))},
+)
+
+
 # Addresses and sums
 
 
@@ -633,8 +753,8 @@ def _row_sums(narrow: bool) -> Kernel:
     def kernel(x: Any) -> Any:
         rows = torch.arange(x.shape[0], dtype=torch.int32 if narrow else torch.int64)
         at = rows * x.stride(0)  # wraps in 32 bits
-        flat = torch.as_strided(x, (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1),), (1,), x.storage_offset())
-        columns = torch.arange(x.shape[1])
+        columns = torch.arange(x.shape[1]) * x.stride(1)
+        flat = torch.as_strided(x, (1 + int(rows[-1]) * x.stride(0) + int(columns[-1]),), (1,), x.storage_offset())
         return flat[(at.long() % len(flat))[:, None] + columns].sum(1)
 
     return kernel

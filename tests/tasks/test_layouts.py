@@ -288,3 +288,53 @@ def test_the_declaration_of_a_layout_is_part_of_a_configs_kernel() -> None:
     from tasks.catalogs.user.load import described
 
     assert json.loads(described(op_of(honest, layouts=[CONTIGUOUS])))["layouts"] == [CONTIGUOUS]
+
+
+def _taken(dtype: Any) -> Callable[..., Any]:
+    """A kernel that gathers rows by indices of one width, and refuses others."""
+
+    def kernel(x: Any, ids: Any) -> Any:
+        if ids.dtype != dtype:
+            raise TypeError(f"ids must be {dtype}")
+        return x[ids.long()]
+
+    return kernel
+
+
+def _read_as_64_bits(x: Any, ids: Any) -> Any:
+    words = torch.nn.functional.pad(ids.contiguous(), (0, len(ids))).view(torch.int64)[: len(ids)]
+    return x[words.remainder(len(x))]
+
+
+IDS = {
+    "inputs": {"x": ["n", 3], "ids": {"shape": ["n"], "dtype": "int64", "low": 0, "high": "n"}},
+    "dims": {"n": [4, 7]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "statuses"),
+    [
+        (_read_as_64_bits, {"pass", "wrong"}),
+        (_taken(torch.int64), {"pass"}),
+        (lambda x, ids: x[ids.long()], {"pass"}),
+        (lambda x, ids: (x[ids.long()], ids + 1), {"pass"}),
+    ],
+    ids=["reads_the_declared_width", "refuses", "takes_both", "returns_the_width"],
+)
+def test_whole_numbers_are_given_in_the_other_width(
+    kernel: Callable[..., Any], statuses: set[str], tmp_path: Path
+) -> None:
+    two = len(statuses) == 1 and isinstance(kernel(torch.ones(2, 3), torch.tensor([0, 1])), tuple)
+    outputs = ["float32", "int64"] if two else []
+    right = (lambda x, ids: (x[ids], ids + 1)) if two else (lambda x, ids: x[ids])
+    op = UserOp("gathered", kernel, right, op_class="exact", outputs=outputs, **IDS)
+    rows = rows_of(op, tmp_path)
+    assert {row.status for row in rows} == statuses
+    narrow = [row for row in rows if "int32 for int64" in f"{row.layout} {row.error}"]
+    assert bool(narrow) is not two
+    if "wrong" in statuses:
+        wrong = [row for row in rows if row.status == "wrong"]
+        assert all("only where ids has another width than declared (int32 for int64)" in (x.error or "") for x in wrong)
+    if kernel is not _read_as_64_bits and any(row.refused_layout for row in rows):
+        assert all("ids must be torch.int64" in str(row.refused_layout) for row in narrow)

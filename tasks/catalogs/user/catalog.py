@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks
-from tasks.arrays import noise
+from tasks.arrays import layouts, noise
 from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
@@ -56,7 +56,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "6"
+CATALOG_VERSION = "7"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
@@ -352,6 +352,9 @@ def of_inputs(
             flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
             if flags:
                 made.columns["flags"] = " ".join(flags)
+        if any(spec.declared for spec in places.values()) and any(x.dtype in layouts.WIDTHS for x in made.expected):
+            # What it returns may be as wide as what it is given.
+            return of_inputs(one, dims, inputs, group, index, draws, laid.of_own_width(lay))
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.expected(

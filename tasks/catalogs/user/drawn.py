@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user import laid, samples
+from tasks.catalogs.user import gradients, laid, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 5
-#: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
+GENERATOR = 7
+#: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations: twice as many as the
+#: smallest sizes have where these have more already, or no size but the smallest would be drawn.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
 KINDS: tuple[tuple[tuple[str, str], int], ...] = (
@@ -54,10 +55,9 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
         made = {name: _size(choose, low, high) for name, (low, high) in ends.items()}
-    differenced = gradient and op.differenced
-    while samples.elements(op, made) > MOST or (
-        differenced and samples.elements(op, made, op.gradient) > MOST_DIFFERENCED
-    ):
+    smallest = samples.elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
+    most = max(MOST_DIFFERENCED, min(2 * smallest, gradients.MOST)) if gradient and op.differenced else MOST
+    while samples.elements(op, made) > MOST or samples.elements(op, made, op.gradient) > most:
         larger = [name for name in made if made[name] > ends[name][0]]
         if not larger:
             break

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, MOST_WIDE, OTHER_WIDTH, REVERSED, WIDTHS
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user.dims import size_of
 from tasks.catalogs.user.ops import UserOp
@@ -98,16 +99,28 @@ def unexpanded(lay: Lay, only: str = "") -> Lay:
     }
 
 
+def of_own_width(lay: Lay) -> Lay:
+    """The same, but for whole numbers of another width than declared."""
+    return lambda arrays: {name: spec for name, spec in lay(arrays).items() if not spec.declared}
+
+
 def stored(arrays: Arrays, places: Places) -> tuple[list[np.ndarray], dict[str, TensorSpec], dict[str, np.ndarray]]:
     """(storages, views of them by name, the values that these have) of inputs."""
     storages, specs = [], {}
     for number, (name, x) in enumerate(arrays.items()):
         spec = places.get(name)
+        x = x.astype(WIDTHS[spec.declared]) if spec and spec.declared else x
         storage, specs[name] = (
             (x, TensorSpec(number)) if spec is None else layouts.strided(x, spec.strides or (), spec.offset, number)
         )
+        if spec and spec.declared:
+            specs[name] = replace(specs[name], declared=spec.declared)
         storages.append(storage)
-    values = {name: np.array(spec.view(storages[spec.id]), order="C") for name, spec in specs.items() if name in places}
+    values = {
+        name: np.array(spec.view(storages[spec.id]), dtype=spec.declared or None, order="C")
+        for name, spec in specs.items()
+        if name in places
+    }
     return storages, specs, {**arrays, **values}
 
 
@@ -140,11 +153,16 @@ def _offered(op: UserOp, name: str, x: np.ndarray) -> Iterator[str]:
     for layout in layouts.offered(x.shape):
         if (layout != REVERSED or of_arrays) and (layout != EXPANDED or free):
             yield layout
+    own = isinstance(given, Mapping) and given.get("dtype") in WIDTHS and name not in op.mutates
+    if own and x.size and np.abs(x.astype(np.int64)).max() < MOST_WIDE:
+        yield OTHER_WIDTH
 
 
 def _places(arrays: Arrays, chosen: Mapping[str, str]) -> Places:
     found = {}
     for name, layout in chosen.items():
         if layout != CONTIGUOUS:
-            found[name] = TensorSpec(0, arrays[name].shape, *LAYOUTS[layout].place(arrays[name].shape))
+            declared = arrays[name].dtype.name if layout == OTHER_WIDTH else ""
+            shape = arrays[name].shape
+            found[name] = TensorSpec(0, shape, *LAYOUTS[layout].place(shape), declared=declared)
     return found
