@@ -655,6 +655,26 @@ def test_decorated_functions_are_collected(declare: Any, cache: Path) -> None:
     assert outcome(cache) == {("pass", "")}
 
 
+LOOPS = """
+def times(k):
+    @tasks.op(name=f"times_{k}", reference=lambda x: x * k, inputs={"x": [2]}, dtypes=["float32"])
+    def kernel(x):
+        return x * k
+for k in (2, 3):
+    times(k)
+for k in (5, 7):
+    @tasks.op(name=f"plus_{k}", reference=lambda x, k=k: x + k, inputs={"x": [2]}, dtypes=["float32"])
+    def plus(x, k=k):
+        return x + k
+"""
+
+
+def test_kernels_that_are_made_in_a_loop_are_all_there(declare: Any) -> None:
+    declare(LOOPS, "k.py")
+    names = [entry.op for entry in catalogs.get("user").entries()]
+    assert names == ["user:plus_5", "user:plus_7", "user:times_2", "user:times_3"]
+
+
 @pytest.mark.parametrize(
     ("source", "key", "says"),
     [

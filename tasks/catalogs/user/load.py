@@ -209,7 +209,7 @@ def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterat
                 raise
             lacking.append(error)
             continue
-        ops = [op for value in list(vars(module).values()) for op in _own(value, module)]
+        ops = _declared_in(module)
         if not ops:
             raise CatalogError(f"{name}: there is no function with @tasks.op in it", key)
         for op in ops:
@@ -222,10 +222,13 @@ def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterat
         yield Declared(UserOp(**fields), ("catalogs", at, "kernels", i), root)
 
 
-def _own(value: Any, module: ModuleType) -> list[UserOp]:
-    """The declarations on a function that is defined in this very module: an imported one is its own module's."""
-    ops = getattr(value, "__farm_ops__", None) if getattr(value, "__module__", None) == module.__name__ else None
-    return ops if isinstance(ops, list) else []
+def _declared_in(module: ModuleType) -> list[UserOp]:
+    """The declarations of a module, of functions and of other objects that can be called; what it imports is its own module's."""
+    ops: list[UserOp] = list(vars(module).get("__farm_declared__", ()))
+    for value in list(vars(module).values()):
+        own = getattr(value, "__farm_ops__", ()) if getattr(value, "__module__", None) == module.__name__ else ()
+        ops += [op for op in own if not any(op is other for other in ops)]
+    return ops
 
 
 def _where(one: Declared) -> str:

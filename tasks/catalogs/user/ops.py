@@ -89,8 +89,9 @@ def op(
 ) -> Callable[..., Any]:
     """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
 
-    The function is returned as it was, with a list of its declarations in ``__farm_ops__``. Raises DeclarationError for
-    an unknown setting, and where the function takes the name of another with `@op`, which would be lost.
+    The function is returned as it was, with a list of its declarations in ``__farm_ops__``; its module has one of all,
+    ``__farm_declared__``. Raises DeclarationError for an unknown setting, and where the function takes the name of another
+    with `@op`.
     """
 
     def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,6 +105,8 @@ def op(
             raise DeclarationError(f"op {called}: {text}: rename one")
         made = UserOp(called, kernel, reference, inputs, **settings)
         kernel.__dict__.setdefault("__farm_ops__", []).append(made)
+        # A function that is made in a loop, or in another function, may have no name in its module.
+        getattr(kernel, "__globals__", {}).setdefault("__farm_declared__", []).append(made)
         return kernel
 
     return declare
