@@ -76,3 +76,19 @@ def _units(actual: np.ndarray, leaf: Leaf) -> float:
     ).error_units
     assert units is not None
     return units
+
+
+def test_what_cancels_inside_of_an_operator_has_the_floor_of_its_terms() -> None:
+    """Beyond the border all taps of a bicubic sample are one pixel, and the derivatives of their weights add up to nothing."""
+
+    def call(x: Any, grid: Any) -> Any:
+        return torch.nn.functional.grid_sample(x, grid, mode="bicubic", padding_mode="border", align_corners=False)
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 5, 5)
+    grid = torch.tensor([[[[1.9, 2.1], [1.7, 1.8], [0.1, 0.2]]]]).requires_grad_()
+    (leaf,) = _sample(call, x, grid).expected
+    assert leaf.reference is not None and leaf.noise is not None
+    left = np.abs(leaf.reference[0, 0, :2])
+    assert (left < 1e-13).all() and np.abs(leaf.reference[0, 0, 2]).min() > 1e-3
+    assert (leaf.noise[0, 0, :2][left > 0] > 1e-8).all()

@@ -211,7 +211,8 @@ class GradientMaker(Maker):
                 floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
             if kept:
                 strict = [_sum(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, strict, own_error)]
-            floors = [_sum(f, e) for f, e in zip(floors, own_error)]
+            left = self._remainders((args, kwargs, passed), arrays)
+            floors = [_sum(f, e, r) for f, e, r in zip(floors, own_error, left)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         if numeric:
@@ -281,6 +282,32 @@ class GradientMaker(Maker):
         errors = [noise.distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, arrays)]
         return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
+    def _remainders(self, args: Any, arrays: list[np.ndarray]) -> list[np.ndarray | None]:
+        """What rounding leaves of terms that cancel to nothing inside of a node, as the weights of a pixel that is all four neighbours do:
+        in float64 it is seen, far below the largest element, and its size in the dtype under test is that times the ratio of both ε. None
+        where nothing is left."""
+        import torch
+
+        nothing: list[np.ndarray | None] = [None] * len(arrays)
+        with np.errstate(all="ignore"):
+            sizes = [np.abs(y) for y in arrays]
+            tiny = [(y > 0) & (y < REMAINDER * y[np.isfinite(y)].max(initial=0.0)) for y in sizes]
+        if is_complex(self.dtype) or not any(t.any() for t in tiny):
+            return nothing
+        places = itertools.count()
+
+        def change(x: Any) -> Any:
+            y = widen(x)
+            return jittered(y, EPS["float64"], 1, next(places)) if isinstance(y, torch.Tensor) else y
+
+        try:
+            moved = [torch_tree.output(torch_tree.dense(g)) for g in self._run(args, {}, change)]
+        except Exception:  # off the op's domain
+            return nothing
+        ratio = EPS.get(self.dtype, EPS["float32"]) / EPS["float64"]
+        found = [noise.distance(a, b) * ratio if a.shape == b.shape else None for a, b in zip(moved, arrays)]
+        return [None if d is None else np.where(t & np.isfinite(d), d, 0.0) for d, t in zip(found, tiny)]
+
     def _own(self, args: Any, count: int) -> list[Any] | None:
         """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of them."""
         import torch
@@ -346,6 +373,8 @@ def _spread(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(places.any(over, keepdims=True)).reshape(shape) if places.ndim else places.reshape(shape)
 
 
+#: An element of a gradient that is smaller than this share of the largest may be what rounding in float64 has left.
+REMAINDER = 2.0**-45
 #: Nodes that the name of an oracle gives at most.
 _NAMED = 4
 
