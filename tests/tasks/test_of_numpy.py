@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -147,3 +149,18 @@ def test_another_thread_has_numpy_as_it_is() -> None:
     told: list[str] = []
     of_numpy.evaluated(reference, told)({"x": X}, None, None)
     assert told == ["float16"] and seen == [np.ndarray]
+
+
+def test_a_module_that_a_reference_imports_keeps_numpy_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes NumPy's functions where the reference runs, and has them for good."""
+    (tmp_path / "imported_inside.py").write_text("from numpy import zeros\ndef made(): return zeros(3, 'float32')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def reference(x: np.ndarray) -> Any:
+        return x.astype(np.float16) + importlib.import_module("imported_inside").made()[0]
+
+    of_numpy.evaluated(reference, [])({"x": X})
+    made = importlib.import_module("imported_inside").made()
+    assert type(made) is np.ndarray and made.nbytes == 12

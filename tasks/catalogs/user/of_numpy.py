@@ -325,11 +325,12 @@ class _Narrowing(Run):
     def makers(self) -> Iterator[None]:
         """In here what NumPy's own functions make is an array of this run."""
         before = {name: getattr(np, name) for name in _MAKERS}
-        thread = threading.get_ident()
+        thread, over = threading.get_ident(), threading.Event()
 
         def maker(name: str) -> Callable[..., Any]:
             def make(*args: Any, **kwargs: Any) -> Any:
-                if not self.asked or threading.get_ident() != thread:
+                # A module that is first imported in here keeps these functions.
+                if over.is_set() or not self.asked or threading.get_ident() != thread:
                     return before[name](*args, **kwargs)
                 if not args or not isinstance(args[0], _Wide):
                     return self.lifted(before[name](*args, **kwargs))
@@ -345,5 +346,6 @@ class _Narrowing(Run):
                 setattr(np, name, maker(name))
             yield
         finally:
+            over.set()
             for name, function in before.items():
                 setattr(np, name, function)
