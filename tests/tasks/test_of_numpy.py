@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 from collections.abc import Callable
@@ -137,6 +138,26 @@ def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast
     assert len(read) == 1  # to compare rounds nothing
 
 
+def test_what_a_reference_keeps_for_its_next_call_is_of_that_call() -> None:
+    """A memoised table: casts of what is computed with it may take the neighbour, and a kernel that has it too gets NumPy's arrays."""
+
+    @functools.lru_cache
+    def table(n: int) -> np.ndarray:
+        made = np.zeros(n, np.float32)
+        made[:] = 1 / 3
+        return made
+
+    def reference(x: np.ndarray) -> Any:
+        return (table(x.shape[-1]) * x).astype(np.float16)
+
+    f = of_numpy.evaluated(reference, [])
+    f({"x": X}, None, None)
+    (found,) = f({"x": X}, lambda x, dtype, exact, node: x + 1e6, None)
+    assert found.min() > 1e6
+    left = table(X.shape[-1]) * np.ones(48, np.float32)
+    assert type(left) is np.ndarray and left.dtype == np.float32
+
+
 def test_another_thread_has_numpy_as_it_is() -> None:
     seen: list[type] = []
 
@@ -161,6 +182,6 @@ def test_a_module_that_a_reference_imports_keeps_numpy_as_it_is(
     def reference(x: np.ndarray) -> Any:
         return x.astype(np.float16) + importlib.import_module("imported_inside").made()[0]
 
-    of_numpy.evaluated(reference, [])({"x": X})
+    of_numpy.evaluated(reference, [])({"x": X}, None, None)
     made = importlib.import_module("imported_inside").made()
     assert type(made) is np.ndarray and made.nbytes == 12
