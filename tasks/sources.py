@@ -7,10 +7,10 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-#: What no prepared case, list or exported form depends on: what runs them, and the zoo.
+#: What no prepared case, list or exported form depends on: what runs them, and the zoo. What prepares imports nothing of these but the
+#: constants of rows.
 RUNNING = (
     "tasks.backends",
-    "tasks.counterparts",
     "tasks.child",
     "tasks.diagnose",
     "tasks.fork_server",

@@ -364,7 +364,8 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
     env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    env.setdefault("PYTHONHASHSEED", "0")  # OpInfo takes samples from sets of strings (meshgrid's indexing)
+    # OpInfo takes samples from sets of strings (meshgrid's indexing), and no key of what is prepared has this variable.
+    env["PYTHONHASHSEED"] = "0"
     if torch := importlib.util.find_spec("torch"):
         env.setdefault(needs.LENT, str(Path(torch.origin or "").parent / "lib"))
     path = env.get("PYTHONPATH", "")

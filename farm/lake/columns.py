@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -73,3 +74,9 @@ SCHEMA = pa.schema(
     [pa.field(c.name, _ARROW[c.type], metadata={"description": c.words, "unit": c.unit}) for c in COLUMNS],
     metadata={"schema_version": "3"},
 )
+
+
+@functools.cache
+def columns_digest() -> str:
+    """Digest of the names and types of the columns: rows travel without them, and are read by those of the reader."""
+    return hashlib.sha256(repr([(field.name, str(field.type)) for field in SCHEMA]).encode()).hexdigest()[:8]

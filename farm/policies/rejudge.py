@@ -26,7 +26,7 @@ from tasks.judge.plain import Metrics
 from tasks.judge.policy import only_stored
 from tasks.judge.verdict import Policy
 from tasks.model import MEASURED, OpClass, Status, label_of, names
-from tasks.model.kind import KIND_TOLERANCE, OF_NUMBERS
+from tasks.model.kind import KIND_CAST, KIND_TOLERANCE, OF_NUMBERS
 from tasks.model.row import declared_precision
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
@@ -138,6 +138,11 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
         classic=bool(row["classic"]),
     )
     status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision)
+    # What explains the numbers is no matter of policy; within its limit a lost cast is imprecise (`tasks.judging`).
+    if row["kind"] == KIND_CAST and (
+        kind == "numbers" or (status is Status.PASS and row["status"] == Status.IMPRECISE)
+    ):
+        status, kind = Status.IMPRECISE if status is Status.PASS else status, KIND_CAST
     return "", (status.value, kind, limit)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from farm.fleet import asking, envs, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
+from farm.lake.columns import columns_digest, farm_version
 from farm.work import monitoring
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced, jobs_of
 from farm.work.job import Job
@@ -264,6 +265,8 @@ class RayCluster(Executor):
                 if isinstance(message, Parcel):
                     self._parcels[stream] = message
                 else:
+                    if isinstance(message, wire.Begun):
+                        self._check_columns(message)
                     for one in message if isinstance(message, list) else [message]:
                         yield handle, one
             except StopIteration:
@@ -282,6 +285,13 @@ class RayCluster(Executor):
                 self._ended(stream)
                 yield handle, error
 
+    def _check_columns(self, begun: wire.Begun) -> None:
+        """Raises OSError where the farm of a node sends rows of other columns than this one reads."""
+        if begun.columns != columns_digest():
+            name = next((n["host"] for n in self.nodes if n["id"] == begun.place.node), begun.place.node)
+            there, here = _farm(begun.version, begun.columns), _farm(farm_version(), columns_digest())
+            raise OSError(f"{name} has {there}, and this machine {here}: install the same version on all nodes")
+
     def _ended(self, stream: Any) -> None:
         self._load.pop(self._running.pop(stream), None)
         self._parcels.pop(stream, None)
@@ -298,6 +308,10 @@ class RayCluster(Executor):
         if self._asked is not None:
             self._asked[2].unlink(missing_ok=True)
         self._ray.shutdown()
+
+
+def _farm(version: str, columns: str) -> str:
+    return f"farm {version or 'of an unknown version'} (columns {columns or 'unknown'})"
 
 
 def _this_machine() -> dict[str, Any]:
@@ -375,7 +389,7 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
         while True:
             time.sleep(3600)
     # From here on its silence counts.
-    yield wire.Begun(place)
+    yield wire.Begun(place, farm_version(), columns_digest())
     try:
         if job.ship:
             _unpack(job)

@@ -51,10 +51,6 @@ _NO_DEVICE = re.compile(r"No .*(?:GPU|device)s? (?:is|are) available|Device not 
 TOLD_ON_CPU = ("torch:tensor_split",)
 
 
-#: What a kernel lacks that takes a gradient inside.
-_NO_GRAD = "(it is called under torch.no_grad: wrap what needs gradients in torch.enable_grad())"
-
-
 class TorchEager(Backend):
     """Every run ends when the device has finished: an error of an asynchronous kernel is raised at its own case."""
 
@@ -258,13 +254,8 @@ class TorchEager(Backend):
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
                     return autograd.computed(form, call, args, kwargs, cotangents, watched=first)
-                try:
-                    with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
-                        return torch_tree.leaves(call(*args, **kwargs))
-                except RuntimeError as error:
-                    if form.op.startswith("user:") and self._returns_with_gradients(form):
-                        error.args = (f"{error} {_NO_GRAD}",)
-                    raise
+                with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
+                    return torch_tree.leaves(call(*args, **kwargs))
 
             watched = self._watched_copies if own_copies(form) and self.target != "cpu" else self.watched
 
@@ -286,17 +277,6 @@ class TorchEager(Backend):
                 call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
             )
         return program
-
-    def _returns_with_gradients(self, form: Form) -> bool:
-        """Whether a call that raised under torch.no_grad returns where gradients are recorded."""
-        import torch
-
-        assert form.call is not None
-        args, kwargs = self.arguments(form)
-        with contextlib.suppress(Exception), torch.enable_grad():
-            form.call(*args, **kwargs)
-            return True
-        return False
 
     def few_lines(self, form: Form) -> FewLines:
         return in_torch(form, *called(form, "call"), target=self.target, setting=self.setting())

@@ -272,7 +272,8 @@ def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path
     assert runs("torch-cuda", of_torch) is None
 
 
-def test_sets_of_strings_have_one_order_in_all_children() -> None:
+def test_sets_of_strings_have_one_order_in_all_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpInfo takes samples from them: meshgrid's sixth was indexed "ij" in one run and "xy" in the next."""
+    monkeypatch.setenv("PYTHONHASHSEED", "random")  # as test runners have it
     code = "print(list({f'name{i}' for i in range(20)}))"
     assert len({subprocess.check_output([sys.executable, "-c", code], env=child_env()) for _ in range(3)}) == 1

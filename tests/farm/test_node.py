@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,29 @@ def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2,3")  # which Ray does not know to be AMD's without AMD's own package
     _, (told,) = ray_cluster._supervise(job, names, "amd")
     assert told.device == told.env["HIP_VISIBLE_DEVICES"] == "3"
+
+
+def test_rows_of_another_farms_columns_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node says which rows it will send before it sends any; an older farm on it says nothing."""
+    exceptions = pytest.importorskip("ray.exceptions")
+    monkeypatch.setattr(ray_cluster, "_here", lambda: ("n", []))
+    monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter(()))
+    (begun,) = ray_cluster._supervise(Job(name="j", cache=str(tmp_path), limits=Limits()), {}, "")
+    older = object.__new__(wire.Begun)
+    older.__dict__["place"] = begun.place
+    cluster: Any = object.__new__(ray_cluster.RayCluster)
+    cluster.nodes, cluster._ray = [{"id": "n", "host": "gpu-7"}], types.SimpleNamespace(exceptions=exceptions)
+    cluster._ray.wait = lambda streams, **how: (streams, [])
+    cluster._ray.get = lambda message: message
+    for message in (begun, older, replace(begun, columns="0123abcd")):
+        cluster._running, cluster._parcels = {iter([message]): 1}, {}
+        if message is begun:
+            assert list(cluster.poll(0.0)) == [(1, begun)]
+            continue
+        with pytest.raises(
+            OSError, match=rf"^gpu-7 has farm .*columns {message.columns or 'unknown'}\).*{begun.columns}"
+        ):
+            list(cluster.poll(0.0))
 
 
 @pytest.mark.parametrize(

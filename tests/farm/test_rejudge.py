@@ -159,6 +159,16 @@ def test_only_what_a_policy_decides_is_judged() -> None:
         assert again(one, **lost)[:2] == ("wrong", "nonfinite")
 
 
+def test_a_lost_cast_stays_one() -> None:
+    """Its kind is of what explains the numbers, and within the limit it is imprecise as well."""
+    within = again(policy({"units": 32}), status="imprecise", kind="cast", error_units=2.0, max_diff=1e-9)
+    assert within[:2] == ("imprecise", "cast")
+    assert again(policy({"units": 32}), status="wrong", kind="cast", error_units=1e6, classic=False)[:2] == (
+        "wrong",
+        "cast",
+    )
+
+
 def test_what_is_declared_coarser_is_judged_as_such() -> None:
     near = policy({"units": 1})
     assert again(near, error_units=2.0**6)[0] == "imprecise"

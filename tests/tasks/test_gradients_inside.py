@@ -1,7 +1,8 @@
-"""A kernel that takes a gradient inside is called without gradients: the error says what it lacks, and no other error does."""
+"""A kernel that takes a gradient inside has gradients recorded, whatever it takes and however it is called."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.promises import guarded
 from tasks.model import Form
 
 torch = pytest.importorskip("torch")
@@ -20,33 +23,43 @@ def slope(x: Any) -> Any:
     return x.grad
 
 
-def enabled(x: Any) -> Any:
-    with torch.enable_grad():
-        return slope(x)
+def in_arrays(x: Any) -> Any:
+    return slope(torch.from_numpy(x)).numpy()
 
 
-def broken(x: Any) -> Any:
-    return x @ torch.ones(7, 7)
+def slope_of_cube(gradient: Any, x: Any) -> Any:
+    x = torch.from_numpy(x).requires_grad_()
+    (x**3).backward(torch.from_numpy(gradient))
+    return x.grad.numpy()
 
 
-def run(call: Any, op: str = "user:slope") -> Any:
-    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
-    form = Form("torch", op, "float32", [np.ones(4, np.float32)], call=call, args=args, kwargs={"$": "dict", "v": []})
+def run(kernel: Callable[..., Any], framework: str, check: str = "forward", backward: Any = None) -> list[np.ndarray]:
+    op = UserOp("slope", kernel, kernel, {"x": [4]}, framework=framework, gradient=["x"])
+    spec = {"$": "dict", "v": [["x", encode_tensor(TensorSpec(0))]]}
+    arrays = [np.full(4, 3.0, np.float32), np.ones(4, np.float32)]
+    more: dict[str, Any] = {} if check == "forward" else {"wrt": (0,), "cotangents": (1,)}
+    call = guarded(op, kernel, backward)
+    form = Form(
+        "torch",
+        "user:slope",
+        "float32",
+        arrays,
+        call=call,
+        args={"$": "tuple", "v": []},
+        kwargs=spec,
+        check=check,
+        **more,
+    )
     backend = BackendSpec.parse("torch-cpu").create()
     backend.start()
-    return backend.build(form).run()
+    return list(backend.build(form).run())
 
 
-def test_the_error_says_what_is_missing() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"does not require grad.* wrap what needs gradients in torch.enable_grad\(\)"
-    ):
-        run(slope)
-    assert np.allclose(run(enabled)[0], 2.0)
+@pytest.mark.parametrize(("kernel", "framework"), [(slope, "torch"), (in_arrays, "numpy")])
+def test_a_kernel_may_differentiate_inside(kernel: Callable[..., Any], framework: str) -> None:
+    assert np.allclose(run(kernel, framework)[0], 6.0)
 
 
-@pytest.mark.parametrize(("call", "op"), [(broken, "user:broken"), (slope, "torch:slope")])
-def test_other_errors_do_not(call: Any, op: str) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        run(call, op)
-    assert "enable_grad" not in str(raised.value)
+def test_so_may_its_own_backward() -> None:
+    *_, found = run(in_arrays, "numpy", "backward", slope_of_cube)
+    assert np.allclose(found, 27.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -135,6 +138,26 @@ def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast
     assert len(read) == 1  # to compare rounds nothing
 
 
+def test_what_a_reference_keeps_for_its_next_call_is_of_that_call() -> None:
+    """A memoised table: casts of what is computed with it may take the neighbour, and a kernel that has it too gets NumPy's arrays."""
+
+    @functools.lru_cache
+    def table(n: int) -> np.ndarray:
+        made = np.zeros(n, np.float32)
+        made[:] = 1 / 3
+        return made
+
+    def reference(x: np.ndarray) -> Any:
+        return (table(x.shape[-1]) * x).astype(np.float16)
+
+    f = of_numpy.evaluated(reference, [])
+    f({"x": X}, None, None)
+    (found,) = f({"x": X}, lambda x, dtype, exact, node: x + 1e6, None)
+    assert found.min() > 1e6
+    left = table(X.shape[-1]) * np.ones(48, np.float32)
+    assert type(left) is np.ndarray and left.dtype == np.float32
+
+
 def test_another_thread_has_numpy_as_it_is() -> None:
     seen: list[type] = []
 
@@ -147,3 +170,18 @@ def test_another_thread_has_numpy_as_it_is() -> None:
     told: list[str] = []
     of_numpy.evaluated(reference, told)({"x": X}, None, None)
     assert told == ["float16"] and seen == [np.ndarray]
+
+
+def test_a_module_that_a_reference_imports_keeps_numpy_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes NumPy's functions where the reference runs, and has them for good."""
+    (tmp_path / "imported_inside.py").write_text("from numpy import zeros\ndef made(): return zeros(3, 'float32')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def reference(x: np.ndarray) -> Any:
+        return x.astype(np.float16) + importlib.import_module("imported_inside").made()[0]
+
+    of_numpy.evaluated(reference, [])({"x": X}, None, None)
+    made = importlib.import_module("imported_inside").made()
+    assert type(made) is np.ndarray and made.nbytes == 12

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,7 @@ def digests(root: Path) -> list[str]:
         ("backends/shared/onnx_form.py", [False, True, True]),
         ("runner.py", [False, True, False]),
         ("wire.py", [False, True, False]),
+        ("counterparts/by_torch.py", [True, True, True]),  # the second oracle of graphs, which their packs hold
         ("zoo/steep.py", [False, False, False]),
     ],
 )
@@ -41,6 +44,32 @@ def test_an_edit_is_another_key(tmp_path: Path, edited: str, changes: list[bool]
     path = tmp_path / "tasks" / edited
     path.write_text(path.read_text() + "\n")
     assert [a != b for a, b in zip(before, digests(tmp_path))] == changes
+
+
+#: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes as well.
+RUN_CASES = ("tasks.canary", "tasks.minimise", "tasks.twin")
+CONSTANTS = ("tasks.model.row.INTERPRETED", "tasks.model.row.Row", "tasks.model.row.YOUR_OWN")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The names that a module imports when it runs, wherever in it."""
+    typing = [x for x in ast.walk(tree) if isinstance(x, ast.If) and ast.unparse(x.test) == "TYPE_CHECKING"]
+    apart = {id(y) for x in typing for y in ast.walk(x)}
+    for x in ast.walk(tree):
+        if isinstance(x, (ast.Import, ast.ImportFrom)) and id(x) not in apart:
+            inside = f"{x.module}." if isinstance(x, ast.ImportFrom) else ""
+            yield from (inside + alias.name for alias in x.names)
+
+
+def test_what_prepares_imports_nothing_that_its_key_leaves_out() -> None:
+    def among(name: str, modules: tuple[str, ...]) -> bool:
+        return any(name == x or name.startswith(f"{x}.") for x in modules)
+
+    for file in sorted((ROOT / "tasks").rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        if not among(module, (*sources.RUNNING, *RUN_CASES)):
+            found = {x for x in imported(ast.parse(file.read_text())) if among(x, sources.RUNNING)}
+            assert found <= set(CONSTANTS), module
 
 
 def test_another_packages_catalog_counts_with_its_own_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.metadata
 import json
 import re
 from pathlib import Path
@@ -826,6 +827,13 @@ def test_what_is_prepared_follows_the_sources(declare: Any, tmp_path: Path) -> N
     assert key(group) == first[0]
     declare(source, dims={"n": [4]})
     assert key(group) != first[0]
+
+
+def test_what_is_prepared_follows_the_version_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """References may be functions of tensors, and gradients are autograd's."""
+    first, version = catalogs.get("user").version(), importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == "torch" else version(name))
+    assert catalogs.get("user").version() != first
 
 
 def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:

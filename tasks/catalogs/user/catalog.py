@@ -88,8 +88,11 @@ class User(Catalog):
         self.imports = ("torch",) if importlib.util.find_spec("torch") else ()
 
     def version(self) -> str:
-        """The catalog's own version, its generator's and NumPy's, which decide the bytes."""
-        return f"{CATALOG_VERSION}.{drawn.GENERATOR}+numpy{importlib.metadata.version('numpy')}"
+        """The catalog's own version, its generator's, NumPy's and torch's, which decide the bytes."""
+        own = f"{CATALOG_VERSION}.{drawn.GENERATOR}+numpy{importlib.metadata.version('numpy')}"
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            own += f"+torch{importlib.metadata.version('torch')}"
+        return own
 
     def list_version(self) -> str:
         return f"{self.version()} {load.listing_digest()}"

@@ -143,8 +143,8 @@ def listing_digest() -> str:
 def declared() -> dict[str, Declared]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
     found, lacking = _known()
-    for error in lacking:
-        raise error
+    if lacking:
+        raise lacking[0].with_traceback(None)  # it is kept: each raise would add its frames, with all that they hold
     return found
 
 
@@ -152,9 +152,8 @@ def called(name: str) -> Declared | None:
     """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this environment lacks;
     such a module does not keep those of others from being found."""
     found, lacking = _known()
-    if name not in found:
-        for error in lacking:
-            raise error
+    if name not in found and lacking:
+        raise lacking[0].with_traceback(None)
     return found.get(name)
 
 

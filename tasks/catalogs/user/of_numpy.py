@@ -60,12 +60,22 @@ def evaluated(reference: Reference, rounds: list[str]) -> Callable[[Mapping[str,
 
 class _Wide(Watched):
     """own: the dtype that it is said to have, None for that of its memory; given: whether it is what was given, or a part of it; still:
-    whether a cast made it; source: what NumPy cast into this memory, where it did so by itself."""
+    whether a cast made it; source: what NumPy cast into this memory, where it did so by itself. run: what a reference keeps for its next
+    call (a table) is of the run that then goes on."""
 
     own: np.dtype[Any] | None
     given: bool
     still: bool
     source: Any
+
+    @property
+    def run(self) -> _Narrowing:  # type: ignore[override]
+        own: _Narrowing | None = self.__dict__.get("kept")
+        return own if own and not own.over else getattr(_now, "run", None) or _OVER
+
+    @run.setter
+    def run(self, run: Any) -> None:
+        self.kept = run
 
     def __array_finalize__(self, other: Any) -> None:
         super().__array_finalize__(other)
@@ -84,18 +94,15 @@ class _Wide(Watched):
         return self.own or _DTYPE(self)
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        assert isinstance(self.run, _Narrowing)
         return self.run.cast(self, np.dtype(dtype))
 
     def view(self, *args: Any, **kwargs: Any) -> Any:
         asked = args[0] if args else kwargs.get("dtype", kwargs.get("type"))
         if asked is None or (isinstance(asked, type) and issubclass(asked, np.ndarray)):
             return np.ndarray.view(self, *args, **kwargs)
-        assert isinstance(self.run, _Narrowing)
         return self.run.wrap(_native(self).view(*args, **kwargs))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        assert isinstance(self.run, _Narrowing)
         self.given, self.source = False, None
         self.still |= self.own is not None
         np.ndarray.__setitem__(plain(self), plain(key), plain(self.run.fitting(value, self.own)))
@@ -103,7 +110,6 @@ class _Wide(Watched):
 
 def _method(name: str) -> Callable[..., Any]:
     def method(self: _Wide, *args: Any, **kwargs: Any) -> Any:
-        assert isinstance(self.run, _Narrowing)
         return self.run.call(getattr(np.ndarray, name), name, (self, *args), kwargs)
 
     return method
@@ -158,16 +164,20 @@ class _Narrowing(Run):
     def __init__(self, round: Round | None, read: Read | None) -> None:
         self.casts: list[str] = []
         #: Whether it is the reference that calls NumPy.
-        self.asked = True
+        self.asked, self.over = True, False
         self.read = read
         self.round: Round = round or (lambda x, dtype, exact, node: rounded(x, dtype))
 
     def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
         """What the reference returns, in float64."""
         given = {k: self.lifted(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
-        with self.makers():
-            made = reference(**given)
-        self.results = [self.lifted(x) for x in (made if isinstance(made, (tuple, list)) else [made])]
+        before, _now.run = getattr(_now, "run", None), self
+        try:
+            with self.makers():
+                made = reference(**given)
+            self.results = [self.lifted(x) for x in (made if isinstance(made, (tuple, list)) else [made])]
+        finally:
+            _now.run, self.over = before, True
         return [plain(x) for x in self.results]
 
     def is_merely_float32(self) -> bool:
@@ -325,11 +335,12 @@ class _Narrowing(Run):
     def makers(self) -> Iterator[None]:
         """In here what NumPy's own functions make is an array of this run."""
         before = {name: getattr(np, name) for name in _MAKERS}
-        thread = threading.get_ident()
+        thread, over = threading.get_ident(), threading.Event()
 
         def maker(name: str) -> Callable[..., Any]:
             def make(*args: Any, **kwargs: Any) -> Any:
-                if not self.asked or threading.get_ident() != thread:
+                # A module that is first imported in here keeps these functions.
+                if over.is_set() or not self.asked or threading.get_ident() != thread:
                     return before[name](*args, **kwargs)
                 if not args or not isinstance(args[0], _Wide):
                     return self.lifted(before[name](*args, **kwargs))
@@ -345,5 +356,25 @@ class _Narrowing(Run):
                 setattr(np, name, maker(name))
             yield
         finally:
+            over.set()
             for name, function in before.items():
                 setattr(np, name, function)
+
+
+class _Over(_Narrowing):
+    """No run goes on: what is left of one is computed with as NumPy does."""
+
+    def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        named = {k: plain(x) if k == "out" else _mapped(x, _native) for k, x in kwargs.items()}
+        return function(*_mapped(list(args), _native), **named)
+
+    def lifted(self, x: Any, given: bool = False) -> Any:
+        return x
+
+    def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
+        return _native(x).astype(dtype)
+
+
+#: By thread: the run that goes on.
+_now = threading.local()
+_OVER = _Over(None, None)

@@ -123,7 +123,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     inputs = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
     inputs |= {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
-    with _told(kernel):
+    with _told(kernel), torch.enable_grad():  # as in `_call_torch`
         result = kernel(**(arguments | inputs))
     outputs = _flat(result, (np.ndarray, np.generic), "NumPy array")
     with _measured(lambda: [np.asarray(x) for x in outputs]):
@@ -160,7 +160,8 @@ def _with_backward(op: UserOp, forward: Callable[..., Any], backward: Callable[.
             values = [next(saved) if is_one else x for x, is_one in zip(ctx.others, ctx.tensors)]
             arguments = {k: _array(x) if isinstance(x, torch.Tensor) else x for k, x in zip(ctx.names, values)}
             arrays = tuple(map(_array, given))
-            found = _by_name(op, backward(arrays if len(arrays) > 1 else arrays[0], **arguments))
+            with torch.enable_grad():
+                found = _by_name(op, backward(arrays if len(arrays) > 1 else arrays[0], **arguments))
             made = {name: torch_tree.from_numpy(_fitting(name, g, arguments[name])) for name, g in found.items()}
             return None, *(made.get(name) for name in ctx.names)
 
