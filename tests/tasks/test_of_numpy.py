@@ -47,6 +47,21 @@ def as_bits(x: np.ndarray) -> np.ndarray:
     return x - (x.astype(np.float16).view(np.uint16) & np.uint16(0xFFF0)).view(np.float16)
 
 
+def writing(write: Callable[[np.ndarray, np.ndarray], object]) -> Callable[[np.ndarray], np.ndarray]:
+    """A reference that writes to a float16 array by a function of NumPy's."""
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        kept = np.zeros(x.shape, np.float16)
+        write(kept, x)
+        return x - kept
+
+    return reference
+
+
+def through_bytes(x: np.ndarray) -> np.ndarray:
+    return x - np.frombuffer(x.astype(np.float16).tobytes(), np.float16).reshape(x.shape)
+
+
 @pytest.mark.parametrize(
     ("reference", "rounds"),
     [
@@ -65,6 +80,15 @@ def as_bits(x: np.ndarray) -> np.ndarray:
         (in_place, "float16"),
         (next_above, "float16"),
         (as_bits, "float16"),
+        (through_bytes, "float16"),
+        (writing(lambda kept, x: np.copyto(kept, x, casting="unsafe")), "float16"),
+        (writing(lambda kept, x: kept.fill(0.1)), "float16"),
+        (writing(lambda kept, x: np.fill_diagonal(kept, 0.1)), "float16"),
+        (writing(lambda kept, x: np.put(kept, np.arange(x.size), x)), "float16"),
+        (writing(lambda kept, x: kept.put(np.arange(9), x[0])), "float16"),
+        (writing(lambda kept, x: np.put_along_axis(kept, np.argsort(x, -1), x, -1)), "float16"),
+        (writing(lambda kept, x: np.add.at(kept, np.arange(9), x[:9])), "float16"),
+        (writing(lambda kept, x: setattr(kept, "flat", x)), "float16"),
         (lambda x: np.exp(-x), ""),
         (lambda x: x - np.float32(0.5), ""),
         (lambda x: x.astype(np.float64), ""),

@@ -21,10 +21,13 @@ from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, rounded, wi
 from tasks.model.dtypes import dtype_name, holds
 
 _DTYPE = np.ndarray.dtype.__get__  # type: ignore[attr-defined]
+_FLAT: Any = np.ndarray.flat
 #: Methods that compute without asking a ufunc first: what they return is a result of this run as well.
 _METHODS = "sum prod mean std var min max ptp clip round cumsum cumprod dot trace".split()
 #: Functions of NumPy that make arrays, and ask no array how.
 _MAKERS = "array asarray asanyarray ascontiguousarray empty zeros ones full".split()
+#: Functions that return nothing, and write to the array that they are given first: "at" is that of ufuncs.
+_WRITERS = frozenset("at copyto fill_diagonal place put put_along_axis putmask".split())
 #: Functions whose results are made of the dtype's own bits, under names that torch does not have.
 _OF_BITS = frozenset({"spacing"})
 
@@ -101,6 +104,23 @@ class _Wide(Watched):
         if asked is None or (isinstance(asked, type) and issubclass(asked, np.ndarray)):
             return np.ndarray.view(self, *args, **kwargs)
         return self.run.wrap(_native(self).view(*args, **kwargs))
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+    def put(self, *args: Any, **kwargs: Any) -> None:
+        np.put(self, *args, **kwargs)
+
+    @property
+    def flat(self) -> Any:
+        return _FLAT.__get__(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self[...] = np.resize(plain(value), self.shape)
+
+    def tobytes(self, *args: Any, **kwargs: Any) -> bytes:
+        return bytes(_native(self).tobytes(*args, **kwargs))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.given, self.source = False, None
@@ -235,6 +255,9 @@ class _Narrowing(Run):
 
         watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
         made = computed()
+        if getattr(function, "__name__", name) in _WRITERS:
+            self.written(args[0])
+            return made
         with self.apart():
             moves = out is None and _moves(made, watched)
         if self.read is not None and not moves and any(x.still for x in watched):
@@ -248,6 +271,12 @@ class _Narrowing(Run):
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
         given = moves and all(x.given for x in watched)
         return self.said(made, own, asked, given, moves and any(x.still for x in watched))
+
+    def written(self, into: Any) -> None:
+        """Told of an array that something else than an assignment has written to: it holds what its dtype does."""
+        if isinstance(into, _Wide):
+            into.given, into.source, into.still = False, None, into.still or into.own is not None
+            plain(into)[...] = plain(self.fitting(self.watched(array(plain(into))), into.own))
 
     def unsettled(self, x: Any) -> Any:
         """An array as a function reads it that computes with it."""
