@@ -305,6 +305,21 @@ def kernel(x): return Op.apply(x)
     assert outcome(cache, check="backward") == {("wrong", "numbers")}
 
 
+def test_the_gradient_of_a_reference_that_casts_has_no_differences(declare: Any, cache: Path) -> None:
+    """Between its steps it is constant, and at a step it has no slope: autograd takes the cast for what it rounds."""
+    source = """
+def cast(x): return torch.tanh(x).to(torch.bfloat16).to(x.dtype) * 2
+def kernel(x): return torch.tanh(x).bfloat16().float() * FACTOR
+"""
+    how = {"reference": "k.py:cast", "reference_framework": "torch", "gradient": ["x"]}
+    declare(source.replace("FACTOR", "2"), **how)
+    found = rows(cache, check="backward")
+    assert {r["status"] for r in found} == {"pass"}
+    assert all("the reference rounds where it casts" in r["oracle"] for r in found)
+    declare(source.replace("FACTOR", "2.01"), **how)
+    assert outcome(cache, check="backward") == {("wrong", "numbers")}
+
+
 def test_the_gradient_of_a_reference_script_is_by_differences(
     declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

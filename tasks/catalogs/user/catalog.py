@@ -432,10 +432,10 @@ def _expected(
     ]
 
 
-def _differentiated(one: Declared, group: Group, evaluate: Callable[[Arrays], list[np.ndarray]]) -> gradients.Reference:
+def _differentiated(one: Declared, group: Group, evaluate: Evaluator) -> gradients.Reference:
     own = _unknown if one.script else one.function("reference")
     call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
-    return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call)
+    return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ MOST = 1000
 POOR = 1e-9
 #: Derivatives further apart than this are two.
 APART = 1e-6
+#: Why there are no differences of a reference that casts.
+STEPS = "the reference rounds where it casts, and is constant between its steps"
 AUTOGRAD = "autograd of the reference"
 
 Arrays = Mapping[str, np.ndarray]
@@ -69,7 +71,7 @@ class _Graph:
 @dataclass(frozen=True)
 class Reference:
     """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors; graph: filled in by
-    `by_autograd`."""
+    `by_autograd`; rounds: the dtypes that the function casts to."""
 
     op: UserOp
     check: str
@@ -78,6 +80,7 @@ class Reference:
     own: Callable[..., Any]
     call: Callable[..., Any]
     graph: _Graph = field(default_factory=_Graph)
+    rounds: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -341,6 +344,8 @@ def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs
     if why and reference.check == "double_backward":
         text = f"autograd cannot follow the NumPy reference, and so not differentiate it twice: {why}"
         return Failure.vacuous(f"{text}; a function of torch tensors can be (reference_framework: torch)", "reference")
+    if reference.rounds and (why or reference.op.alone):
+        return Failure.vacuous(f"{STEPS}: differences say nothing of its derivative", "reference")
     alone = reference.op.alone  # what autograd says of a kernel is no witness for it
     if reference.check == "double_backward" and not reference.by_torch and not alone:
         # The values of a function say of its first derivative where autograd's is not it; they are too coarse for the second.
@@ -397,10 +402,12 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     def again(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
         return reference.by_autograd(moved, given, draw, bool(met), kept, shifts and bool((draw or 0) % 2))
 
-    found = _beside(reference, inputs, cotangents, values, lost)
+    found = None if reference.rounds else _beside(reference, inputs, cotangents, values, lost)
     if found is None:
         errors = [np.where(m & np.isnan(g), np.inf, 0.0) for m, g in zip(lost, values)]
-        other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
+        other, why = None, STEPS
+        if not reference.rounds:
+            other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
         return _Exact(values, errors, _named(why), other, again)
     known = [np.isfinite(e) for e in found.errors]
     taken = [m & k for m, k in zip(lost, known)]
