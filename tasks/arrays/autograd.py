@@ -154,12 +154,20 @@ def saves(node: Any) -> bool:
     return _is_own(node) or bool(_saved(node))
 
 
-def chooses(outputs: Sequence[Any]) -> bool:
-    """Whether a graph is of nodes alone that have chosen elements by their size: they have saved integers, places."""
+@dataclass(frozen=True)
+class Choice:
+    """Of a graph that has chosen elements by their size: along which dimension, None where it does not say."""
+
+    dim: int | None
+
+
+def choice(outputs: Sequence[Any]) -> Choice | None:
+    """What a graph of one node chooses that has saved integers, places; None of any other."""
     found = [node for node in nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
-    return bool(found) and all(
-        any(x.ndim and not (x.is_floating_point() or x.is_complex()) for x in _saved(node)) for node in found
-    )
+    if len(found) != 1 or not any(x.ndim and not (x.is_floating_point() or x.is_complex()) for x in _saved(found[0])):
+        return None
+    dim = getattr(found[0], "_saved_dim", None)
+    return Choice(dim - (1 << 64) * (dim >= 1 << 63) if isinstance(dim, int) else None)
 
 
 def _saved(node: Any) -> list[Any]:

@@ -40,6 +40,9 @@ def test_equal_elements_may_change_places_in_the_gradient_of_a_sort(descending: 
     wrong = leaf.reference.copy()
     wrong[0, [0, 1]] = wrong[0, [1, 0]]
     assert _units(wrong, leaf) > 32, "3 and 1 are no equals"
+    other = leaf.reference.copy()
+    other[0, 3], other[1, 0] = other[1, 0], other[0, 3]
+    assert _units(other, leaf) > 32, "2 and 2, of two rows"
     lost = swapped.copy()
     lost[0, 0] = 0.0
     assert _units(lost, leaf) > 32

@@ -53,8 +53,8 @@ class GradientMaker(Maker):
         self.draw = 0
         #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
         self.compares = False
-        #: Whether the op chooses elements by their size.
-        self.chooses = False
+        #: What elements the op chooses by their size, if it does.
+        self.choice: gradients.Choice | None = None
         #: Nodes of the op's graph whose derivative is not torch's but that of `derivatives.RULES`.
         self.rules: list[str] = []
 
@@ -125,7 +125,7 @@ class GradientMaker(Maker):
         def look(outputs: Sequence[Any]) -> None:
             if met is None:
                 return
-            self.chooses = gradients.chooses(outputs)
+            self.choice = gradients.choice(outputs)
             for node in gradients.nodes(outputs):
                 name = type(node).__name__
                 met[name] = met.get(name, False) or gradients.saves(node)
@@ -240,9 +240,10 @@ class GradientMaker(Maker):
         which by integers that it is given."""
         chosen = [places[i] for i in made.wrt]
         outputs = [y for y in wide[: self._outputs(wide, made)] if y is not None]
-        if not self.chooses or not all(gradients.is_differentiable(x) for x in places):
+        if self.choice is None or not all(gradients.is_differentiable(x) for x in places):
             return [None] * (len(chosen) + len(outputs))
-        return [_equal(torch_tree.output(torch_tree.dense(x.detach()))) for x in (*chosen, *outputs)]
+        dim = self.choice.dim
+        return [_equal(torch_tree.output(torch_tree.dense(x.detach())), dim) for x in (*chosen, *outputs)]
 
     def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
         """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
@@ -340,10 +341,15 @@ class GradientMaker(Maker):
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
 
 
-def _equal(x: np.ndarray) -> np.ndarray | None:
-    """A number for each element of ``x``, shaped as it, that those which are equal share; None where none are."""
+def _equal(x: np.ndarray, dim: int | None) -> np.ndarray | None:
+    """A number for each element of ``x``, shaped as it, that those which are equal share, along a dimension or anywhere; None where none
+    are."""
     distinct, numbers = np.unique(x, return_inverse=True)
-    return None if len(distinct) == x.size else numbers.reshape(x.shape).astype(np.int32)
+    numbers = numbers.reshape(x.shape)
+    if dim is not None and x.ndim and x.size:
+        lines = np.moveaxis(np.arange(x.size // x.shape[dim]).reshape(*np.delete(x.shape, dim), 1), -1, dim)
+        numbers = numbers + lines * len(distinct)
+    return None if len(np.unique(numbers)) == x.size else numbers.astype(np.int64)
 
 
 def by_formula(check: str) -> contextlib.AbstractContextManager[None]:
