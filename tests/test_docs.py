@@ -78,7 +78,7 @@ NOT_RUN = {
     "farm harvest --model": "tests/tasks/test_harvest.py harvests such a model",
     "farm harvest --run": "needs a culprit; tests/tasks/test_harvest.py has one",
     "farm run --model mine.onnx": "needs a model; tests/farm/test_own_model.py has one",
-    "farm run --model net.py:Net": "needs a model; tests/farm/test_own_model.py has such",
+    "farm run --model net.py": "needs a model; tests/farm/test_own_model.py has such",
     "farm run --model model.py:Model": "needs a model; tests/own_models has eighty",
     "farm run configs/first_contact.yaml --budget 10m": "needs a device; tests/farm/test_planted_vendors.py runs planted ones",
     "farm run configs/cuda.yaml": "needs a GPU; tests/farm/test_own_devices.py runs planted ones",

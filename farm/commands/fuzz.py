@@ -42,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_preflight(console, list(plan.offers.values()), plan.offers, plan.told)
             if not plan.runs:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
-            seconds = args.seconds if args.seconds or args.cases else SECONDS
-            return _run(Fuzzing(plan, Budget(seconds, args.cases)), console)
+            return _run(Fuzzing(plan, _budget(args, request)), console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
@@ -70,7 +69,11 @@ def _arguments() -> argparse.ArgumentParser:
     list_option(parser, "--ops", "GLOB", "only these ops")
     list_option(parser, "--dtypes", "NAME", "only these dtypes")
     results_option(parser)
-    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN_ID",
+        help="resume a run ('last': the newest one), to the bounds that it had where none are given",
+    )
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--ray", action="store_true", help="run on a local Ray")
@@ -79,6 +82,14 @@ def _arguments() -> argparse.ArgumentParser:
         "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
     )
     return parser
+
+
+def _budget(args: argparse.Namespace, request: Request) -> Budget:
+    """What the command line says; else what the resumed run was given; else SECONDS."""
+    said = Budget(args.seconds, args.cases)
+    if said == Budget():
+        said = Budget.of(request.record if args.resume else None)
+    return Budget(SECONDS) if said == Budget() else said
 
 
 def _request(args: argparse.Namespace) -> Request:

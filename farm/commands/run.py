@@ -420,4 +420,5 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]
     for op, kind, why in models[["op", "error_type", "error"]].drop_duplicates().itertuples(index=False):
-        say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")
+        if not brief or why not in report.verdict.silent:  # else the last line says it
+            say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")

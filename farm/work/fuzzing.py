@@ -47,6 +47,12 @@ class Budget:
     seconds: float | None = None
     cases: int | None = None
 
+    @staticmethod
+    def of(record: Mapping[str, Any] | None) -> Budget:
+        """What the record of an earlier launch says; without bounds where it says nothing."""
+        said = (record or {}).get("fuzz", {}).get("budget", {})
+        return Budget(said.get("seconds"), said.get("cases"))
+
     def spent(self, seconds: float, cases: int) -> bool:
         return (self.seconds is not None and seconds >= self.seconds) or (
             self.cases is not None and cases >= self.cases
@@ -67,7 +73,7 @@ class Told:
 class Fuzzing:
     """One fuzzing run of the lake: `begin`, `go`, `finish`.
 
-    Its record has under "fuzz" how many rounds there were and how many cases they asked for, how many chunks each op has had, and
+    Its record has under "fuzz" its budget, how many rounds there were and how many cases they asked for, how many chunks each op has had, and
     of the last round each batch with its op, dtype, seed and by backend the numbers of its cases: so what is missing of it is known
     when the run is resumed.
     """
@@ -178,6 +184,7 @@ class Fuzzing:
             "planned": self.planned,
             "chunks": dict(self.schedule.chunks),
             "last": self._last,
+            "budget": {"seconds": self.budget.seconds, "cases": self.budget.cases},
         }
 
     def _remember(self) -> None:

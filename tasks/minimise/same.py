@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, Status
 from tasks.model.failing import manner
-from tasks.model.kind import OF_NUMBERS
+from tasks.model.kind import KIND_CAST, OF_NUMBERS
 from tasks.model.row import Row
 
 #: Statuses of a row that can be made smaller.
@@ -39,6 +39,8 @@ class Failure:
     def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> Failure:
         """That of a row. expected: what its outputs were to be; names: of the case's own tensors and nodes."""
         how = manner(row.values(), names)
+        if how.kind == KIND_CAST:  # what explains the numbers of the whole, its parts need not show
+            how = how._replace(kind="numbers")
         numbers = how.status in (Status.WRONG, Status.IMPRECISE) and not how.stage
         times = _times(row) if numbers and row.kind in OF_NUMBERS else None
         return cls(*how, times=times, finite=not numbers or all(_finite(leaf) for leaf in expected))

@@ -20,6 +20,7 @@ from farm.exits import FOUND, OK
 from farm.report import Report, causes, findings, ranking, since, stale, verdict
 from farm.report.faces.markdown import markdown
 from farm.report.tables.view import cell
+from tasks.model.row import YOUR_OWN
 from tests.farm.test_report import RUN, frame, make_row, printed
 
 #: One known failure that is met, by two rows; one of which nothing is seen; one about an op that did not run.
@@ -158,6 +159,31 @@ def test_new_failures_that_are_alike_are_one_line_in_the_words_of_an_engineer() 
     assert "8 new failures: 5 groups of similar failures" in said and "torch:sort and 1 more op" in said
     assert "build; RuntimeError: Input rank must be greater than 4. But instead got: f16" in said
     assert "numbers; 9 ulps, limit 4" in said
+
+
+def test_a_cause_is_said_and_where_it_begins_is_the_own_matter_of_a_case() -> None:
+    def row(sample: int, cause: str) -> dict[str, Any]:
+        return make_row("wrong", "user:moe", sample=sample, kind="numbers") | {"cause": cause}
+
+    tail = "zero or NaN from element {} of all on"
+    rows = frame(row(0, tail.format(96)), row(1, tail.format(384)), row(2, "scaled by 0.5"), row(3, "scaled by 2"))
+    assert causes(Report.of(rows, RUN).rows)["rows"].tolist() == [2, 1, 1]
+    said = printed(rows, RUN)
+    assert "zero or NaN from element" in said and "scaled by 0.5; numbers" in said
+
+
+def test_a_command_is_printed_once_and_a_reason_of_several_backends_too() -> None:
+    broken: dict[str, Any] = {"catalog": "models", "licence": YOUR_OWN, "error": "no inputs are given"}
+    rows = frame(
+        *(make_row("invalid", "models:net", backend, **broken) for backend in ("torch-cpu", "inductor-cpu")),
+        make_row("wrong", "models:other", catalog="models", kind="numbers", error_units=80.0, limit=32.0)
+        | {"culprit": "node n (Conv)", "op_class": "model"},
+    )
+    said = printed(rows, RUN)
+    commands = [line for line in said.splitlines() if line.startswith("farm reproduce ")]
+    assert len(commands) == len(set(commands)) == 2
+    assert said.count("no inputs are given") == 1 and "inputs are broken: 1 reason" in said
+    assert "Models that are not right" in said
 
 
 def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:

@@ -211,9 +211,10 @@ def test_a_run_that_was_cut_off_goes_on(
     assert "the disk is full; fix that and continue with: farm fuzz --resume" in capsys.readouterr().err
     before = len(lakes.read(results))
     monkeypatch.setattr(fuzzing.Dispatcher, "run", whole)
-    assert fuzz("--resume", "last", "--cases", 600, results=results) in (0, 1)
+    assert fuzz("--resume", "last", results=results) in (0, 1)
     rows = lakes.read(results)
     record = lakes.read_run(results, rows["run_id"].iloc[0])
+    assert record["fuzz"]["budget"] == {"seconds": 60.0, "cases": 600} and len(rows) <= 600, "its own bounds"
     assert len(rows) == record["planned"] > before and record["finished_at"]
     assert not rows.duplicated(["case_id", "backend"]).any()
 

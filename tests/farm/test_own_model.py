@@ -281,7 +281,9 @@ def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: py
     assert torch_run("--model", f"net.py:{name}", "--input", "x=float32[2,3]") == FOUND
     ((_, status, error), _) = rows()
     assert status == "invalid" and says in error and "\n" not in error and "\x1b" not in error and len(error) < 300
-    assert f"not judged: models:{name}: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert error in out.splitlines()[-1] and f"not judged: models:{name}: " not in out, "whole, and once"
+    assert out.count("farm reproduce ") == 1, "one reason, on however many backends"
 
 
 ONE = """

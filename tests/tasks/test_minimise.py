@@ -123,6 +123,7 @@ def test_a_failure_must_not_slide_into_noise() -> None:
     assert not near.again(Failure.of(row(**far | {"error_units": 60.0})))
     ulps = {"kind": "numbers", "max_ulp": 400.0, "limit": 4.0, "op_class": "elementary", "error_units": 3.0}
     assert Failure.of(row(**ulps)).times == 100
+    assert Failure.of(row(**far | {"kind": "cast"})).again(wanted), "numbers with an explanation are numbers"
 
 
 def test_another_status_kind_or_reference_is_another_failure() -> None:

@@ -61,9 +61,11 @@ def table(view: View, limit: int, width: int) -> RenderableType:
     return fitted("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
-def show(view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False) -> None:
+def show(
+    view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False, printed: set[str] | None = None
+) -> None:
     """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or what it says
-    without lines."""
+    without lines. printed: commands that stand above, and are not repeated; those of this view join them."""
     if not view.all_lines():
         for text in view.lead:
             console.print(_text(text))
@@ -75,7 +77,9 @@ def show(view: View, console: Console, limit: int, most: int = _COMMANDS, each: 
         console.print(_text(text), soft_wrap=True)
     for text, command in view.see:
         console.print(_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
-    commands = _commands(view, limit, most, each)
+    commands = [one for one in _commands(view, limit, most, each) if printed is None or one not in printed]
+    if printed is not None:
+        printed.update(commands)
     if commands:
         console.print("Reproduce with:")
     for command in commands:
@@ -119,9 +123,10 @@ def print_coverage(
         console.print(_text(line))
     if not brief:
         console.print(_text(words(), "dim"))
+    printed: set[str] = set()
     for view in report.views:
         if "terminal" in view.faces and not (brief and view.compares):
-            show(view, console, limit, OF_EACH, each=True)
+            show(view, console, limit, OF_EACH, each=True, printed=printed)
         elif "terminal" in view.faces:
             for text in view.notes:
                 console.print(_text(text), soft_wrap=True)

@@ -19,6 +19,7 @@ What a page or a script builds on (nothing of it need be worked out again):
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import shorten
@@ -56,8 +57,11 @@ HOW = [
 #: What `causes` tells of each.
 _TOLD = [
     *("standing", "fault", "first_seen", "reason", "only", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
-    *("op", "variant", "dtype", "backend", "status", *HOW, "case_id", "run_id", "reproduce"),
+    *("op", "variant", "dtype", "backend", "status", *HOW, "cause", "case_id", "run_id", "reproduce"),
 ]
+
+#: What in a cause is its own case's: of another size it begins elsewhere.
+_ELEMENT = re.compile(r"(?<=\belement )\d+")
 
 #: Reasons why checks judged nothing that one line tells.
 _TOLD_REASONS = 3
@@ -266,7 +270,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
     whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
     many; cases: the same of several backends of a vendor counted once; fault: whose a known failure is; statuses: rows by
-    status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage, error, figures, case_id,
+    status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage, error, figures, cause, case_id,
     run_id: of the worst row; reproduce: the command that shows it.
     """
     results = str(rows.attrs.get("results", "results"))
@@ -313,7 +317,7 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
-    return JOINED_BY.join([line["vendor"], *how, line["only"] or line["cause"], what])
+    return JOINED_BY.join([line["vendor"], *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
 
 
 def _said(line: Mapping[str, Any]) -> str:

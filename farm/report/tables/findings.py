@@ -110,9 +110,11 @@ def new(report: Report) -> Iterator[View]:
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
     caption = "Your own samples not judged: model, reference or inputs are broken"
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
-    yield _found("own_not_judged", caption, frame[own], **shown)
+    alike = report.causes.query(f"standing == '{NEW}'")
+    unjudged = alike["status"] == Status.INVALID.value
+    yield _found("own_not_judged", caption, frame[own], _ALIKE, lines=records(alike[unjudged]), unit="reasons", **shown)
     said = report.verdict
-    lines = report.causes.query(f"standing == '{NEW}' and status != '{Status.INVALID.value}'")
+    lines = alike[~unjudged]
     cells = int((~own & ~imprecise).sum())
     yield _found(
         "new",
