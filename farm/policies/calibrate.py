@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from farm import lake
-from farm.policies.rejudge import DECIDED, NUMBERS
+from farm.policies.rejudge import DECIDED
 from farm.report.words import number
 from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.verdict import Limit, Policy, PolicyError
@@ -94,7 +94,7 @@ def evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
     wanted = (
         rows["backend"].isin(backends)
         & rows["status"].isin(DECIDED)
-        & rows["kind"].fillna("").isin(NUMBERS[:2])
+        & rows["kind"].fillna("").isin(("", "numbers"))
         & rows["op_class"].isin([c.value for c in CALIBRATED])
         & rows["error_units"].notna()
         & (rows["check"] == "forward")

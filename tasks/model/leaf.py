@@ -23,7 +23,7 @@ class Leaf:
     an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way;
     kept: of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²), the noise floor without
     what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`); shared: the share of the output that
-    moves with a single element of each input, None where nobody has asked (`tasks.arrays.noise.shared`); ties: numbers shaped as the
+    moves with a single element of each input, None where nobody has asked; ties: numbers shaped as the
     reference: elements of one number may have changed places, as which of equal inputs is chosen is nobody's promise (`settled`).
     """
 

@@ -20,7 +20,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 7
+GENERATOR = 6
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations: twice as many as the
 #: smallest sizes have where these have more already, or no size but the smallest would be drawn.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
