@@ -358,8 +358,8 @@ def _modes() -> Any:
                 made = x.to(own).to(x.dtype)
             else:
                 value = np.ascontiguousarray(torch_tree.to_numpy(x))
-                nearest = self.round(value, torch_tree.name_of(own), known, "").reshape(tuple(x.shape))
-                made = torch.from_numpy(np.ascontiguousarray(nearest)).to(x.dtype)
+                nearest = np.ascontiguousarray(self.round(value, torch_tree.name_of(own), known, ""))
+                made = torch.from_numpy(nearest.reshape(tuple(x.shape))).to(x.dtype)  # NumPy makes a row of a scalar
             if x.dtype in exact:
                 setattr(made, _STILL, True)
             return made
