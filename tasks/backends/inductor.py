@@ -45,6 +45,8 @@ PASSES = (
 )
 
 
+#: A seed that no module gives.
+_SEED = 0x5EEDF0124A11
 #: The two ways to compile a module whose graph torch.compile breaks by itself, and takes whole where it is told to.
 PIECES, WHOLE = "the graph in pieces, as torch.compile breaks it,", "one graph (fullgraph=True)"
 
@@ -286,7 +288,7 @@ class Inductor(TorchEager):
             compute = self._unbroken(compiles) if alone else compiles(fullgraph=True)
         except unsupported as error:
             broken = f"graph break: {errors.text_of(error)}"
-            if not alone:
+            if not alone or self._reseeds(forms[0]):
                 raise Fallback(broken, isinstance(error.__cause__, torch._dynamo.exc.ObservedException)) from None
         if broken:
             # fullgraph takes numbers that are read from tensors (.item()) into the graph, where torch.compile by itself breaks it.
@@ -308,6 +310,17 @@ class Inductor(TorchEager):
             lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken), ways=ways, way=PIECES * bool(ways)
         )
         return self._programs(forms, made, compute)
+
+    def _reseeds(self, form: Form) -> bool:
+        """Whether a module seeds the random generator itself: what inductor draws then is another stream than eager torch's."""
+        import torch
+
+        args, kwargs = self.arguments(form)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), contextlib.suppress(Exception):
+            torch.manual_seed(_SEED)
+            form.call(*args, **kwargs)  # type: ignore[misc]
+            return torch.initial_seed() != _SEED
+        return False
 
     @staticmethod
     def _unbroken(compiles: Callable[..., T]) -> T:
