@@ -16,8 +16,8 @@ SETTINGS: dict[str, Any] = {"dims": {"rows": [WIDE, 2 * WIDE], "columns": [3]}}
 X = ["rows", "columns"]
 
 
-def _with(forward: Kernel, backward: Kernel) -> Kernel:
-    """A kernel of tensors, and its gradient as a function of (gradient, *tensors)."""
+def differentiable(forward: Kernel, backward: Kernel) -> Kernel:
+    """A kernel ``forward(*inputs)``, one output or a tuple of them, with the gradients ``backward(gradients, *inputs)``."""
 
     def kernel(**inputs: Any) -> Any:
         class Function(torch.autograd.Function):  # type: ignore[misc]
@@ -27,8 +27,8 @@ def _with(forward: Kernel, backward: Kernel) -> Kernel:
                 return forward(*tensors)
 
             @staticmethod
-            def backward(ctx: Any, g: Any) -> Any:
-                return backward(g, *ctx.saved_tensors)
+            def backward(ctx: Any, *given: Any) -> Any:
+                return backward(given if len(given) > 1 else given[0], *ctx.saved_tensors)
 
         return Function.apply(*inputs.values())
 
@@ -46,7 +46,7 @@ def _kept(g: Any, dropped: bool) -> Any:
 
 
 def _scale(dropped: bool) -> Kernel:
-    return _with(lambda x, w: x * w, lambda g, x, w: (g * w, (_kept(g, dropped) * x).sum(0)))
+    return differentiable(lambda x, w: x * w, lambda g, x, w: (g * w, (_kept(g, dropped) * x).sum(0)))
 
 
 THEME.add(
@@ -61,7 +61,7 @@ THEME.add(
 
 
 def _shift(dropped: bool) -> Kernel:
-    return _with(lambda x, b: x + b, lambda g, x, b: (g * 1, _kept(g, dropped).sum(0)))
+    return differentiable(lambda x, b: x + b, lambda g, x, b: (g * 1, _kept(g, dropped).sum(0)))
 
 
 THEME.add(
@@ -82,7 +82,7 @@ def _running(carried: bool) -> Kernel:
             back[: _whole(len(g))] -= back[_whole(len(g))].clone()
         return back
 
-    return _with(lambda x: torch.cumsum(x, 0), backward)
+    return differentiable(lambda x: torch.cumsum(x, 0), backward)
 
 
 THEME.add(
@@ -98,7 +98,7 @@ THEME.add(
 
 
 def _product(dropped: bool) -> Kernel:
-    return _with(lambda a, b: a @ b, lambda g, a, b: (g @ b.T, a.T @ _kept(g, dropped)))
+    return differentiable(lambda a, b: a @ b, lambda g, a, b: (g @ b.T, a.T @ _kept(g, dropped)))
 
 
 THEME.add(
@@ -118,7 +118,7 @@ def _over_rows(dropped: bool) -> Kernel:
         y = torch.softmax(x, 0)
         return y * (g - _kept(g * y, dropped).sum(0))
 
-    return _with(lambda x: torch.softmax(x, 0), backward)
+    return differentiable(lambda x: torch.softmax(x, 0), backward)
 
 
 def _over_rows_reference(x: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ def _last_term(lost: bool) -> Kernel:
             ahead[_whole(len(x)) - 1] = 0
         return back + ahead
 
-    return _with(forward, backward)
+    return differentiable(forward, backward)
 
 
 THEME.add(

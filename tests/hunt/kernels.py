@@ -11,29 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tasks.zoo.partial import differentiable
 from tasks.zoo.specimen import INF, Kernel, Theme, softmax, torch
 
 THEME = Theme("public reports", __name__)
 WIDTH = 4
-
-
-def _differentiable(forward: Kernel, backward: Kernel) -> Kernel:
-    """A kernel ``forward(*inputs)``, one output or a tuple of them, with the gradients ``backward(gradients, *inputs)``."""
-
-    def kernel(**inputs: Any) -> Any:
-        class Function(torch.autograd.Function):  # type: ignore[misc]
-            @staticmethod
-            def forward(ctx: Any, *tensors: Any) -> Any:
-                ctx.save_for_backward(*tensors)
-                return forward(*tensors)
-
-            @staticmethod
-            def backward(ctx: Any, *given: Any) -> Any:
-                return backward(given if len(given) > 1 else given[0], *ctx.saved_tensors)
-
-        return Function.apply(*inputs.values())
-
-    return kernel
 
 
 # A causal convolution of width 4 over time that takes the last tokens of the chunk before and gives those for the next.
@@ -69,8 +51,8 @@ THEME.add(
     inputs={"x": ["t", "d"], "w": [WIDTH, "d"], "state": [WIDTH, "d"]},
     dims={"t": [16, 64], "d": [3]},
     gradient=["x", "w", "state"],
-    right=_differentiable(_conv_with_state, _conv_with_state_gradient(False)),
-    wrong={"short_chunk": ("gradient term", _differentiable(_conv_with_state, _conv_with_state_gradient(True)))},
+    right=differentiable(_conv_with_state, _conv_with_state_gradient(False)),
+    wrong={"short_chunk": ("gradient term", differentiable(_conv_with_state, _conv_with_state_gradient(True)))},
 )
 
 
@@ -105,8 +87,8 @@ THEME.add(
     inputs={"x": ["b", "t", "d"], "w": [WIDTH, "d"]},
     dims={"b": [1, 2], "t": [16, 30], "d": [3]},
     gradient=["x", "w"],
-    right=_differentiable(_packed, _packed_gradient(False)),
-    wrong={"weight_per_batch": ("gradient term", _differentiable(_packed, _packed_gradient(True)))},
+    right=differentiable(_packed, _packed_gradient(False)),
+    wrong={"weight_per_batch": ("gradient term", differentiable(_packed, _packed_gradient(True)))},
 )
 
 
@@ -145,8 +127,8 @@ THEME.add(
     dims={"t": [64, 128]},
     gradient=["x", "decay"],
     op_class="reduction",
-    right=_differentiable(_gated_sum, _gated_sum_gradient(False)),
-    wrong={"partial_chunk": ("gradient term", _differentiable(_gated_sum, _gated_sum_gradient(True)))},
+    right=differentiable(_gated_sum, _gated_sum_gradient(False)),
+    wrong={"partial_chunk": ("gradient term", differentiable(_gated_sum, _gated_sum_gradient(True)))},
 )
 
 
@@ -175,8 +157,8 @@ THEME.add(
     inputs={"x": ["rows", "classes"], "target": {"shape": ["rows"], "dtype": "int64", "low": 0, "high": "classes"}},
     dims={"rows": [4, 8], "classes": [15]},
     gradient=["x"],
-    right=_differentiable(_row_loss, _row_loss_gradient(False)),
-    wrong={"gradient_of_first_row": ("gradient term", _differentiable(_row_loss, _row_loss_gradient(True)))},
+    right=differentiable(_row_loss, _row_loss_gradient(False)),
+    wrong={"gradient_of_first_row": ("gradient term", differentiable(_row_loss, _row_loss_gradient(True)))},
 )
 
 
@@ -272,11 +254,11 @@ THEME.add(
     dims={"rows": [3, 8], "width": [5, 16]},
     gradient=["x"],
     op_class="normalisation",
-    right=_differentiable(lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), _rms_gradient(False)),
+    right=differentiable(lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), _rms_gradient(False)),
     wrong={
         "dense_gradient": (
             "stride ignored",
-            _differentiable(lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), _rms_gradient(True)),
+            differentiable(lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), _rms_gradient(True)),
         )
     },
 )
@@ -442,8 +424,8 @@ THEME.add(
     inputs={**MASKED, "mask": MASK},
     dims={"n": [8, 16], "m": [16, 32]},
     gradient=["q", "k", "v"],
-    right=_differentiable(_masked_attention(True), _masked_gradient(True)),
-    wrong={"nan_of_masked_rows": ("mask", _differentiable(_masked_attention(True), _masked_gradient(False)))},
+    right=differentiable(_masked_attention(True), _masked_gradient(True)),
+    wrong={"nan_of_masked_rows": ("mask", differentiable(_masked_attention(True), _masked_gradient(False)))},
 )
 
 
@@ -644,11 +626,11 @@ THEME.add(
     inputs={"x": ["rows", "columns"], "beta": ["columns"]},
     dims={"rows": [1, 4], "columns": [2, 5]},
     gradient=["x", "beta"],
-    right=_differentiable(lambda x, beta: x * torch.sigmoid(beta * x), _silu_gradient(False)),
+    right=differentiable(lambda x, beta: x * torch.sigmoid(beta * x), _silu_gradient(False)),
     wrong={
         "one_sum_for_all_columns": (
             "gradient not summed",
-            _differentiable(lambda x, beta: x * torch.sigmoid(beta * x), _silu_gradient(True)),
+            differentiable(lambda x, beta: x * torch.sigmoid(beta * x), _silu_gradient(True)),
         )
     },
 )
@@ -675,8 +657,8 @@ THEME.add(
     dims={"rows": [1, 4], "columns": [1, 7]},
     gradient=["x", "target"],
     op_class="reduction",
-    right=_differentiable(_mean_square, _mean_square_gradient(False)),
-    wrong={"reads_beyond_the_gradient": ("off by one", _differentiable(_mean_square, _mean_square_gradient(True)))},
+    right=differentiable(_mean_square, _mean_square_gradient(False)),
+    wrong={"reads_beyond_the_gradient": ("off by one", differentiable(_mean_square, _mean_square_gradient(True)))},
 )
 
 
