@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
-from farm.lake import acquitted
 from farm.lake.key import Key
 from farm.report.tables.causes import NEW
 from farm.report.words import number
@@ -78,8 +77,10 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & rows["kind"].isin(acquitted.KINDS)]
-    return _listed(some, lambda text: plain(text, 160))
+    some = rows[rows["acquitted"].notna()]
+    was = some[["was_status", "was_kind"]].fillna("").agg(" ".join, axis=1).str.strip()
+    told = (some["acquitted"] + "; it was " + was + ": " + some["error"].fillna("")).str.removesuffix(": ")
+    return _listed(some.assign(error=told), lambda text: plain(text, 160))
 
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
