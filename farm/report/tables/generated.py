@@ -78,8 +78,11 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
     some = rows[rows["acquitted"].notna()]
-    was = some[["was_status", "was_kind"]].fillna("").agg(" ".join, axis=1).str.strip()
-    told = (some["acquitted"] + "; it was " + was + ": " + some["error"].fillna("")).str.removesuffix(": ")
+    columns = (some[name].fillna("") for name in ("acquitted", "was_status", "was_kind", "error"))
+    told = [
+        f"{why}; it was {f'{was} {kind}'.strip()}: {error}".removesuffix(": ")
+        for why, was, kind, error in zip(*columns)
+    ]
     return _listed(some.assign(error=told), lambda text: plain(text, 160))
 
 
