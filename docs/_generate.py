@@ -180,7 +180,7 @@ def needs() -> str:
 
 
 def vendors() -> str:
-    from tasks.vendors import VENDORS
+    from tasks.devices import DEVICES
 
     def row(v: Any) -> list[str]:
         tools = [command.argv[0] for command in v.commands]
@@ -194,7 +194,7 @@ def vendors() -> str:
             "; ".join(found),
         ]
 
-    return table(["label", "vendor", "Ray resource", "visible devices", "detected by"], map(row, VENDORS))
+    return table(["label", "vendor", "Ray resource", "visible devices", "detected by"], map(row, DEVICES))
 
 
 #: What the facts of a status say about where it counts.

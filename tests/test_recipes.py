@@ -161,10 +161,13 @@ RECIPES: dict[str, list[Edit]] = {
     ],
     "vendor": [
         Edit(
-            "tasks/vendors.py",
-            '    Vendor("acme", "Acme", "GPU", ("ACME_VISIBLE_DEVICES",), ("/proc/self/cmdline",)),\n    Vendor("nvidia", ',
-            '    Vendor("nvidia", ',
-        )
+            "tasks/devices/acme.py",
+            '"""Acme\'s GPUs."""\n\n'
+            "from tasks.devices.base import Device\n\n"
+            'DEVICES = (Device("acme", "Acme", "GPU", ("ACME_VISIBLE_DEVICES",), ("/proc/self/cmdline",)),)\n',
+        ),
+        Edit("tasks/devices/__init__.py", "    acme,\n    amd,\n", "    amd,\n"),
+        Edit("tasks/devices/__init__.py", "    *acme.DEVICES,\n    *nvidia.DEVICES,\n", "    *nvidia.DEVICES,\n"),
     ],
     "status": [
         Edit(

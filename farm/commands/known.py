@@ -27,6 +27,7 @@ from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct
 from farm.report.tables.life import BAD, NOT_TRIED, STATES, life, life_view
 from farm.reproduce.find import find, parse
+from tasks.model import flags
 from tasks.model.failing import manner
 
 #: Where lists are looked for and written, if nothing else is said.
@@ -117,8 +118,7 @@ def _reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
         if (record["case_id"], record["backend"]) == (row["case_id"], row["backend"]):
             finding = record["finding"]
             words = [f"*{k}={v}" for k, v in finding["attributes"].items() if isinstance(v, str)]
-            flags = [x for x in words if known.has_flags([x], row["flags"] or "")]
-            return {"reduced": finding["ops"], "flags": flags}
+            return {"reduced": finding["ops"], "flags": [x for x in words if flags.has(row["flags"], [x])]}
     return {}
 
 

@@ -14,8 +14,8 @@ from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
 from farm.work import monitoring
 from tasks.cache import default_cache
+from tasks.devices import BY_LABEL, TORCH_DEVICES
 from tasks.model import Refusal
-from tasks.vendors import BY_LABEL, TORCH_DEVICES
 
 
 def _labels(text: Sequence[str]) -> dict[str, str]:

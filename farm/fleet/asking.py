@@ -15,8 +15,8 @@ from farm.fleet.child_process import ChildProcess, Death, Limits, caches
 from farm.fleet.inventory import UNBUILT
 from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.devices import BY_LABEL, DEVICE_VENDOR
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL, DEVICE_VENDOR
 
 #: Seconds a runtime may take to be imported, from a cold disk of the network's as well, and to find its device and try it.
 PROBE_DEADLINE_S = 300.0

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.devices import BY_LABEL, DEVICES, Command, Device
 from tasks.model import Refusal
-from tasks.vendors import BY_LABEL, VENDORS, Command, Vendor
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
 COMMAND_S = 15.0
@@ -47,7 +47,7 @@ class Finding:
     user may not open, each with the group that may; absent: those that are not there, as in a container that was not given them.
     """
 
-    vendor: Vendor
+    vendor: Device
     models: tuple[str, ...] = ()
     count: int = 0
     because: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Finding:
 class _Search:
     """Evidence of one vendor as it is collected."""
 
-    vendor: Vendor
+    vendor: Device
     root: Path
     because: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
@@ -174,7 +174,7 @@ class _Search:
             self.parts = any(m.groupdict().get("part") for m in matches)
 
 
-def detect(root: Path = Path("/"), vendors: Iterable[Vendor] = VENDORS) -> dict[str, Finding]:
+def detect(root: Path = Path("/"), vendors: Iterable[Device] = DEVICES) -> dict[str, Finding]:
     """What this machine has of each vendor that is looked for on this platform, by label. ``root``: of its files.
 
     A device on the bus without a device node has no driver here: it is evidence (because), but counts none.
@@ -182,7 +182,7 @@ def detect(root: Path = Path("/"), vendors: Iterable[Vendor] = VENDORS) -> dict[
     return {v.label: _search(v, root) for v in vendors if sys.platform in v.platforms}
 
 
-def _search(vendor: Vendor, root: Path) -> Finding:
+def _search(vendor: Device, root: Path) -> Finding:
     search = _Search(vendor, root)
     nodes = search.files()
     search.bus()
@@ -254,7 +254,7 @@ def _told(labels: Mapping[str, str]) -> list[str] | None:
     return list(dict.fromkeys(named)) or None
 
 
-def check_vendor(label: str, where: str) -> Vendor:
+def check_vendor(label: str, where: str) -> Device:
     """The vendor of a label. Raises UnknownVendor, which names the labels there are."""
     if label not in BY_LABEL:
         raise UnknownVendor(f"{where}: unknown vendor {label!r}; known: {', '.join(BY_LABEL)}")

@@ -30,8 +30,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from farm.exits import starting
 from farm.program import program
 from tasks.backends import BackendSpec
-from tasks.backends.shared.packages import INDEX
 from tasks.catalogs.models import own
+from tasks.packages import INDEX
 from tasks.plugins import PluginError
 
 #: What a child needs beside its runtime: `tasks` imports no more than these.

@@ -12,8 +12,8 @@ from farm.fleet import detect
 from farm.fleet.node import RayNode, own_resource
 from farm.program import program
 from tasks.backends import BackendSpec
+from tasks.devices import BY_LABEL
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL
 
 #: Fields of an offer that the record of a run has in other words, or not at all.
 UNRECORDED = ("info", "resources", "devices", "models", "awaited")

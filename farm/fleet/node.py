@@ -13,8 +13,8 @@ from pathlib import Path
 
 from farm.fleet import detect, visible
 from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
+from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
-from tasks.vendors import VENDORS, Vendor
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
 MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
@@ -55,7 +55,7 @@ class RayNode:
 class Devices:
     """A vendor's devices that a node offers: how many in Ray's count, their models, and the ids they must be called by."""
 
-    vendor: Vendor
+    vendor: Device
     count: int
     models: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def ray_node(devices: Mapping[str, Devices]) -> RayNode:
     "<vendor>-<resource>", with room for one job: Ray hands out numbers of devices for its own resources only.
     """
     made = RayNode()
-    order = [v.label for v in VENDORS]
+    order = [v.label for v in DEVICES]
     for label in sorted(devices, key=order.index):
         mine = devices[label]
         vendor, count, models = mine.vendor, mine.count, mine.models
@@ -86,7 +86,7 @@ def ray_node(devices: Mapping[str, Devices]) -> RayNode:
             made.resources[own_resource(label, vendor.resource)] = 1.0
         else:
             made.resources[vendor.resource] = float(count)
-    if "amd" in devices:
+    if any(one.vendor.nested for one in devices.values()):
         made.variables |= visible.for_ray()
     return made
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
+from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device, device_number
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor, device_number
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
@@ -55,14 +55,20 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
 def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables without which Ray is not even imported: on a node with AMD's driver it refuses ROCR_VISIBLE_DEVICES, which Slurm
     sets, without HIP's, whose numbers count within its devices. Raises NonsenseVariable."""
-    hip, rocr = BY_LABEL["amd"].visible
-    named = devices(rocr, env[rocr]) if rocr in env and hip not in env else None
-    if named is not None and (cuda := BY_LABEL["amd"].instead) in env:  # of which Ray wants the same
-        return {hip: env[cuda]}
-    return {} if named is None else {hip: ",".join(map(str, range(len(named)))) or "-1"}
+    made: dict[str, str] = {}
+    for vendor in DEVICES:
+        if not vendor.nested:
+            continue
+        inner, outer = vendor.visible
+        named = devices(outer, env[outer]) if outer in env and inner not in env else None
+        if named is not None and vendor.instead in env:  # of which Ray wants the same
+            made[inner] = env[vendor.instead]
+        elif named is not None:
+            made[inner] = ",".join(map(str, range(len(named)))) or vendor.hidden or ""
+    return made
 
 
-def cap(vendor: Vendor, env: Mapping[str, str] = os.environ, there: int = sys.maxsize) -> tuple[int, str] | None:
+def cap(vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.maxsize) -> tuple[int, str] | None:
     """(how many of a vendor's ``there`` devices this process may use, which variable says so); None where none says anything.
 
     Raises NonsenseVariable.
@@ -70,7 +76,7 @@ def cap(vendor: Vendor, env: Mapping[str, str] = os.environ, there: int = sys.ma
     return min(((shown, name) for name, _, _, shown in _choices(vendor, there, env)), default=None)
 
 
-def check(vendor: Vendor, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
+def check(vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
     """Raises NonsenseVariable where a variable of visible devices names first what is none of the ``there`` devices: CUDA and HIP
     then show none at all. uuids: the devices' own, where the driver lists them; a variable may have the beginning of one."""
     cut = any(x.startswith("MIG-") for x in uuids)  # into slices: such a card is not listed
@@ -87,7 +93,7 @@ def check(vendor: Vendor, there: int, uuids: Sequence[str] = (), env: Mapping[st
             )
 
 
-def _choices(vendor: Vendor, there: int, env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
+def _choices(vendor: Device, there: int, env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
     """(variable, devices that it names, among how many, how many of them are shown) of those that name any, the outermost first:
     HIP's numbers count within ROCR's devices. CUDA and HIP show those before the first number that none has."""
 
@@ -143,14 +149,14 @@ def given(label: str, numbers: Sequence[str]) -> dict[str, str]:
 def for_child(spec: BackendSpec | None) -> dict[str, str]:
     """Variables of a child: the devices that are not its backend's are hidden.
 
-    What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. ROCm reads CUDA's variable
-    as well, so that one is left to it.
+    What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's that its
+    runtime reads as well, as ROCm does CUDA's, is left to it.
     """
     made = _made(spec)
     mine = made.device_vendor if made else ""
-    env = {v.visible[0]: v.hidden for v in VENDORS if v.hidden is not None and v.label != mine}
-    if mine == "amd":
-        env.pop("CUDA_VISIBLE_DEVICES", None)
+    env = {x.visible[0]: x.hidden for x in DEVICES if x.hidden is not None and x.label != mine}
+    if mine in BY_LABEL:
+        env.pop(BY_LABEL[mine].instead, None)
     return env | {DEVICE_VENDOR: mine}
 
 

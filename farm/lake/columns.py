@@ -49,12 +49,23 @@ class Origin:
         return cls(run_id, backend, node=node, device_ids=ids, farm_version=farm_version(), **told)
 
 
+@dataclass(frozen=True)
+class Vote:
+    """What a vote on a generated case changed (`farm.policies.vote`), after the run; of other rows it is null."""
+
+    acquitted: str | None = column(
+        "string", "outcome", "why nobody is blamed for this row, whose reference is suspect: the row is invalid"
+    )
+    was_status: str | None = column("string", "outcome", "its status before it was acquitted")
+    was_kind: str | None = column("string", "outcome", "its kind before it was acquitted")
+
+
 #: The name of a row's case, made of the row.
 CASE_ID = Column(
     "case_id", "string", "", "check/op[.variant]/dtype[/distribution]/sample[@seed]; stable across runs", "case"
 )
 #: One row per outcome has these, in this order.
-COLUMNS = (columns_of(Origin)[0], CASE_ID, *columns_of(Origin)[1:], *columns_of(Row))
+COLUMNS = (columns_of(Origin)[0], CASE_ID, *columns_of(Origin)[1:], *columns_of(Row), *columns_of(Vote))
 #: A row is one outcome: readers keep the last row of each key.
 KEY = ["run_id", "case_id", "backend"]
 
@@ -72,7 +83,7 @@ _ARROW = {
 
 SCHEMA = pa.schema(
     [pa.field(c.name, _ARROW[c.type], metadata={"description": c.words, "unit": c.unit}) for c in COLUMNS],
-    metadata={"schema_version": "3"},
+    metadata={"schema_version": "4"},
 )
 
 

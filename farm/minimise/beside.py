@@ -13,7 +13,7 @@ from tasks.backends.shared.few_lines import NoScript, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.user import load
 from tasks.checks.determinism import THREADS
-from tasks.model import Form, Group
+from tasks.model import Form, Group, flags
 
 #: Where a line says that a runtime computes with one thread.
 _ONE_THREAD = re.compile(r"""(thread\w*['"\]]*\s*[=:(]\s*(?:str\()?)1\b""", re.IGNORECASE)
@@ -77,14 +77,14 @@ def _structure(lines: list[str], form: Form, group: Group) -> Lines:
     return [], lines[:-1], told  # the last one takes what came for tensors
 
 
-def _batch(lines: list[str], form: Form, group: Group, error: str) -> Lines:
+def _batch(lines: list[str], form: Form, group: Group, row: Mapping[str, Any]) -> Lines:
     """Of a row that is other bytes among its like than alone, as `tasks.checks.batch_invariance` says where. Raises NoScript."""
-    where = re.search(r"the row is number (\d+) of (\d+)", error)
+    where = flags.of(row).get("row", "")
     given = torch_arrays(form) if form.kind == "torch" else form.arrays
     plain = all(x.strides is None for x in tensor_specs([form.args, form.kwargs]))
-    if where is None or not plain or form.kind not in ("torch", "onnx"):
+    if not where or not plain or form.kind not in ("torch", "onnx"):
         raise NoScript("no short script: its inputs have no rows to separate")
-    place, count = map(int, where.groups())
+    place, count = map(int, where.split("/"))
     rows: list[Any] = [k for k, x in enumerate(given) if any(x is form.arrays[i] for i in form.batched)]
     names, sized = "arrays", list[str]()
     if form.model is not None:
@@ -180,7 +180,7 @@ def of(row: Mapping[str, Any]) -> Callable[[list[str], Form, Group], Lines] | No
     """What makes the lines of a row's kind of those of the call; None where its numbers are to be looked at."""
     error = row["error"] or ""
     if row["kind"] == "batch":
-        return functools.partial(_batch, error=error)
+        return functools.partial(_batch, row=row)
     if row["kind"] == "structure" and not error.startswith("the kernel returned"):
         return None  # another number of outputs
     return _KINDS.get(row["kind"])

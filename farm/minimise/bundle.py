@@ -21,14 +21,15 @@ from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
-from tasks.backends.shared.torch_devices import CATALOG, TorchDevice
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import told
 from tasks.catalogs.user import load
+from tasks.devices import TorchDevice
 from tasks.judge.worst import beyond
 from tasks.model import Group, Leaf, Status, is_inexact, np_dtype
 from tasks.model.dtypes import rounded
 from tasks.model.row import declared_precision
+from tasks.packages import TORCH_CATALOG
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
@@ -177,7 +178,7 @@ def requirements(case: StoredCase) -> list[str]:
         own = list(script.installed({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
         known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
         if known.distribution and versions.installed(known.distribution):  # else it is none of a package's
-            plugged = [x for x in known.packages if x not in CATALOG]
+            plugged = [x for x in known.packages if x not in TORCH_CATALOG]
             own += [x for x in versions.of_here(plugged) if x not in own]
     own += [x for x in script.installed(_imported(case.group)) if x not in own]
     if "onnx" in backend.forms and not any(x.startswith("onnx=") for x in own):

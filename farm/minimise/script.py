@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.judge.plain import allowed, tolerated
 from tasks.judge.policy import OWN_TOLERANCE, only_stored
-from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, is_complex, is_inexact
+from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, flags, is_complex, is_inexact
 from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_dtype
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
@@ -425,9 +424,7 @@ def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
             pass  # of a tolerance of its own a rule says what it says of any
         elif only_stored(oracle, op_class) or oracle.endswith(OWN_TOLERANCE):
             most = tolerated(leaf, op_class, precision)
-        if re.search(
-            rf"\bflushes=\S*\b{leaf.dtype}\b", str(row.get("flags") or "")
-        ):  # 0 is right for what is subnormal
+        if leaf.dtype in flags.flushed(row.get("flags")):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
 

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
 from tasks.catalogs.base import Entry
-from tasks.model import EPS, JUDGED, Status
+from tasks.model import EPS, JUDGED, Status, flags
 from tasks.model import names as words
 from tasks.model.errors import masked
 from tasks.model.failing import manner
@@ -220,16 +220,11 @@ def _by_day(last: str, day: str) -> bool:
     return day <= last or not day
 
 
-def has_flags(globs: Sequence[str], flags: str) -> bool:
-    """Whether each of some globs matches a word of a row's flags."""
-    return all(any(fnmatchcase(word, glob) for word in flags.split()) for glob in globs)
-
-
 #: Which known failures hold for a case at all: their key, the column that it asks, and how.
 _LIFE: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("versions", "runtime_version", _of_version),
     ("expires", "started_at", _by_day),
-    ("flags", "flags", has_flags),
+    ("flags", "flags", lambda globs, said: flags.has(said, globs)),
 )
 #: Columns of how an outcome failed, beside status and kind.
 _WAY = ("stage", "error_type", "error", "cause", "culprit")

@@ -14,10 +14,10 @@ from farm.plan.left_out import CHECKS, DTYPES, KEYS, NO_GRADIENT, NOT_THERE, SOU
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
+from tasks.devices import CALLED
 from tasks.model import Group, is_inexact
 from tasks.nearest import nearest
 from tasks.plugins import PluginError
-from tasks.vendors import CALLED
 
 #: Columns of the lake that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")

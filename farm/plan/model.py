@@ -14,9 +14,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import BackendSpec
-from tasks.backends.shared.packages import INDEX
 from tasks.model import JUDGED, Refusal, names
 from tasks.model.errors import masked
+from tasks.packages import INDEX
 
 if TYPE_CHECKING:
     FailureStatus = str

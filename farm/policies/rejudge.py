@@ -59,12 +59,12 @@ _MEASURED_ANEW = (OpClass.DISCONTINUOUS, OpClass.CHOICE)
 
 
 def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
-    """What ``policy`` makes of lake rows: columns status, kind, limit, why, error; index as in ``rows``.
+    """What ``policy`` makes of lake rows: columns status, kind, limit, why, and those of a vote; index as in ``rows``.
 
     Only pass, imprecise and wrong rows are judged, and of these not what no number can mend (kind shape, dtype,
     mutation, …); all others keep status, kind and limit. ``why`` is "" or, for a row that should have been judged
-    and could not be, the reason; it keeps status, kind and limit as well. ``error`` is the row's but for generated cases, on
-    which is voted as their run does (`farm.policies.vote`). Rows of an older schema, without a class,
+    and could not be, the reason; it keeps status, kind and limit as well. On generated cases is voted as their run does
+    (`farm.policies.vote`). Rows of an older schema, without a class,
     are given the one of the table (`tasks.judge.op_classes`).
     """
     rows = vote.unvoted(rows)
@@ -79,11 +79,11 @@ def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
                 status, kind, limit = judged
         for name, value in zip(out, (status, kind, limit, why)):
             out[name].append(value)
-    made = pd.DataFrame(out, index=rows.index).astype({"limit": "float64"}).assign(error=_column(rows, "error"))
+    made = pd.DataFrame(out, index=rows.index).astype({"limit": "float64"})
     if set(vote.COLUMNS) <= set(rows.columns):  # a run's own vote: the limits are others, and so may be who agrees
         blameless = vote.suspects(rows.assign(**{name: made[name] for name in ("status", "kind", "limit")}))
-        told = ["status", "kind", "error"]
-        made[told] = made[told].astype(object)
+        told = [*vote.CHANGED]
+        made = made.assign(**dict.fromkeys(told[2:])).astype(dict.fromkeys(told, object))
         made.loc[blameless.index, told] = blameless[told]
     return made
 
@@ -228,7 +228,7 @@ def print_changes(
 def write(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) -> None:
     """Write the rows with their new status, kind, limit and policy as Parquet or CSV. Raises OSError."""
     judged = rows["status"].isin(DECIDED) & (again["why"] == "")
-    made = rows.assign(status=again["status"], kind=again["kind"], limit=again["limit"], error=again["error"])
+    made = rows.assign(**{name: again[name] for name in (*vote.CHANGED, "limit") if name in again})
     made["policy"] = made["policy"].where(~judged, policy.id)
     if out.suffix == ".csv":
         made.to_csv(out, index=False, lineterminator="\n")

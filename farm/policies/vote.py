@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from farm.lake import acquitted
 from tasks import diagnose
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
@@ -27,6 +26,8 @@ CONTRADICTED = "contradicted"
 AGAINST = 3
 #: Statuses that are blamed on a backend.
 _BLAMED = [Status.WRONG.value, Status.IMPRECISE.value, Status.ERROR.value]
+#: Columns that it changes: what a row is now, and in those of `farm.lake.columns.Vote` why and what it was.
+CHANGED = ("status", "kind", "acquitted", "was_status", "was_kind")
 #: Columns that it reads.
 COLUMNS = (
     "run_id case_id backend vendor catalog check op_class status kind weak second_oracle output_digest signature error_units "
@@ -36,9 +37,9 @@ COLUMNS = (
 
 def voted(table: pa.Table) -> pa.Table:
     """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another one."""
-    before = unvoted(table.select([*COLUMNS]).to_pandas())
+    before = unvoted(table.select([*COLUMNS, *CHANGED[2:]]).to_pandas())
     changed = suspects(before)
-    for name in ("status", "kind", "error"):
+    for name in CHANGED:
         values: Any = before[name].tolist()
         for place, value in changed[name].items():
             values[place] = value
@@ -49,24 +50,19 @@ def voted(table: pa.Table) -> pa.Table:
 
 
 def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows as they were before a vote: a suspect has its status, kind and error again. Other frames are returned as they are."""
-    if not {"catalog", "status", "kind", "error"} <= set(rows.columns):
-        return rows
-    some = (
-        (rows["catalog"] == GENERATED) & (rows["status"] == Status.INVALID.value) & rows["kind"].isin(acquitted.KINDS)
-    )
-    told = rows.loc[some, "error"].astype(object).str.extract(acquitted.WAS).dropna()
-    if told.empty:
+    """Rows as they were before a vote: a suspect has its status and kind again. Other frames are returned as they are."""
+    if "acquitted" not in rows.columns or not (some := rows["acquitted"].notna()).any():
         return rows
     rows = rows.copy()
-    for name, texts in zip(("status", "kind", "error"), (told[1], told[2], told[3])):
-        rows[name] = rows[name].astype(object)
-        rows.loc[told.index, name] = texts
+    for name, was in (("status", "was_status"), ("kind", "was_kind")):
+        rows[name] = rows[name].astype(object).where(~some, rows[was])
+    for name in CHANGED[2:]:
+        rows[name] = None
     return rows
 
 
 def suspects(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of generated cases that nobody may be blamed for, with their new status, kind and error; index as given.
+    """The rows of generated cases that nobody may be blamed for, with their new values in the columns `CHANGED`; index as given.
 
     A weak result is no support: a constant would have passed.
     """
@@ -76,17 +72,17 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
-        return blamed.assign(error=blamed["error"])
+        return blamed.assign(**dict.fromkeys(CHANGED[2:]))
     table = table.assign(agrees=agreement.groups(table))
     found = [line for _, some in table.groupby("case_id", sort=False) for line in _of_case(some)]
     made = rows.loc[[line[0] for line in found]].copy()
-    for place, name in enumerate(("status", "kind", "error"), 1):
+    for place, name in enumerate(CHANGED, 1):
         made[name] = [line[place] for line in found]
     return made
 
 
-def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
-    """(index, status, kind, error) of the rows of one case that nobody may be blamed for."""
+def _of_case(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """(index, *`CHANGED`) of the rows of one case that nobody may be blamed for."""
     from farm.report.tables import agreement
 
     supports = set(rows.loc[(rows["status"] == Status.PASS.value) & (rows["weak"] != True), "vendor"])  # noqa: E712
@@ -105,6 +101,6 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
         blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
-        (index, Status.INVALID.value, KIND_SUSPECT, acquitted.text(why, *was))
-        for index, *was in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
+        (index, Status.INVALID.value, KIND_SUSPECT, why, *was)
+        for index, *was in rows.loc[blamed, ["status", "kind"]].fillna("").itertuples()
     ]

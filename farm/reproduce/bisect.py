@@ -19,8 +19,8 @@ from farm.fleet import envs
 from farm.reproduce.again import run_child
 from farm.reproduce.find import ReproduceError, StoredCase
 from tasks import backends
-from tasks.backends.shared.packages import INDEX
 from tasks.model import Status
+from tasks.packages import INDEX
 
 #: Between the first and the last version.
 TO = ".."

@@ -13,7 +13,7 @@ from farm.lake.store import Lake
 from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import load, parse
 from tasks.judge.plain import spacing_of
-from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, wide
+from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, wide
 from tasks.model.dtypes import rounded
 from tasks.nearest import nearest
 
@@ -66,7 +66,7 @@ def errors(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
             ulps = np.where(np.isnan(ulps) | np.isinf(ulps), np.inf, ulps)
             x = given[0].astype(np.float64)
         limit = case.policy.limit(case.sample.owner.group.label, case.sample.op_class.value, leaf.dtype)
-        flushes = " (flushes subnormals)" if "flushes=" in str((case.stored or {}).get("flags")) else ""
+        flushes = " (flushes subnormals)" if flags.flushed((case.stored or {}).get("flags")) else ""
         yield Errors(
             case.spec.name + flushes, case.sample.owner.group.label, x.reshape(-1), ulps.reshape(-1), limit.value
         )

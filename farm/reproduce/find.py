@@ -153,7 +153,7 @@ def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, 
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
-    by_backend = {row["backend"]: acquitted.before(row) for row in rows}
+    by_backend = {row["backend"]: acquitted.restore(row) for row in rows}
     if key.backend not in by_backend:
         raise ReproduceError(
             f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "

@@ -28,7 +28,7 @@ from tasks.catalogs.user import load
 from tasks.model import FORWARD, Form, Group
 from tasks.model.dtypes import NATIVE
 
-#: Where torch's own test database is, which takes packages beside torch (`torch_devices.CATALOG`).
+#: Where torch's own test database is, which takes packages beside torch (`tasks.packages.TORCH_CATALOG`).
 OP_DB = "torch.testing._internal.common_methods_invocations"
 
 

@@ -7,8 +7,8 @@ import socket
 
 from farm.fleet import detect, node, visible
 from farm.reproduce.find import ReproduceError, StoredCase
+from tasks.devices import BY_LABEL
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL
 
 
 def choose(case: StoredCase, number: int) -> None:

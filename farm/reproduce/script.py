@@ -25,12 +25,11 @@ from farm.reproduce.in_torch import OP_DB, in_torch
 from farm.reproduce.source import Data, Runtime, Source, templates, whole
 from tasks.backends.needs import vulkan_lines
 from tasks.backends.shared.few_lines import NoScript, Setting
-from tasks.backends.shared.packages import pinned
-from tasks.backends.shared.torch_devices import CATALOG
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
 from tasks.model.dtypes import NATIVE, PACKED_BITS, dtype_name
+from tasks.packages import TORCH_CATALOG, pinned
 
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
 JUDGE = (
@@ -179,7 +178,7 @@ def imported(text: str) -> tuple[str, ...]:
     nodes = list(ast.walk(ast.parse(text)))
     names = {alias.name for x in nodes if isinstance(x, ast.Import) for alias in x.names}
     names |= {x.module or "" for x in nodes if isinstance(x, ast.ImportFrom)}
-    return installed({*(x.partition(".")[0] for x in names), *(CATALOG if OP_DB in names else ())})
+    return installed({*(x.partition(".")[0] for x in names), *(TORCH_CATALOG if OP_DB in names else ())})
 
 
 @functools.cache

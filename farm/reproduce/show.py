@@ -41,6 +41,8 @@ def print_case(case: StoredCase) -> None:
         line("acquitted", f"the reference is suspect: {why}")
     elif Status(case.row["status"]).finding:
         line("cause", _cause(case))
+    if case.row.get("note"):
+        line("note", case.row["note"])
     if case.spec.name != case.key.backend:
         line(
             "run on",

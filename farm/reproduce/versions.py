@@ -12,14 +12,14 @@ from packaging.utils import canonicalize_name
 
 from farm.fleet import envs
 from farm.reproduce.find import StoredCase
-from tasks.backends.shared import drivers, torch_switches
-from tasks.backends.shared.packages import INDEX, TORCH_BUILDS, pinned
-from tasks.backends.shared.torch_devices import CATALOG
+from tasks.backends.shared import torch_switches
+from tasks.devices import DEVICES
+from tasks.packages import INDEX, TORCH_BUILDS, TORCH_CATALOG, pinned
 
 #: The package of a runtime that is called otherwise.
 MODULES = {"ort": "onnxruntime", "inductor": "torch", "paddle": "paddlepaddle"}
 #: What a row's version names that no index has as such.
-_NO_PACKAGES = {*torch_switches.LIBRARIES, *(x.name for x in drivers.TOOLKITS.values())}
+_NO_PACKAGES = {*torch_switches.LIBRARIES, *(x.toolkit.name for x in DEVICES if x.toolkit)}
 #: The name of a requirement and its extras; nothing of an index.
 _NAMED = re.compile(r"(\w[\w.-]*)(\[[^]]*\])?")
 
@@ -40,7 +40,7 @@ def offered(case: StoredCase, stored: str) -> str:
     if not pins:
         return "no package says that version"
     if "torch" in pins and not own:
-        own = ["torch", *CATALOG]
+        own = ["torch", *TORCH_CATALOG]
     elif len(pins.get("torch", ())) > 1:  # an index of its own, in place of another build's
         own = [x for x in own if not x.startswith(INDEX + TORCH_BUILDS)]
     wanted: list[str] = []

@@ -12,8 +12,8 @@ from farm.fleet.child_process import ChildProcess, Death, caches
 from farm.work.job import Job
 from tasks import catalogs, wire
 from tasks.catalogs.base import Catalog
+from tasks.devices import VISIBLE
 from tasks.prepare import cases, forms
-from tasks.vendors import VISIBLE
 from tasks.wire import ToExport, ToPrepare, ToRun
 
 #: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.model import FAILED, names
+from tasks.model import FAILED, flags, names
 from tasks.model.failing import manner
 
 #: Cases of one group: those of one op and dtype under one seed.
@@ -204,7 +204,7 @@ class Schedule:
             failed = row["status"] in _FAILED
             if failed or row["status"] == "imprecise":
                 self.interesting[place].add(int(row["sample"]))
-            words = frozenset((row["flags"] or "").split())
+            words = frozenset(flags.words(row["flags"]))
             self.own[row["backend"]] = self.own.get(row["backend"], words) & words
             if not failed:
                 if row["status"] == "pass":

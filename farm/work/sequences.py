@@ -30,8 +30,8 @@ class Doubt:
     served: int
     before: tuple[ToRun, ...] = ()
 
-    def told(self, flags: str | None, looked: int = 0, after: Sequence[str] = ()) -> dict[str, str]:
-        """Columns of its row. flags: what they say already; looked: how many earlier cases were run before it again; after: ids of
+    def told(self, note: str | None, looked: int = 0, after: Sequence[str] = ()) -> dict[str, str]:
+        """Columns of its row. note: what it says already; looked: how many earlier cases were run before it again; after: ids of
         those that it takes."""
         said = (
             f"a process that had run {self.served} other cases died of {self.kind} at stage {self.stage} in this one; first in a "
@@ -39,9 +39,9 @@ class Doubt:
         )
         found = f", after {' and '.join(after)} it does" if after else ""
         found = found or (f", nor after the last {looked} of them" if looked else "")
-        kept = (flags or "").replace(said, "").removesuffix("; ")
+        kept = (note or "").replace(said, "").removesuffix("; ")
         crash = {"kind": self.kind, "stage": self.stage, "after": list(after)}
-        return {"flags": "; ".join(filter(None, [kept, said + found])), "crash_after": json.dumps(crash)}
+        return {"note": "; ".join(filter(None, [kept, said + found])), "crash_after": json.dumps(crash)}
 
 
 def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:

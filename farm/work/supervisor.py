@@ -149,7 +149,7 @@ def _failure(job: Job, number: int, death: Death) -> Failure:
 def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]:
     batch = _Batch(job)
     for number, words in job.known.items():
-        told = {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"}
+        told = {k: v for k, v in words.items() if k != "run"} | {"note": f"as answered in run {words['run']}"}
         batch.add(batch.settle(number, Status.UNSUPPORTED.value, told))
     try:
         while batch.left or batch.unsure:
@@ -235,7 +235,7 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
         doubt = batch.doubted.get(done.number)
         if isinstance(doubt, Doubt) and batch.in_sequence(done):
             found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
-            told = doubt.told(done.row.flags, len(doubt.before), found)
+            told = doubt.told(done.row.note, len(doubt.before), found)
             done = Done(done.number, done.row.with_values(told))
         if not is_sought(batch.job, done.row):
             batch.held.pop(0)
@@ -350,8 +350,8 @@ class _Batch:
         if not story or done.row.status == Status.OOM:
             return done
         if isinstance(story, Doubt):
-            return Done(done.number, done.row.with_values(story.told(done.row.flags)))
-        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, story]))}))
+            return Done(done.number, done.row.with_values(story.told(done.row.note)))
+        return Done(done.number, done.row.with_values({"note": "; ".join(filter(None, [done.row.note, story]))}))
 
     def in_sequence(self, done: Done) -> bool:
         """Whether the earlier case that a crash takes is looked for: when all else of the batch is done."""

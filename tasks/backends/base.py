@@ -13,12 +13,11 @@ import numpy as np
 
 from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
-from tasks.backends.shared import cuda_driver, drivers
 from tasks.backends.shared.few_lines import FewLines, NoScript
-from tasks.backends.shared.packages import computing, of_the_system
+from tasks.devices import BY_LABEL, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
-from tasks.vendors import chosen_by
+from tasks.packages import computing, of_the_system
 
 if TYPE_CHECKING:
     from typing import Self
@@ -150,13 +149,13 @@ class Backend:
             raise self._explained(error) from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
-        if self.device_vendor == "nvidia" and self.resource != "CPU":
-            info = self._of_nvidia(info)
+        if self.resource != "CPU":
+            info = self._described(info)
         return replace(
             info,
             device=said_once(info.device),
-            runtime_version=said_once(info.runtime_version, drivers.toolkit(self.toolkit)),
-            driver_version=info.driver_version or drivers.driver(self.device_vendor),
+            runtime_version=said_once(info.runtime_version, toolkit_version(self.toolkit)),
+            driver_version=info.driver_version or driver_version(self.device_vendor),
             permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
 
@@ -170,30 +169,31 @@ class Backend:
         if like:
             others = " or ".join(f"{self.name.partition('-')[0]}-{x}" for x in like)
             return Unavailable(f"{error}; did you mean {others}?" + (f" ({chosen_by(like[0])})" if kind else ""))
-        how = drivers.brings(str(error)) if type(error) is Unavailable else ""
+        how = what_brings(str(error)) if type(error) is Unavailable else ""
         return Unavailable(f"{error}; {how}") if how else error
 
-    def _of_nvidia(self, info: RuntimeInfo) -> RuntimeInfo:
-        """With what the driver says of the GPU, for few runtimes do: which one a row is of, and of which model, since what one model gets
-        wrong is asked about on its like alone."""
-        with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
-            library = cuda_driver.load()
-            name, architecture = cuda_driver.described(library, self.ordinals[0])
-            said = info.device.removesuffix(f", {architecture}")
-            if name not in said:
-                said = name if said in ("", self.device, "cuda", "gpu", "gpu:0") else f"{name}, {said}"
-            driver = drivers.driver("nvidia") or info.driver_version
-            brought = ("" if "cuBLAS" in info.runtime_version else computing()) + of_the_system()
-            info = replace(
-                info,
-                runtime_version=info.runtime_version + brought,
-                device=f"{said}, {architecture}",
-                driver_version=driver,
-                accumulators=(*info.accumulators, *accumulators.of_nvidia(architecture)),
-            )
-            self.identity = tuple(x for at in self.ordinals for x in cuda_driver.identity(library, at))
-            info = replace(info, memory=cuda_driver.memory(library, self.ordinals[0]))
-        return info
+    def _described(self, info: RuntimeInfo) -> RuntimeInfo:
+        """With what the driver says of the device, for few runtimes do: which one a row is of, and of which model, since what one model
+        gets wrong is asked about on its like alone."""
+        known = BY_LABEL.get(self.device_vendor)
+        found = [known.describe(at) for at in self.ordinals] if known and known.describe else []
+        described = [x for x in found if x]
+        if not described or len(described) < len(found):
+            return info
+        first = described[0]
+        said = info.device.removesuffix(f", {first.architecture}")
+        if first.name not in said:
+            said = first.name if said in ("", self.device, "cuda", "gpu", "gpu:0") else f"{first.name}, {said}"
+        brought = ("" if "cuBLAS" in info.runtime_version else computing()) + of_the_system()
+        self.identity = tuple(word for one in described for word in one.identity)
+        return replace(
+            info,
+            runtime_version=info.runtime_version + brought,
+            device=f"{said}, {first.architecture}",
+            driver_version=first.driver_version or info.driver_version,
+            accumulators=(*info.accumulators, *accumulators.of_nvidia(first.architecture)),
+            memory=first.memory,
+        )
 
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""

@@ -18,8 +18,8 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.backends.shared import ranks
 from tasks.backends.shared.torch_devices import device as torch_device
+from tasks.devices import resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors
-from tasks.vendors import resource_of
 
 #: Seconds that other ranks have to answer when one has failed.
 _AFTER_S = 2.0

@@ -164,7 +164,7 @@ class ExecuTorch(Backend):
 
         where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
         placement = "; ".join(f"{name}: {_counted(nodes)}" for name, nodes in where.items() if nodes)
-        flags = f"constant inputs={','.join(map(str, constants))}" if constants else ""
+        flags = f"constant_inputs={','.join(map(str, constants))}" if constants else ""
         return Program(runner(form), placement=placement, flags=flags, given=given)
 
     def any_size(self) -> Backend:

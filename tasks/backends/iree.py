@@ -15,13 +15,13 @@ import numpy as np
 from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, vulkan_lines
-from tasks.backends.shared import architectures, artefacts, onnx_graph
+from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.few_lines import ALL, FROM_RAW, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
-from tasks.backends.shared.packages import ONNX
+from tasks.devices import amd, device_number, nvidia
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import ELEMENT_TYPE, PACKED_BITS
-from tasks.vendors import device_number
+from tasks.packages import ONNX
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ TARGETS: dict[str, Target] = {
         ("--iree-hal-target-device=cuda",),
         "nvidia",
         "GPU",
-        architecture=("--iree-cuda-target", lambda: newest_known(architectures.nvidia())),
+        architecture=("--iree-cuda-target", lambda: newest_known(nvidia.architecture())),
     ),
     "hip": Target(
-        "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", architectures.amd)
+        "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", amd.architecture)
     ),
     # Ahead of time: what does not compile for a GPU is known without one.
     **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_86", "sm_89")},

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
-from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.backends.shared.packages import cuda_13
+from tasks.devices import cuda_driver, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
-from tasks.vendors import resource_of
+from tasks.packages import cuda_13
 
 _OPTIONS = ("jit", "precision")
 

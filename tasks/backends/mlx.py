@@ -12,8 +12,8 @@ import numpy as np
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.devices import resource_of
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
-from tasks.vendors import resource_of
 
 #: device → (its node label, what pip is asked for, MLX's name of the device).
 _DEVICES = {

@@ -17,8 +17,8 @@ from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.packages import ONNX
 from tasks.variables import threads
 
 _OPTIONS = ("precision", "optimize_level")

@@ -24,8 +24,8 @@ from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
-from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
+from tasks.packages import ONNX
 from tasks.variables import threads
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")

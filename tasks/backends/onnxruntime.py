@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
-from tasks.backends.shared import cuda_driver, ort_lines, ort_shapes, ort_timings
+from tasks.backends.shared import ort_lines, ort_shapes, ort_timings
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.native_output import captured
@@ -25,11 +25,11 @@ from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name,
 from tasks.backends.shared.ort_lines import LEVELS
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, emulated
-from tasks.backends.shared.packages import ONNX, load_libraries
+from tasks.devices import cuda_driver, device_number
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
+from tasks.packages import ONNX, load_libraries
 from tasks.variables import threads
-from tasks.vendors import device_number
 
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {

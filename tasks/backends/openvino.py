@@ -17,10 +17,10 @@ from tasks.backends.needs import Missing, Need
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.few_lines import FROM_RAW, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
+from tasks.devices import BY_LABEL, device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS
 from tasks.variables import threads
-from tasks.vendors import BY_LABEL, device_number
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {

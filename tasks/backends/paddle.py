@@ -13,13 +13,12 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
-from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.backends.shared.packages import index
+from tasks.devices import cuda_driver, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
+from tasks.packages import index
 from tasks.variables import threads
-from tasks.vendors import resource_of
 
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
 _DEVICES = {

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.devices import cuda_driver, resource_of
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.variables import threads
-from tasks.vendors import resource_of
 
 _OPTIONS = ("onednn", "tf32")
 

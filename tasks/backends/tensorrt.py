@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
-from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_lines, tensorrt_network
+from tasks.backends.shared import artefacts, onnx_graph, tensorrt_lines, tensorrt_network
 from tasks.backends.shared.few_lines import FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
-from tasks.backends.shared.packages import NVIDIA, ONNX
+from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.packages import NVIDIA, ONNX
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
 DATA_TYPE = {

@@ -9,9 +9,9 @@ from tasks import checks
 from tasks.backends.base import smoke_test
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.onnx_form import one_add
-from tasks.backends.shared.packages import ONNX
 from tasks.backends.tensorrt import TensorRt, TensorRtError, _wanted_outputs
 from tasks.model import Form, Program, RuntimeInfo
+from tasks.packages import ONNX
 
 _TURING = "7.5"
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from tasks import vendors
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
-from tasks.backends.shared import artefacts, cuda_driver
+from tasks.backends.shared import artefacts
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
-from tasks.backends.shared.packages import ONNX, files
+from tasks.devices import BY_LABEL, cuda_driver, device_number, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
+from tasks.packages import ONNX, files
 
 #: Of OpenCL's runtimes for CPUs.
 _ONE_THREAD = {"POCL_MAX_PTHREAD_COUNT": "1", "CL_CONFIG_CPU_TBB_NUM_WORKERS": "1"}
@@ -107,9 +107,9 @@ class Tinygrad(Backend):
         super().__init__(name, device, options)
         kind = device.partition(".")[0]
         self.device_vendor = str(options.get("device_vendor", _DEVICE_VENDORS.get(kind, kind)))
-        if self.device_vendor and self.device_vendor not in vendors.BY_LABEL:
-            raise ValueError(f"backend {name}: no vendor {self.device_vendor!r}; known: {', '.join(vendors.BY_LABEL)}")
-        self.resource = vendors.resource_of(self.device_vendor)
+        if self.device_vendor and self.device_vendor not in BY_LABEL:
+            raise ValueError(f"backend {name}: no vendor {self.device_vendor!r}; known: {', '.join(BY_LABEL)}")
+        self.resource = resource_of(self.device_vendor)
         if kind == "cl" or (kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang"):
             self.needs, more = _NEEDS[kind]
             self.packages = (*self.packages, *more)
@@ -117,7 +117,7 @@ class Tinygrad(Backend):
             self.packages = (*self.packages, *_NVRTC)
         self.alone = TIMES_KERNELS if self.device_vendor and self.number("beam", 0) else ""
         self._target = device.upper().replace(".", ":")
-        if kind in ("cl", "webgpu") and "." not in device and (number := vendors.device_number()):
+        if kind in ("cl", "webgpu") and "." not in device and (number := device_number()):
             self._target += f":{number}"  # it sees all of a node's
         self._variables = {
             "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),

@@ -21,7 +21,7 @@ from tasks import checks
 from tasks.arrays import autograd, held, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
-from tasks.backends.shared import drivers, flushing, torch_graphs, torch_switches
+from tasks.backends.shared import flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
 from tasks.backends.shared.torch_devices import (
     FAILED,
@@ -34,10 +34,10 @@ from tasks.backends.shared.torch_devices import (
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.catalogs.user import accesses
+from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads
-from tasks.vendors import BY_LABEL, CALLED, TORCH_DEVICES, resource_of
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class TorchEager(Backend):
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         self.alone = TIMES_KERNELS if self.modes.convolution == "benchmark" else ""
-        self.toolkit = self.known.toolkit
+        self.toolkit = self.device_vendor if self.known.toolkit else ""
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
         self.torch_device = "" if self.target == "cpu" else device_name
@@ -125,7 +125,7 @@ class TorchEager(Backend):
         if type(self) is TorchEager:  # whatever compiles is asked when a verdict hangs on it
             self.flushes = tuple(x for name in flushing.DTYPES for x in flushing.measured(self, name).results)
         if self.target == "cuda":
-            driver = drivers.driver(self.device_vendor)  # what torch was built with is no driver
+            driver = driver_version(self.device_vendor)  # what torch was built with is no driver
             where = f"{where}, {torch_switches.architecture()}"
             if torch.version.hip:
                 self.identity = tuple(torch_switches.identity(self.target))

@@ -23,9 +23,9 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
+from tasks.packages import ONNX
 from tasks.variables import threads
 
 _OPTIONS = ("target",)

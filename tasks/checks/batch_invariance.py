@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.checks.derived import Derived
 from tasks.checks.same import APART, Difference, broken, copied, difference
-from tasks.model import Fallback, Form, Program, Unsupported, is_inexact
+from tasks.model import Fallback, Form, Program, Unsupported, flags, is_inexact
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -66,21 +66,25 @@ class BatchInvariance(Derived):
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_varied(rows[0], form.batched)]
         first, seen = _seen(program, form, rows)
-        said = f"batches={','.join(map(str, seen.sizes))} programs={'one' if program.one else 'each'}"
-        program.flags = f"{program.flags} {said}".strip()
+        program.flags = flags.join(
+            program.flags, batches=",".join(map(str, seen.sizes)), programs="one" if program.one else "each"
+        )
         if seen.apart is not None:
-            raise broken(program, seen.apart, "batch", seen.where, first)
+            place, count = seen.where
+            program.flags = flags.join(program.flags, row=f"{place}/{count}")
+            where = f"where the row is number {place} of {count} and not alone"
+            raise broken(program, seen.apart, "batch", where, first)
         program.columns = program.columns | {APART: 0.0}
         return first
 
 
 @dataclass
 class _Seen:
-    """Of the batches of ``sizes``: what is furthest apart, and where."""
+    """Of the batches of ``sizes``: what is furthest apart, and where: (number of the row, of the batch's rows)."""
 
     sizes: list[int] = field(default_factory=list)
     apart: Difference | None = None
-    where: str = ""
+    where: tuple[int, int] = (0, 0)
 
 
 def rows_of(arrays: Sequence[Any], batched: Sequence[int], k: int) -> list[Any]:
@@ -165,7 +169,7 @@ def _compare(run: _Again, rows: list[list[Any]], batched: Sequence[int], seen: _
             found = difference(alone, [x[place : place + 1] for x in outputs])
             far = float("inf") if found is None or found.units is None else found.units
             if found and far > worst:
-                worst, seen.apart, seen.where = far, found, f"where the row is number {place} of {m} and not alone"
+                worst, seen.apart, seen.where = far, found, (place, m)
     return seen
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Check
 from tasks.checks.same import APART, broken, copied, difference
-from tasks.model import Form, OpClass, Program, Unsupported
+from tasks.model import Form, OpClass, Program, Unsupported, flags
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -34,7 +34,7 @@ class Determinism(Check):
                 raise broken(program, found, "nondeterministic", f"in run {number} on the same inputs", first)
         if found := difference(first, _elsewhere(form)):
             raise broken(program, found, "process", "in another process", first)
-        program.flags = f"{program.flags} runs={RUNS} processes=2".strip()
+        program.flags = flags.join(program.flags, runs=RUNS, processes=2)
         program.columns = program.columns | {APART: 0.0}
         return first
 
@@ -58,7 +58,7 @@ class Threads(Check):
         for number in THREADS:
             if found := difference(first, _elsewhere(form, number)):
                 raise broken(program, found, "threads", f"with {number} threads", first)
-        program.flags = f"{program.flags} threads=1,{','.join(map(str, THREADS))}".strip()
+        program.flags = flags.join(program.flags, threads=",".join(map(str, (1, *THREADS))))
         program.columns = program.columns | {APART: 0.0}
         return first
 

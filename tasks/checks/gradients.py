@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.arrays.training import TrainingStep
 from tasks.checks.base import Check
-from tasks.model import Form, Program
+from tasks.model import Form, Program, flags
 
 
 class Backward(Check):
@@ -42,5 +42,5 @@ class Amp(Backward):
         return dtype
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
-        program.flags = f"autocast={form.dtype} {program.flags}".strip()
+        program.flags = flags.join(program.flags, autocast=form.dtype)
         return super().run(program, form)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.checks.base import Check
 from tasks.checks.same import APART, Difference, copied, difference
 from tasks.checks.speedup import far_apart, varied
-from tasks.model import EPS, Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous
+from tasks.model import EPS, Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, flags
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -65,7 +65,7 @@ class Graph(Check):
             )
         last = copied(replay(form.arrays))
         program.columns = program.columns | {APART: worst}
-        program.flags = f"{program.flags} replayed={'same' if not worst else 'other'}_bytes".strip()
+        program.flags = flags.join(program.flags, replayed="other_bytes" if worst else "same_bytes")
         return last
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.checks.base import Check, Stage
-from tasks.model import Fallback, Form, Program, Unsupported, Vacuous
+from tasks.model import Fallback, Form, Program, Unsupported, Vacuous, flags
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -73,7 +73,7 @@ class Levels(Check):
             raise failure  # no level builds it: as the forward check says
         own = {f.name: getattr(top, f.name) for f in fields(Program)}
         ladder = _Ladder(**own, steps=steps)
-        ladder.flags = f"{top.flags} levels={','.join(steps)}".strip()
+        ladder.flags = flags.join(top.flags, levels=",".join(steps))
         return ladder
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
@@ -101,9 +101,9 @@ class Levels(Check):
             yield stage
             if stage.error is not None:
                 return
-        program.flags += f" changed={','.join(changed) or 'none'}" + (
-            f" unsteady={','.join(unsteady)}" if unsteady else ""
-        )
+        program.flags = flags.join(program.flags, changed=",".join(changed) or "none")
+        if unsteady:
+            program.flags = flags.join(program.flags, unsteady=",".join(unsteady))
 
 
 def _stage(name: str, run: Callable[[], Sequence[Any]]) -> Stage:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.checks.base import Check
 from tasks.checks.same import broken, copied, difference
-from tasks.model import Form, OpClass, Program, is_inexact
+from tasks.model import Form, OpClass, Program, flags, is_inexact
 
 #: Runs of one kind.
 RUNS = 3
@@ -38,7 +38,7 @@ class Replay(Check):
 
         def same(outputs: Sequence[Any], kind: str, when: str, expected: list[Any] = first) -> None:
             if found := difference(expected, copied(outputs)):
-                program.flags = f"{program.flags} replay={','.join(done)}".strip()
+                program.flags = flags.join(program.flags, replay=",".join(done))
                 raise broken(program, found, kind, when, first)
 
         for number in range(2, RUNS + 1):
@@ -54,7 +54,7 @@ class Replay(Check):
                 for expected, found in zip((first, others), _beside(program.again, form.arrays, other)):
                     for outputs in found:
                         same(outputs, "threads", "while another thread ran the program on other inputs", expected)
-        program.flags = f"{program.flags} replay={','.join(done)}".strip()
+        program.flags = flags.join(program.flags, replay=",".join(done))
         return first
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.checks.base import Stage
 from tasks.checks.derived import Derived
-from tasks.model import Form, Program, Unavailable, Unsupported
+from tasks.model import Form, Program, Unavailable, Unsupported, flags
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -60,7 +60,7 @@ class RoundTrip(Derived):
         own = {f.name: getattr(made, f.name) for f in fields(Program)}
         trip = _Trip(**own, torch=torch)
         if torch is None and form.kind != "torch":
-            trip.flags = f"{made.flags} torch=absent".strip()
+            trip.flags = flags.join(made.flags, torch="absent")
         return trip
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:

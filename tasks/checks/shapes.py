@@ -13,7 +13,7 @@ import numpy as np
 from tasks.arrays.tree import tensor_specs
 from tasks.checks.base import Stage
 from tasks.checks.derived import Derived
-from tasks.model import Fallback, Form, Program, Unsupported, Vacuous
+from tasks.model import Fallback, Form, Program, Unsupported, Vacuous, flags
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -77,7 +77,7 @@ class Shapes(Derived):
                 continue  # perhaps no valid size, or an If with a branch for others: all that is known is that onnx evaluates it
             taken.append(k)
             yield stage
-        program.flags = f"{program.flags} ran={len(taken)}".strip()
+        program.flags = flags.join(program.flags, ran=len(taken))
         made = program.any_size
         if isinstance(made, Exception):
             yield Stage("open dimensions", error=made)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.checks import paired
 from tasks.checks.base import Check, Stage
-from tasks.model import Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, is_inexact
+from tasks.model import Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, flags, is_inexact
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -69,7 +69,7 @@ class Speedup(Check):
         own = {f.name: getattr(program, f.name) for f in fields(Program)}
         race = Race(**own, eager=arm.program.given, arrays=arm.form.arrays, alike=_alike(form.arrays, arm.form.arrays))
         race.on_cpu = not backend.device_vendor
-        race.flags = f"{program.flags} baseline={arm.name}".strip()
+        race.flags = flags.join(program.flags, baseline=arm.name)
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
@@ -165,11 +165,11 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
 
 def _report(program: Race, taken: paired.Taken) -> None:
     """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
-    program.flags += f" rounds={taken.rounds}"
+    program.flags = flags.join(program.flags, rounds=taken.rounds)
     clocks = {"speedup": taken.wall} | ({"speedup_cpu": taken.cpu} if program.on_cpu else {})
     for name, times in clocks.items():
         null, found = (paired.ratio(times["eager"], times[arm]) for arm in ("null", "program"))
-        program.flags += f" {name}_null={null}"
+        program.flags = flags.join(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 

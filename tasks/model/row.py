@@ -314,7 +314,12 @@ class Row:
     speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
-    flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")
+    flags: str | None = column(
+        "string", "outcome", "modes in force, words of key=value with blanks between: tf32=off kernels=3"
+    )
+    note: str | None = column(
+        "string", "outcome", "how the row came about, where that needs a sentence: a crash that other cases bring about"
+    )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Row:

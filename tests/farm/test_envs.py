@@ -27,7 +27,7 @@ from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load
 from tasks import backends, wire
 from tasks.backends import BUILT_IN, BackendSpec
-from tasks.vendors import BY_LABEL
+from tasks.devices import BY_LABEL
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_fault_is_blamed_on_its_own_cases_alone(rows: pd.DataFrame, fault: str
 
 def test_a_crash_that_is_another_cases_work_is_not_blamed(rows: pd.DataFrame) -> None:
     of_op = rows[rows["op"] == "planted:poison"].set_index("sample")
-    innocent = of_op["flags"].str.contains(r"died of SIGABRT at stage \w+ in this one")
+    innocent = of_op["note"].fillna("").str.contains(r"died of SIGABRT at stage \w+ in this one")
     assert innocent.any() and (of_op[innocent]["attempts"] > 1).all()
 
 

@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 from farm import lake
 from farm.fleet.node import Devices, ray_node
 from farm.work import outages
-from tasks.vendors import BY_LABEL
+from tasks.devices import BY_LABEL
 from tests.conftest import ROOT, SOON_GONE, here, launch
 from tests.farm.test_resume import descendants, is_child, wait_for
 

@@ -25,7 +25,7 @@ from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION
 from tasks.catalogs.user import load
-from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor
+from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device
 from tests.conftest import ROOT
 
 #: What nvidia-smi says of two cards.
@@ -705,13 +705,13 @@ def test_the_variable_names_known_vendors_alone(root: Path) -> None:
 
 
 def test_the_table_is_consistent() -> None:
-    assert len(BY_LABEL) == len(VENDORS)
-    for vendor in VENDORS:
+    assert len(BY_LABEL) == len(DEVICES)
+    for vendor in DEVICES:
         assert vendor.files or vendor.pci or vendor.commands, vendor.label
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=lambda v: v.label)
-def test_what_is_to_be_typed_next_runs_on_the_vendors_device(vendor: Vendor) -> None:
+@pytest.mark.parametrize("vendor", DEVICES, ids=lambda v: v.label)
+def test_what_is_to_be_typed_next_runs_on_the_vendors_device(vendor: Device) -> None:
     """Or on the vendor's own simulator of it."""
     backends = yaml.safe_load((ROOT / vendor.config).read_text())["backends"]
     named = [{"name": b} if isinstance(b, str) else b for b in backends]

@@ -17,7 +17,7 @@ import yaml
 from farm import lake
 from farm.fleet import detect
 from farm.work import outages, supervisor
-from tasks.vendors import BY_LABEL, TORCH_DEVICES
+from tasks.devices import BY_LABEL, TORCH_DEVICES
 from tests.conftest import ROOT, here, launch
 from tests.machines import ALONE, planted
 

@@ -22,11 +22,11 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.few_lines import FLAT, NoScript
-from tasks.backends.shared.torch_devices import CATALOG
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.model import Form, Group, Leaf, OpClass
+from tasks.packages import TORCH_CATALOG
 from tasks.prepare.cases import PreparedSample, prepare
 from tasks.runner import Runner, whole
 
@@ -316,7 +316,7 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_s
     case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=group, cache=tmp_path)
     assert case.environment is None
     named = [x.partition("==")[0] for x in bundle.requirements(case)]
-    assert named[:2] == ["torch", "torch-npu"] and not {*CATALOG} & {*named}
+    assert named[:2] == ["torch", "torch-npu"] and not {*TORCH_CATALOG} & {*named}
     tree, x = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, np.ones(2, np.float32)
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}))
     row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
@@ -327,5 +327,5 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_s
 def test_a_script_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
     group = Group("torch:cholesky", "", "float32", 1, check="backward")
     text = scripted(prepare(group, tmp_path)[1].samples[0], group, {})
-    assert {x.partition("==")[0] for x in scripts.imported(text)} == {"torch", *CATALOG}
+    assert {x.partition("==")[0] for x in scripts.imported(text)} == {"torch", *TORCH_CATALOG}
     assert {x.partition("==")[0] for x in scripts.imported(text.replace(OP_DB, "torch"))} == {"torch"}

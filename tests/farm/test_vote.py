@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from farm import lake as lakes
@@ -16,7 +18,7 @@ from farm.commands import run as command
 from farm.commands.minimise import BAD_INPUT
 from farm.exits import FOUND, OK
 from farm.policies.rejudge import rejudge
-from farm.policies.vote import COLUMNS, suspects, unvoted
+from farm.policies.vote import CHANGED, COLUMNS, suspects, unvoted
 from tasks.graphs.ops import OPERATORS
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
@@ -53,7 +55,7 @@ def after(*rows: dict[str, Any]) -> list[str]:
     table = pd.DataFrame(list(rows))
     changed = suspects(table)
     assert all((s, k) == SUSPECT for s, k in zip(changed["status"], changed["kind"]))
-    assert all(text.startswith("suspect reference: ") for text in changed["error"])
+    assert changed["acquitted"].map(bool).all() and set(changed["was_status"]) <= {"wrong", "imprecise", "error"}
     return table["status"].where(~table.index.isin(changed.index), "invalid").tolist()
 
 
@@ -81,9 +83,31 @@ def test_judging_again_votes_as_the_run_does() -> None:
     made = rejudge(rows, strict)
     assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["suspect", "suspect"]
     # What a vote has acquitted is judged as it was, and voted on again.
-    kept = rows.assign(status=made["status"], kind=made["kind"], error=made["error"])
+    kept = rows.assign(**{name: made[name] for name in CHANGED})
     assert unvoted(kept)["status"].tolist() == ["wrong", "imprecise"]
     assert rejudge(kept, lax)["status"].tolist() == ["pass", "pass"]
+
+
+def test_what_a_row_was_is_read_of_an_older_lake(tmp_path: Path) -> None:
+    """Before there were columns for it, a sentence in the error told it."""
+    told = "suspect reference: neither another vendor's; it was wrong numbers: 3 of 4: off; it was so"
+    names = ("run_id", "case_id", "backend", "op", "dtype", "status", "kind", "error")
+    old = [
+        ("r", "a", "x", "fuzz:Neg", "float32", "invalid", "suspect", told),
+        ("r", "b", "x", "fuzz:Neg", "float32", "invalid", "oracle", told.replace("wrong numbers", "error")),
+        ("r", "c", "x", "fuzz:Neg", "float32", "wrong", "numbers", told),
+        ("r", "d", "x", "fuzz:Neg", "float32", "invalid", "spec", None),
+    ]
+    (tmp_path / "run=r").mkdir()
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*old))))), tmp_path / "run=r" / "part-1.parquet")
+    rows = lakes.read(str(tmp_path), "r").set_index("case_id").astype(object)
+    rows = rows.where(rows.notna(), None)
+    assert rows["acquitted"].tolist() == ["neither another vendor's"] * 2 + [None] * 2
+    assert unvoted(rows)["status"].tolist() == ["wrong", "error", "wrong", "invalid"]
+    assert unvoted(rows)["kind"].tolist() == ["numbers", "", "numbers", "spec"]
+    assert rows["error"].tolist() == ["3 of 4: off; it was so"] * 2 + [told, None]
+    few = lakes.read_table(str(tmp_path), "r", ["case_id", "was_status"]).to_pylist()
+    assert [x["was_status"] for x in few] == ["wrong", "error", None, None]
 
 
 def test_one_runtime_alone_is_not_blamed() -> None:

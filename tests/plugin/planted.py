@@ -20,8 +20,8 @@ from tasks.backends.base import Backend
 from tasks.backends.needs import INSTALLERS, Need
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.base import Catalog, Entry, Sample
+from tasks.devices import BY_LABEL
 from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.vendors import BY_LABEL
 
 #: Samples of an op on which its fault strikes; all others are computed rightly.
 STRUCK = (2, 5)

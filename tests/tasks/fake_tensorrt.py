@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from tasks.backends.shared.cuda_driver import CudaError
+from tasks.devices.cuda_driver import CudaError
 
 _TYPES = {
     "FLOAT": np.float32,

@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION, Backend
-from tasks.backends.shared import cuda_driver, drivers
+from tasks.devices import cuda_driver
+from tasks.devices.base import Driver
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -90,10 +91,10 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
         return brought[package]
 
     installed = SimpleNamespace(version=version_of, PackageNotFoundError=metadata.PackageNotFoundError)
-    monkeypatch.setattr("tasks.backends.shared.packages.metadata", installed)
+    monkeypatch.setattr("tasks.packages.metadata", installed)
     monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: ", libcudnn.so.9 of /apps")
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
-        monkeypatch.setattr(drivers, "driver", lambda label, driver=driver: driver)
+        monkeypatch.setattr(Driver, "version", lambda self, root=None, driver=driver: driver)
         backend = OnGpu(device, told)
         info = backend.start()
         assert (info.device, info.driver_version) == (said, version)
@@ -103,6 +104,8 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
+    monkeypatch.setattr(cuda_driver, "described", lambda library, at: ("Stub GPU", "sm_90"))
+    monkeypatch.setattr(cuda_driver, "memory", lambda library, at: 1 << 30)
     monkeypatch.setattr(cuda_driver, "identity", lambda library, at: [f"uuid={at}"])
     backend.ordinals = (0, 1)  # of a backend on several: each of them
     backend.start()

@@ -17,32 +17,32 @@ import pytest
 
 from farm.fleet import envs, visible
 from farm.plan.model import BackendConfig
+from tasks import devices, packages
 from tasks.arrays.tree import TensorSpec, encode
-from tasks.backends import BackendSpec, iree, openvino
+from tasks.backends import BackendSpec, base, iree, openvino
 from tasks.backends.base import FRACTION
 from tasks.backends.jax import Jax
 from tasks.backends.needs import Missing
 from tasks.backends.onnxruntime import OnnxRuntime
-from tasks.backends.shared import architectures, drivers, packages
-from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.tinygrad import Tinygrad
 from tasks.backends.torch import TorchEager
+from tasks.devices import TORCH, amd, gaudi, nvidia
 from tasks.model import Fallback, Form, RuntimeInfo, Unavailable
 
 
 def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    assert architectures.amd(tmp_path) == ""
+    assert amd.architecture(tmp_path) == ""
     for number, version in enumerate((0, 90402, 90010, 110501)):  # the first is a processor
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
         (node / "properties").write_text(f"simd_count {4 * bool(version)}\ngfx_target_version {version}\n")
-    assert architectures.amd(tmp_path) == "gfx942"
+    assert amd.architecture(tmp_path) == "gfx942"
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1,2")
-    assert architectures.amd(tmp_path) == "gfx90a"
+    assert amd.architecture(tmp_path) == "gfx90a"
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
-    assert architectures.amd(tmp_path) == "gfx1151"
+    assert amd.architecture(tmp_path) == "gfx1151"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_drivers_version_is_read_where_it_says_it(
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(text)
-    assert drivers.driver(label, tmp_path) == version
+    assert devices.driver_version(label, tmp_path) == version
 
 
 def test_a_toolkits_version_is_read_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,23 +71,23 @@ def test_a_toolkits_version_is_read_where_it_is_installed(tmp_path: Path, monkey
     told.write_text("package_name=Ascend-cann-toolkit\nversion=8.0.RC1\ninnerversion=V100R001C17\n")
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path / "latest"))
-    assert drivers.toolkit("huawei") == "CANN 8.0.RC1"
+    assert devices.toolkit_version("huawei") == "CANN 8.0.RC1"
     told.unlink()
-    assert drivers.toolkit("huawei") == drivers.toolkit("") == drivers.toolkit("nvidia") == ""
+    assert devices.toolkit_version("huawei") == devices.toolkit_version("") == devices.toolkit_version("nvidia") == ""
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path / "cann-8.5.0"))  # its own folder, which says it as well
-    assert drivers.toolkit("huawei") == "CANN 8.5.0"
+    assert devices.toolkit_version("huawei") == "CANN 8.5.0"
     packages = (
         "Package: habanalabs-dkms\nVersion: 1.22.0-1\n\nPackage: habanalabs-graph\nStatus: install ok installed\n"
     )
     (tmp_path / "status").write_text(f"{packages}Architecture: amd64\nVersion: 1.23.0-695\n\nPackage: z\nVersion: 9\n")
-    monkeypatch.setitem(drivers.TOOLKITS, "gaudi", replace(drivers.TOOLKITS["gaudi"], folders=(str(tmp_path),)))
-    assert drivers.toolkit("gaudi") == "SynapseAI 1.23.0-695"
+    assert gaudi.HPU.toolkit is not None
+    assert replace(gaudi.HPU.toolkit, folders=(str(tmp_path),)).version() == "SynapseAI 1.23.0-695"
     assert [OnnxRuntime(f"ort-{x}", x, {}).toolkit for x in ("cann", "rocm", "cuda")] == ["huawei", "amd", ""]
 
 
 def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "driver", lambda label: {"huawei": "25.0.rc1"}[label])
-    monkeypatch.setattr(drivers, "toolkit", lambda label: {"huawei": "CANN 8.0.RC1"}[label])
+    monkeypatch.setattr(base, "driver_version", lambda label: {"huawei": "25.0.rc1"}[label])
+    monkeypatch.setattr(base, "toolkit_version", lambda label: {"huawei": "CANN 8.0.RC1"}[label])
     made = OnnxRuntime("ort-cann", "cann", {})
     for said, version in (("", "25.0.rc1"), ("24.1", "24.1")):
         monkeypatch.setattr(made, "probe", lambda said=said: RuntimeInfo("1.24.4", "cann", said))
@@ -96,15 +96,15 @@ def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(mo
 
 
 def test_nvidias_architecture_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architectures.cuda_driver, "load", lambda: None)
-    monkeypatch.setattr(architectures.cuda_driver, "Device", lambda library: types.SimpleNamespace(capability="9.0"))
-    assert architectures.nvidia() == "sm_90"
+    monkeypatch.setattr(nvidia.cuda_driver, "load", lambda: None)
+    monkeypatch.setattr(nvidia.cuda_driver, "described", lambda library: ("NVIDIA H200", "sm_90"))
+    assert nvidia.architecture() == "sm_90"
 
     def none() -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(architectures.cuda_driver, "load", none)
-    assert architectures.nvidia() == ""
+    monkeypatch.setattr(nvidia.cuda_driver, "load", none)
+    assert nvidia.architecture() == ""
 
 
 def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_a_runtime_is_told_how_much_of_a_shared_device_is_its_own(monkeypatch: p
 
 def test_an_index_belongs_to_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_EXTRA_INDEX_URL", "https://own.example/simple")
-    gpu, cpu = envs.Environment(DEVICES["cuda"].packages), envs.Environment(("numpy",))
+    gpu, cpu = envs.Environment(TORCH["cuda"].packages), envs.Environment(("numpy",))
     assert gpu.requirements[0] == "torch==2.13.0+cu130" and not any("index" in p for p in gpu.requirements)
     assert envs._uv_environment(gpu.indexes)["UV_EXTRA_INDEX_URL"] == (
         "https://own.example/simple https://download.pytorch.org/whl/cu130"

@@ -16,10 +16,10 @@ from packaging.requirements import Requirement
 from farm.fleet.envs import Environment
 from tasks.backends import onnxruntime as module
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
-from tasks.backends.shared import artefacts, cuda_driver, ort_providers, ort_timings
+from tasks.backends.shared import artefacts, ort_providers, ort_timings
 from tasks.backends.shared.onnx_form import pack
+from tasks.devices import BY_LABEL, cuda_driver
 from tasks.model import Fallback, Form, Program, Unavailable
-from tasks.vendors import BY_LABEL
 
 
 def backend(device: str, **options: Any) -> OnnxRuntime:

@@ -18,11 +18,12 @@ from onnx import TensorProto, helper
 from farm.minimise.lines import LINES
 from farm.minimise.script import short
 from tasks.backends import tensorrt
-from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
+from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.canary import Canary
+from tasks.devices import cuda_driver
 from tasks.model import Form, Group, Leaf, Unavailable, Unsupported
 from tests.tasks import fake_tensorrt
 

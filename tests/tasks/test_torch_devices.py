@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks import packages
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared import drivers, packages, torch_devices, torch_switches
-from tasks.backends.shared.torch_devices import DEVICES, says_unsupported
+from tasks.backends.shared import torch_devices, torch_switches
+from tasks.backends.shared.torch_devices import says_unsupported
 from tasks.backends.torch import TorchEager, _advised
+from tasks.devices import TORCH, TORCH_DEVICES
 from tasks.model import Flushes, Form, Program, Unavailable
-from tasks.vendors import TORCH_DEVICES
 
 torch: Any = pytest.importorskip("torch")
 
@@ -59,7 +60,7 @@ def doubled(call: Callable[..., Any]) -> Form:
 
 
 def test_every_device_type_of_the_vendor_table_is_known() -> None:
-    assert set(DEVICES) == set(TORCH_DEVICES)
+    assert set(TORCH) == set(TORCH_DEVICES)
 
 
 @pytest.mark.skipif(bool(torch.version.cuda or torch.version.hip), reason="this torch has devices")
@@ -146,7 +147,7 @@ def test_what_rocm_torch_was_built_with_is_no_version_of_a_driver(monkeypatch: p
     monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
     monkeypatch.setattr(torch_switches, "architecture", lambda: "gfx942")
     monkeypatch.setattr(torch_switches, "identity", lambda target: [])
-    monkeypatch.setattr(drivers, "driver", lambda label: "")
+    monkeypatch.setattr("tasks.backends.torch.driver_version", lambda label: "")
     monkeypatch.setattr(torch.version, "hip", "7.2.26015")
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     before = torch.is_warn_always_enabled()
@@ -563,16 +564,16 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     for name in ("_accelerator", "_try"):
         monkeypatch.setattr(backend, name, lambda: "NVIDIA H200")
     monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
-    monkeypatch.setattr(drivers, "driver", lambda label: {"nvidia": "580.95"}[label])
+    monkeypatch.setattr("tasks.backends.torch.driver_version", lambda label: {"nvidia": "580.95"}[label])
     monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
     monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: "")  # a test before this one loads a library
-    monkeypatch.setattr("tasks.backends.base.cuda_driver.load", lambda: None)
-    monkeypatch.setattr("tasks.backends.base.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
-    monkeypatch.setattr("tasks.backends.base.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
-    monkeypatch.setattr("tasks.backends.base.cuda_driver.memory", lambda library, at: 141 << 30)
+    monkeypatch.setattr("tasks.devices.cuda_driver.load", lambda: None)
+    monkeypatch.setattr("tasks.devices.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr("tasks.devices.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
+    monkeypatch.setattr("tasks.devices.cuda_driver.memory", lambda library, at: 141 << 30)
     before = torch.is_warn_always_enabled()
     info = backend.start()
     torch.set_warn_always(before)

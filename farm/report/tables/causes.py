@@ -164,9 +164,10 @@ def unseen(rows: pd.DataFrame) -> str:
     own = rows[_own(rows) & ~broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
     judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
+    silent = silent.assign(why=silent["acquitted"].fillna(silent["error"]))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for line in records(silent):
-        (reason,) = unjudged([(line["status"], line["error"])]) or [line["status"]]
+        (reason,) = unjudged([(line["status"], line["why"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
         f"{check} of {_some(ops)} ({shorten(reason, 160, placeholder=' …')})"
@@ -242,7 +243,9 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         unseen=unseen(rows) if judged else "",
         silent=""
         if judged
-        else shorten("; ".join(unjudged(zip(rows["status"], rows["error"]))), 300, placeholder=" …"),
+        else shorten(
+            "; ".join(unjudged(zip(rows["status"], rows["acquitted"].fillna(rows["error"])))), 300, placeholder=" …"
+        ),
     )
 
 

@@ -26,7 +26,7 @@ from farm.report.tables.coverage import (
     commands,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, text
-from tasks.model import Status
+from tasks.model import Status, flags
 
 #: What can be said of an item, and its colour.
 STATES = {"proved": "good", "failed": "bad", "partly": "warn", "not run": "dim"}
@@ -238,17 +238,13 @@ def _rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
 
     kept = (rows["check"] == item.check) & (met("op", item.ops) | met("label", item.ops)) & met("dtype", item.dtypes)
     if item.flags != "*":
-        flagged = {flags: _has(flags, item.flags) for flags in rows["flags"].unique()}
+        flagged = {said: flags.has(said, [item.flags]) for said in rows["flags"].unique()}
         kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _fails(rows, item))
     return rows[kept]
 
 
 def _fails(rows: pd.DataFrame, item: Item) -> pd.Series:
     return rows["status"].isin([*FAILED_STATUSES, *item.against])
-
-
-def _has(flags: str, glob: str) -> bool:
-    return any(fnmatchcase(word, glob) for word in flags.split())
 
 
 def _unjudged(rows: pd.DataFrame) -> str:
@@ -328,7 +324,7 @@ def _missing(item: Item, proved: pd.DataFrame) -> list[str]:
     """The globs of ``each`` that no proved row meets."""
     column, globs = item.each
     values = proved[column].unique() if column else ()
-    return [g for g in globs if not any(_has(str(value), g) for value in values)]
+    return [g for g in globs if not any(flags.has(str(value), [g]) for value in values)]
 
 
 def _words(row: pd.Series) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
-from farm.lake import acquitted
 from farm.lake.key import Key
 from farm.report.tables.causes import NEW
 from farm.report.words import number
 from tasks.catalogs.fuzz import GENERATED
-from tasks.model import FAILED, names
+from tasks.model import FAILED, flags, names
 from tasks.model.errors import gist
 from tasks.model.failing import manner
 from tasks.model.kind import KIND_SPEC, KIND_UNDRAWN
@@ -43,14 +42,14 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
 
 
-def _common(flags: pd.Series) -> set[str]:
+def _common(said: pd.Series) -> set[str]:
     """Words that nearly all rows have: of the backend, not of the case."""
-    count = Counter(word for words in flags.map(_words) for word in words)
-    return {word for word, number in count.items() if number >= NEARLY_ALL * len(flags)}
+    count = Counter(word for words in said.map(_words) for word in words)
+    return {word for word, number in count.items() if number >= NEARLY_ALL * len(said)}
 
 
-def _words(flags: Any) -> set[str]:
-    return set(str(flags or "").split())
+def _words(said: Any) -> set[str]:
+    return set(flags.words(said))
 
 
 def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
@@ -78,8 +77,13 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & rows["kind"].isin(acquitted.KINDS)]
-    return _listed(some, lambda text: plain(text, 160))
+    some = rows[rows["acquitted"].notna()]
+    columns = (some[name].fillna("") for name in ("acquitted", "was_status", "was_kind", "error"))
+    told = [
+        f"{why}; it was {f'{was} {kind}'.strip()}: {error}".removesuffix(": ")
+        for why, was, kind, error in zip(*columns)
+    ]
+    return _listed(some.assign(error=told), lambda text: plain(text, 160))
 
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
 from farm.report.words import DASH, number
 from tasks.checks.speedup import Speedup
-from tasks.model import Status
+from tasks.model import Status, flags
 
 _CLOCKS = ("speedup", "speedup_cpu")
 _ENDS = [f"{clock}{end}" for clock in _CLOCKS for end in ("", "_low", "_high")]
@@ -22,7 +22,7 @@ def speedups(rows: pd.DataFrame) -> pd.DataFrame:
     on either side), "no difference" if none does, "unsure" without any.
     """
     rows = rows[(rows["check"] == Speedup.name) & (rows["status"] == Status.PASS.value)]
-    found = rows.assign(baseline=rows["flags"].str.extract(r"baseline=(\S+)", expand=False).fillna(""))[_TOLD]
+    found = rows.assign(baseline=[flags.parse(said).get("baseline", "") for said in rows["flags"]])[_TOLD]
     faster = (found[[f"{clock}_low" for clock in _CLOCKS]] > 1).any(axis=1)
     slower = (found[[f"{clock}_high" for clock in _CLOCKS]] < 1).any(axis=1)
     unsure = found[list(_CLOCKS)].isna().all(axis=1) | (faster & slower)

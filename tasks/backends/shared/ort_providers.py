@@ -7,7 +7,7 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
-from tasks.backends.shared.packages import NVIDIA, cuda_13
+from tasks.packages import NVIDIA, cuda_13
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Provider:
     the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
     where the provider is a plugin library of its own, the package that holds it. libraries: (package, globs) of what it is
     linked to. source: how it is to be had where no package index has it. toolkit: the vendor whose toolkit its libraries are of
-    (`drivers.TOOLKITS`).
+    (`tasks.devices.Device.toolkit`).
     """
 
     provider: str

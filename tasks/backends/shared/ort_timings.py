@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.backends.shared import artefacts, cuda_driver
+from tasks.backends.shared import artefacts
+from tasks.devices import cuda_driver
 
 _KIND = "ort-tensorrt-timings"
 

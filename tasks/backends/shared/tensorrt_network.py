@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.shared.cuda_driver import Device
+from tasks.devices.cuda_driver import Device
 
 
 def cast(trt: Any, network: Any, dtype: Any) -> None:

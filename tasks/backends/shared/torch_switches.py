@@ -10,9 +10,9 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from tasks.backends.shared.packages import computing
-from tasks.backends.shared.torch_devices import TorchDevice
+from tasks.devices import TorchDevice
 from tasks.model import Unavailable
+from tasks.packages import computing
 
 
 def settable() -> contextlib.AbstractContextManager[Any]:

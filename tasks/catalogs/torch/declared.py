@@ -1,6 +1,6 @@
 """What torch says of a device that need not be here: what its kernels return, and what op_db declares for it.
 
-A device is named as backends name it: "cuda", "rocm", "xpu", "mps", "hpu" (`tasks.vendors.TORCH_DEVICES`).
+A device is named as backends name it: "cuda", "rocm", "xpu", "mps", "hpu" (`tasks.devices.TORCH_DEVICES`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.arrays import torch_tree
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch.samples import unseeded
-from tasks.vendors import TORCH_DEVICES
+from tasks.devices import TORCH_DEVICES
 
 
 def has_gradient(info: Any, dtype: str) -> bool:

@@ -24,9 +24,9 @@ from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
+from tasks.devices import TORCH_DEVICES
 from tasks.importing import uncollected
 from tasks.model import EXHAUSTIVE, STRUCTURED, Group
-from tasks.vendors import TORCH_DEVICES
 
 CATALOG_VERSION = 3
 

@@ -24,9 +24,9 @@ from tasks.catalogs.told import announced, definitions
 from tasks.catalogs.user import functions, sources
 from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.devices import DEVICE_VENDOR
 from tasks.model import errors
 from tasks.nearest import nearest
-from tasks.vendors import DEVICE_VENDOR
 
 #: Seconds a reference script may take where nobody says.
 DEADLINE_S = 60.0

@@ -21,6 +21,8 @@ def index(url: str) -> str:
 #: In the environment of a runtime that takes ONNX: why a graph's result is wrong is looked for in graphs that say something else
 #: (`tasks.diagnose.ignored`), where the result is.
 ONNX = "onnx==1.23.2"
+#: What the torch catalog needs beside torch.
+TORCH_CATALOG = ("expecttest", "scipy")
 #: TensorRT's wheels on PyPI fetch the real ones from here.
 NVIDIA = index("https://pypi.nvidia.com")
 

@@ -1,0 +1,42 @@
+"""Intel's GPUs, and the NPUs of its processors."""
+
+from __future__ import annotations
+
+from tasks.devices.base import Command, Device, Driver, TorchDevice
+from tasks.packages import TORCH_CATALOG, torch_build
+
+GPU = Device(
+    "intel",
+    "Intel",
+    "GPU",
+    ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
+    ("/dev/dri/renderD*",),
+    (("8086", "03"),),
+    (),
+    (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),),
+    config="configs/xpu.yaml",
+    hidden="*:cpu",
+    libraries=(r"libze_\w+\.so", "part of Intel's compute runtime (Level Zero)"),
+    torch={
+        # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
+        "xpu": TorchDevice(
+            option="tf32",
+            coarse="tfloat32",
+            packages=(*torch_build("xpu"), *TORCH_CATALOG),
+            variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
+            sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
+            out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",
+        )
+    },
+)
+NPU = Device(
+    "intel-npu",
+    "Intel NPU",
+    "NPU",
+    (),
+    ("/dev/accel/accel*",),
+    (("8086", "12"),),
+    config="configs/xpu.yaml",
+    driver=Driver("/sys/module/intel_vpu/version", module="intel_vpu"),
+)
+DEVICES = (GPU, NPU)

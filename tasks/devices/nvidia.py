@@ -1,0 +1,81 @@
+"""NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+
+from tasks.devices import cuda_driver
+from tasks.devices.base import Command, Description, Device, Driver, TorchDevice
+from tasks.packages import TORCH_CATALOG, torch_build
+
+#: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
+_EXCLUSIVE = Command(("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"), r"^Exclusive_Process")
+#: A card of `nvidia-smi -L`; in place of one that is cut into MIG slices, each slice.
+_CARDS = (
+    r"^(?:(?P<card>GPU \d+:)|[ \t]+(?P<part>MIG))[ \t]+(?P<model>\S.*?)(?:[ \t]+Device[ \t]+\d+:)?"
+    r"[ \t]+\(UUID: (?P<id>[^)]*)\)[ \t]*$(?(card)(?!\n[ \t]+MIG))"
+)
+#: What libraries of CUDA and torch say of a case for which they have no kernel on this device.
+_NO_KERNEL = (
+    r"not supported on CUDA$|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
+    r"|cuFFT only supports|no kernel image is available|invalid device function|[Uu]nable to find (?:an engine|a valid cuDNN)"
+)
+#: What torch's float8 and int8 products say of a GPU, a type or sizes that they are not for (ATen/native/cuda/Blas.cpp).
+NO_SMALL_PRODUCT = (
+    r"_scaled_mm is only supported|is only supported (?:for|on) (?:gfx|ROCm|CUDA|SM)|Multiplication of two Float8_\w+ matrices is not supported"
+    r"|(?:needs?|[Ee]xpected?) .{0,60}(?:greater than|multiple of|divisible by) \d+"
+)
+#: What is said without memory beside torch's own allocator: by the driver, and by libraries, which cannot make their handles then.
+_NO_MEMORY = (
+    r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w+_ALLOCATION_FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED,? when calling `?cublas(?:Lt)?Create|CUSOLVER_STATUS_\w+,? when calling `?cusolverDnCreate"
+)
+
+
+def architecture() -> str:
+    """Of the first GPU that this process sees, as LLVM and ptxas call it: "sm_90"; "" where no driver says."""
+    with contextlib.suppress(OSError, cuda_driver.CudaError):
+        return cuda_driver.described(cuda_driver.load())[1]
+    return ""
+
+
+def describe(ordinal: int) -> Description | None:
+    """What the driver says of a GPU that this process sees; None without a driver that answers."""
+    with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
+        library = cuda_driver.load()
+        name, code = cuda_driver.described(library, ordinal)
+        identity = tuple(cuda_driver.identity(library, ordinal))
+        return Description(name, code, GPU.driver_version(), cuda_driver.memory(library, ordinal), identity)
+    return None
+
+
+GPU = Device(
+    "nvidia",
+    "NVIDIA",
+    "GPU",
+    ("CUDA_VISIBLE_DEVICES",),
+    ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"),
+    (("10de", "03"),),
+    (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
+    (Command(("nvidia-smi", "-L"), _CARDS),),
+    config="configs/cuda.yaml",
+    numbered=True,
+    exclusive=_EXCLUSIVE,
+    shares="nvidia-smi -c DEFAULT",
+    hidden="",
+    driver=Driver("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
+    architecture=architecture,
+    describe=describe,
+    torch={
+        "cuda": TorchDevice(
+            option="tf32",
+            coarse="tfloat32",
+            packages=(*torch_build("cu130"), *TORCH_CATALOG),
+            unsupported=f"{_NO_KERNEL}|{NO_SMALL_PRODUCT}",
+            sticky=cuda_driver.STICKY.pattern
+            + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
+            out_of_memory=f"{cuda_driver.OUT_OF_MEMORY.pattern}|{_NO_MEMORY}",
+        )
+    },
+)
+DEVICES = (GPU,)

@@ -1,0 +1,45 @@
+"""The modes in force of a row or program, as its ``flags`` say them: words with blanks between, each ``key=value`` or a key alone.
+
+Text rather than a map of the lake's own, so that rows can be grouped, compared and searched by it in any reader of Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+
+def parse(text: Any) -> dict[str, str]:
+    """The values by key; "" for a key alone. Null, in whatever way a table says it, is no mode."""
+    pairs = (word.partition("=") for word in words(text))
+    return {key: value for key, _, value in pairs}
+
+
+def words(text: Any) -> list[str]:
+    """Each mode as a word."""
+    return text.split() if isinstance(text, str) else []
+
+
+def join(text: str, **values: Any) -> str:
+    """The text with more modes. Raises ValueError for a value with a blank in it."""
+    for key, value in values.items():
+        if len(str(value).split()) > 1:
+            raise ValueError(f"flag {key}: {value!r} is more than one word")
+    return " ".join([*words(text), *(f"{key}={value}" for key, value in values.items())])
+
+
+def has(text: Any, globs: Sequence[str]) -> bool:
+    """Whether each of some globs matches a word."""
+    said = words(text)
+    return all(any(fnmatchcase(word, glob) for word in said) for glob in globs)
+
+
+def flushed(text: Any) -> tuple[str, ...]:
+    """Dtypes whose subnormal results the device takes for zero (`tasks.model.Flushes`)."""
+    return tuple(filter(None, parse(text).get("flushes", "").split(",")))
+
+
+def of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Those of a row of the lake."""
+    return parse(row.get("flags"))

@@ -1,0 +1,30 @@
+"""The modes of a row: one grammar for those who write and those who read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tasks.model import flags
+
+
+def test_what_is_joined_is_parsed() -> None:
+    text = flags.join(flags.join("", tf32="off", batches="2,17"), runs=3)
+    assert text == "tf32=off batches=2,17 runs=3"
+    assert flags.parse(text + " TF32") == {"tf32": "off", "batches": "2,17", "runs": "3", "TF32": ""}
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, ""])
+def test_null_is_no_mode(nothing: object) -> None:
+    assert flags.parse(nothing) == {} and not flags.has(nothing, ["*"]) and flags.has(nothing, [])
+
+
+def test_a_sentence_is_no_flag() -> None:
+    with pytest.raises(ValueError, match="story"):
+        flags.join("", story="it died")
+
+
+def test_subnormals_taken_for_zero() -> None:
+    assert flags.flushed("threads=1 flushes=float16,float32 flushes_inputs=float64") == ("float16", "float32")
+    assert flags.flushed("threads=1") == ()
