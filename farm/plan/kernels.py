@@ -89,8 +89,8 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
         names.add(own.name)
         if is_function(own.model):
             _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
-            names = _names_beside(own.model, catalog.root, (*key, "model"), refuse)
-            _check_arguments(own, catalog.root, names, key, refuse)
+            beside = _names_beside(own.model, catalog.root, (*key, "model"), refuse)
+            _check_arguments(own, catalog.root, beside, key, refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
         elif own.model.endswith(".py"):
