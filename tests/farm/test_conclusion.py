@@ -487,6 +487,15 @@ def test_a_run_of_one_op_says_what_came_of_it_and_compares_nothing() -> None:
     assert not [words for words in left_out if words not in printed(rows, run)]
 
 
+def test_backends_that_did_alike_are_told_together_worst_status_first() -> None:
+    made = [
+        make_row(status, op, backend=b) for b in ("a", "b") for op, status in (("user:f", "pass"), ("user:g", "wrong"))
+    ]
+    assert "a, b: wrong 1, pass 1\n" in printed(frame(*made), RUN, brief=True)
+    said = printed(frame(make_row("pass", "user:f")), RUN, brief=True)
+    assert said == "torch-cpu: pass 1\n", "nothing of what is empty"
+
+
 def test_what_an_interpreter_s_passes_are_worth_is_said_of_one_kernel_too() -> None:
     rows = frame(make_row("pass", "user:k", placement="interpreted: cpu"))
     assert "no GPU or compiler has run these kernels" in printed(rows, RUN, brief=True)

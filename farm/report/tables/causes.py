@@ -229,7 +229,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
         imprecise=int((imprecise & new).sum()),
-        unjudged=int((own & new).sum()),
+        unjudged=int(rows.loc[own & new, "case_id"].nunique()),
         judged=judged,
         planned=planned,
         missing=max(0, planned - len(rows)),
@@ -317,7 +317,8 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
-    return JOINED_BY.join([line["vendor"], *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
+    whose = "" if line["status"] == Status.INVALID.value else line["vendor"]  # what is broken is so for everybody
+    return JOINED_BY.join([whose, *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
 
 
 def _said(line: Mapping[str, Any]) -> str:

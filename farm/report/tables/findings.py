@@ -162,7 +162,9 @@ def found(report: Report) -> View:
     standing = Column("", lambda line: line["standing"])
     columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
-    return _found("findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
+    return _found(
+        "findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces, compares=True
+    )
 
 
 @view(80)

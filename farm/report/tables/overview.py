@@ -105,7 +105,7 @@ _UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value
 
 
 def by_status(report: Report) -> str:
-    """What came of every backend's rows, in a line: all that a run of one op has to say beside what failed."""
+    """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside what failed."""
 
     def told(status: str, some: pd.DataFrame) -> str:
         weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
@@ -114,10 +114,11 @@ def by_status(report: Report) -> str:
             f"{status} {len(some)}" + f" ({weak} weak: no evidence)" * bool(weak) + f" ({plain(why, 200)})" * bool(why)
         )
 
-    return "; ".join(
-        f"{plain(backend)}: {', '.join(told(str(status), some) for status, some in rows.groupby('status', sort=False))}"
-        for backend, rows in once(report.rows).groupby("backend", sort=False)
-    )
+    alike: dict[str, list[str]] = {}
+    for backend, rows in once(report.rows).groupby("backend", sort=False):
+        came = ", ".join(told(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
+        alike.setdefault(came, []).append(plain(backend))
+    return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())
 
 
 def headline(report: Report, brief: bool = False) -> list[str]:
