@@ -144,7 +144,8 @@ class Verdict:
 
     def _unjudged(self) -> str:
         what = f"{many(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
-        return what if self.unjudged else ""
+        told = self.silent and not (self.judged or self.failures)  # `_failures` says why
+        return what if self.unjudged and not told else ""
 
 
 def many(count: int, what: str) -> str:
@@ -297,14 +298,14 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted(causes: pd.DataFrame) -> str:
-    """How many failed rows, cases and causes there are, and why these are not the same; "" where nothing failed. causes: of
+    """How many failed rows, cases and causes there are, and why these are not the same; "" where rows and cases are. causes: of
     `causes`."""
     failed = causes[causes["status"] != Status.INVALID.value]
     rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
     return (
         f"{many(rows, 'failed row')} (a row is a case on a backend): {many(cases, 'case')} of {many(len(failed), 'cause')}. A case that "
         "several backends of a vendor fail for the same cause counts once."
-    ) * bool(rows)
+    ) * (rows != cases)
 
 
 def _commonest(names: pd.Series) -> pd.Series:

@@ -63,7 +63,7 @@ def how_much(line: Mapping[str, Any]) -> str:
     parts += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
     if line.get("cause") and line.get("standing") in (None, NEW):
         parts.append(plain(line["cause"]))
-    parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]
+    parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != error.partition(":")[0]]
     if line["kind"] in ("", *OF_NUMBERS):
         far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
@@ -123,7 +123,7 @@ def by_status(report: Report) -> str:
 
 def headline(report: Report, brief: bool = False) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind; of a ``brief`` one, whose verdict comes
-    last, the latter and what came of each backend's rows."""
+    last, the latter, what came of each backend's rows, and what their passes are worth."""
     rows, run = report.rows, report.run
     name = f" ({run['name']})" if run.get("name") else ""
     which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
@@ -135,7 +135,7 @@ def headline(report: Report, brief: bool = False) -> list[str]:
         )
     lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     if brief:
-        return [*lines, by_status(report)]
+        return [*lines, by_status(report), *caveats(rows)]
     (total,) = records(coverage(once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
@@ -319,6 +319,11 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
     return told
 
 
+def caveats(rows: pd.DataFrame) -> list[str]:
+    """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they were to lie …"""
+    return [*_unverified(rows), *_interpreted(rows), *_unused(rows), *_laid_out(rows)]
+
+
 def _doctor() -> str:
     return f"{program()} doctor"
 
@@ -390,13 +395,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[
-            *[_APART] * bool(blameless(rows).any()),
-            *_unverified(rows),
-            *_interpreted(rows),
-            *_unused(rows),
-            *_laid_out(rows),
-        ],
+        notes=[*[_APART] * bool(blameless(rows).any()), *caveats(rows)],
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
