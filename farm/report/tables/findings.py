@@ -85,7 +85,7 @@ _COLUMNS = (
     text("dtype"),
     text("backend"),
     Column("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
-    Column("what", lambda line: how_much(line)[:300], foreign=True),
+    Column("what", lambda line: plain(how_much(line), 300), foreign=True),
 )
 #: The same of a line that stands for several cells.
 _ALIKE = (

@@ -54,7 +54,7 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known failure it has a place of its own), kind, stage, how far off in what is judged and its limit, error.
+    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its limit, error.
 
     Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
     """
@@ -63,7 +63,8 @@ def how_much(line: Mapping[str, Any]) -> str:
     parts += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
     if line.get("cause") and line.get("standing") in (None, NEW):
         parts.append(plain(line["cause"]))
-    parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != error.partition(":")[0]]
+    told = ("kind",) if line.get("status") == Status.WRONG.value else ("kind", "stage")
+    parts += [str(line[name]) for name in told if line[name] and line[name] != error.partition(":")[0]]
     if line["kind"] in ("", *OF_NUMBERS):
         far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
