@@ -187,6 +187,8 @@ def _names_beside(given: str, root: str, key: tuple[Any, ...], refuse: Refuse) -
     except SyntaxError as error:
         refuse(key, f"{file}:{error.lineno}: {error.msg}")
         return None
+    except ValueError:  # bytes that are no text: importing it says so
+        return None
     first = name.partition(".")[0]
     if names is not None and first not in names:
         public = there or sorted(x for x in names if not x.startswith("_"))

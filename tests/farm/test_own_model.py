@@ -310,12 +310,13 @@ def test_what_the_source_shows_is_said_before_anything_is_imported(
         "globals()['Net'] = torch.nn.ReLU\ninputs = [torch.ones(3)]\n",
         "try:\n    import no_such_module\nexcept ImportError:\n    pass\nNet = torch.nn.ReLU\ninputs = [torch.ones(3)]\n",
         "class Net(torch.nn.Module):\n    def forward(self, *x): return x[0]\ninputs = torch.ones(3),\n",
+        "# é\nNet = torch.nn.ReLU\ninputs = [torch.ones(3)]\n",
         "class Net(torch.nn.Module):\n    pass\nNet.forward = lambda self, x: x\nx = torch.ones(3)\n",
         "def make():\n    global Net\n    Net = torch.nn.ReLU()\nmake()\ninputs = [torch.ones(3)]\n",
     ],
 )
 def test_what_the_source_does_not_show_is_imported(source: str) -> None:
-    Path("net.py").write_text("import torch\n" + source)
+    Path("net.py").write_text("# coding: latin-1\nimport torch\n" + source, encoding="latin-1")
     assert torch_run("--model", "net.py:Net") == OK, rows()
 
 

@@ -62,7 +62,7 @@ def top_names(file: Path) -> set[str] | None:
         x.attr for x in ast.walk(tree) if isinstance(x, ast.Attribute)
     }
     imported = [a.name for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) for a in x.names]
-    top = symtable.symtable(source.decode(), str(file), "exec")
+    top = symtable.symtable(importlib.util.decode_source(source), str(file), "exec")
     names = {x.get_name() for x in top.get_symbols() if x.is_assigned() or x.is_imported()}
     names |= {name for x in ast.walk(tree) if isinstance(x, ast.Global) for name in x.names}
     if file.name == "__init__.py" or "*" in imported or _HIDDEN & (used | names):
