@@ -410,6 +410,7 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
     from farm.report.faces.files import written
     from farm.report.runs import default_out
+    from farm.report.tables.causes import broken
     from farm.report.tables.coverage import where_option
 
     brief = report.rows["label"].nunique() <= FEW
@@ -423,6 +424,6 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]
+    models = models[~broken(models)] if brief else models  # the user's own are in a table that stands just above
     for op, kind, why in models[["op", "error_type", "error"]].drop_duplicates().itertuples(index=False):
-        if not brief or why not in report.verdict.silent:  # else the last line says it
-            say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")
+        say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")
