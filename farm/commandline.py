@@ -16,6 +16,7 @@ from typing import Any
 from farm.exits import BAD_INPUT, Main
 from tasks.cache import default_cache
 from tasks.model import Refusal
+from tasks.nearest import near
 
 #: Control characters and direction overrides: an error text must not be able to drive the terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
@@ -77,7 +78,20 @@ def fold(line: str, indent: int) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose list options (`list_option`) also take what follows them, up to the next option or config: --backends a b."""
+    """A parser whose list options (`list_option`) also take what follows them, up to the next option or config: --backends a b. Of an
+    option that it does not have it names the nearest."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse's."""
+        found, left = self.parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}{self._meant(left)}")
+        return found
+
+    def _meant(self, left: Sequence[str]) -> str:
+        options = [x.partition("=")[0] for x in left if x.startswith("--")]
+        found = near(options[0], self._option_string_actions, 0.7) if options else []
+        return f"; did you mean {found[0]}?" if found else ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's."""

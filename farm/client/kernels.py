@@ -321,8 +321,23 @@ def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
         found = getattr(found, word, None)
     if found is function or hasattr(found, "__wrapped__"):
         return called, True
-    held = next((name for name, x in vars(module).items() if x is function), "") if module is not None else ""
+    there = vars(module) if module is not None else {}
+    held = next((name for name, x in there.items() if x is function), "") or _declared_with(function, there)
     return (held, True) if held else (called, False)
+
+
+def _declared_with(function: Callable[..., Any], there: Mapping[str, Any]) -> str:
+    """What finds a function that is named in a declaration alone, as the reference of @tasks.op often is; "" where none has it."""
+    return next(
+        (
+            f"{name}.__farm_ops__.{place}.{what}"
+            for name, x in there.items()
+            for place, op in enumerate(getattr(x, "__farm_ops__", None) or ())
+            for what in FUNCTIONS
+            if getattr(op, what) is function
+        ),
+        "",
+    )
 
 
 def as_data(

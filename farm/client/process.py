@@ -123,5 +123,5 @@ def message_of(row: Mapping[str, Any]) -> str:
     words = "; ".join(" ".join(x.split())[:MESSAGE] for x in told)
     layout = row.get("layout")
     if isinstance(layout, str) and layout and not Status(row["status"]).passed and contiguous.ONLY_WHERE not in words:
-        words += f"{'; ' * bool(words)}{layout}"
+        words += f"{'; ' * bool(words)}inputs: {layout}"  # as they were; "only where" says that it is their doing
     return said + (f": {words}" if words else "")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import refusing
+from farm.commandline import Parser, refusing
 from farm.fleet.inventory import Offer, offers
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
 from farm.plan.config import backends_of
@@ -22,7 +22,7 @@ from tasks.cache import default_cache
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm backends",
         description="List every known backend: where it comes from, whether it is available or why not, on which nodes, with versions.",
         epilog="Missing environments are not built for this list; use --build, or farm envs build.",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import cache_option, plain, refusing, results_option
+from farm.commandline import Parser, cache_option, plain, refusing, results_option
 from farm.exits import FOUND, OK
 from farm.program import program
 from farm.reproduce.bisect import Answer, Found, asker, package_of, search, versions_of
@@ -18,7 +18,7 @@ from farm.work.child_pool import POOL
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the release is named, 1 the ends are alike, 2 bad input."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm bisect",
         description="Name the release of a backend's runtime that broke or fixed a case of a lake. The case runs on the first and the last "
         "version, then on the middle of what is left, each in its own environment: about 1 + log2 n of n versions.",

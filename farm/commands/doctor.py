@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from farm.commandline import refusing
+from farm.commandline import Parser, refusing
 from farm.exits import OK
 from farm.fleet import envs
 from farm.fleet.detect import detect
@@ -24,7 +23,7 @@ from tasks.cache import default_cache
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm doctor",
         description="Show what this machine has and what it lacks, with the command that installs it, if there is one.",
         epilog="Missing environments are not built for this; use --build, or farm envs build CONFIG.",

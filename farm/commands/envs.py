@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from farm.commandline import refusing
+from farm.commandline import Parser, refusing
 from farm.exits import BAD_INPUT
 from farm.fitting import Head, fitted
 from farm.fleet import envs
@@ -23,7 +22,7 @@ from tasks.cache import default_cache
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm envs", description="List, build and remove the environments of backends on this machine."
     )
     commands = parser.add_subparsers(dest="command", required=True)

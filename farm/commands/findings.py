@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import cache_option, refusing, results_option
+from farm.commandline import Parser, cache_option, refusing, results_option
 from farm.lake import minimal
 from farm.minimise import issue, show
 from farm.minimise.bundle import ISSUE, SCRIPT
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm findings",
         description="List the distinct defects of a lake. Minimal cases with the same backend, ops, status, kind, error, attributes and "
         "modes are one defect. Failures without a minimal case are counted separately.",

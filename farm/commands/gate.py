@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.commandline import refusing, results_option
+from farm.commandline import Parser, refusing, results_option
 from farm.plan import config as configs
 from farm.plan import known
 from farm.plan.model import Gate
@@ -26,7 +25,7 @@ _MOST = 30
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm gate",
         description="Check a run against the gate of its config: new failures, coverage, precision, speed, stale known failures.",
         epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but something it asks about is missing",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farm.commandline import refusing, results_option
+from farm.commandline import Parser, refusing, results_option
 from farm.report.tables.gradients import AGREE, WORST_FIRST
 from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
 from tasks.catalogs.user import sources
@@ -17,7 +16,7 @@ from tasks.catalogs.user import sources
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command line."""
-    parser = argparse.ArgumentParser(prog="farm gradcheck", description=__doc__)
+    parser = Parser(prog="farm gradcheck", description=__doc__)
     parser.add_argument(
         "op",
         nargs="?",

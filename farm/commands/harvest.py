@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake
-from farm.commandline import plain, refusing, results_option
+from farm.commandline import Parser, plain, refusing, results_option
 from farm.exits import OK
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm harvest",
         description="Write the distinct nodes of models, with their true tensors, as a catalog (name: nodes).",
         epilog="exit code: 0; 2 something named is missing or cannot be used",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.commandline import refusing, results_option
+from farm.commandline import Parser, refusing, results_option
 from farm.exits import OK
 from farm.report.faces import terminal
 from farm.report.runs import early, say_early
@@ -21,7 +20,7 @@ _MOST = 50
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm history",
         description="Show when each outcome of a backend, op and dtype was first and last seen, and what followed. A cell's outcome is that of its "
         "worst sample. Current failures come first.",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from farm.commandline import refusing
+from farm.commandline import Parser, refusing
 from tasks.model import Refusal
 
 #: Exit codes.
@@ -19,7 +18,7 @@ PROJECT = ("farm.yaml", "kernels.py", "rms_norm_reference.py", "test_kernels.py"
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 written, 2 a directory that cannot be made or is not empty."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm init",
         description="Write an example project: a config, two kernels, a reference function, "
         "a reference script and a test.",

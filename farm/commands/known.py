@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 
 from farm import lake as lakes
-from farm.commandline import key_argument, refusing, results_option
+from farm.commandline import Parser, key_argument, refusing, results_option
 from farm.exits import FOUND, OK
 from farm.lake import minimal
 from farm.plan import known, listing
@@ -39,7 +39,7 @@ _NAMED = 5
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm known",
         description="List, check and add known failures: which cases fail in which way, why, who owns them, for which versions and until when.",
         epilog="exit code: 0; 1 (check only) if an entry is stale, expired or fails otherwise; 2 something named is missing",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import cache_option, key_argument, refusing, results_option
+from farm.commandline import Parser, cache_option, key_argument, refusing, results_option
 from farm.fleet import scratch
 from farm.localise.show import print_case, print_located
 from farm.program import program
@@ -31,7 +30,7 @@ NAMED, UNNAMED, BAD_INPUT = 0, 1, 2
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 a culprit is named, 1 none could be, 2 nothing to look for."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm localise",
         description="Name what makes a model fail on a backend: the exporter, a node, a window of nodes, a pass of the "
         "optimiser, a precision that nobody asked for. The model is run again with all of its tensors as outputs, then in "

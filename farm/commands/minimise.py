@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import cache_option, key_argument, packages_option, refusing, results_option
+from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
 from farm.lake.key import Key
 from farm.minimise import bundle, show
 from farm.minimise.own import key_of_model
@@ -63,7 +63,7 @@ def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm minimise",
         description="Reduce a failing case as far as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
         "fewer of the cases that ran before it. Shows the minimal case and a script of at most 40 lines, which is first run "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -10,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.commandline import refusing
+from farm.commandline import Parser, refusing
 from farm.exits import OK, interruptible
 from farm.work import monitoring
 from tasks.cache import default_cache
@@ -31,7 +30,7 @@ _GRAFANA_HOME = "/usr/share/grafana"
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line until Ctrl-C; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm monitor",
         description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
         "if they are installed. They end with Ctrl-C; what Prometheus has collected stays in the farm's cache.",

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm.commandline import fold, refusing
+from farm.commandline import Parser, fold, refusing
 from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
 from farm.work import monitoring
@@ -52,7 +52,7 @@ def command(
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
-    parser = argparse.ArgumentParser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
+    parser = Parser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("detect", help="show the devices of this machine, and how each was found")
     start = commands.add_parser(

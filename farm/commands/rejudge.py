@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import refusing, results_option
+from farm.commandline import Parser, refusing, results_option
 from farm.plan import policies
 from farm.policies import rejudge as again
 from farm.report.runs import load
@@ -23,7 +22,7 @@ SAME, CHANGED, BAD_INPUT = 0, 1, 2
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm rejudge",
         description="Judge the rows of a lake again under another policy, without running anything.",
         epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",

@@ -13,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.commandline import refusing, warn
+from farm.commandline import Parser, refusing, warn
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.report.faces.files import write, write_checklist, write_diff, written
 from farm.report.faces.inputs import draw as draw_inputs
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm report",
         description="Show coverage and findings, and write an HTML page.",
         epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; with --checklist 1 if "

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import cache_option, key_argument, packages_option, refusing, results_option
+from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
 from farm.fleet.asking import without_device
 from farm.fleet.child_process import child_env
 from farm.reproduce import places, versions, writing
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm reproduce",
         description="Run one case of a run again, by itself, and show its numbers: in this process or, for a backend with its "
         "own environment, in a process of that environment (built first if it is missing).",

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from farm.report import Report
     from farm.report.tables.causes import Verdict
 
+#: A run of so many ops says what came of each backend and what failed: tables that compare backends, and their terms, are in its files.
+FEW = 8
 #: Seconds after which a run's own process has handed out the first jobs and has nothing to do.
 IDLE_S = 0.3
 
@@ -298,8 +300,8 @@ def _named(group: Group) -> str:
     return f"{group.label} {group.dtype}" + f" ({', '.join(ways)})" * bool(ways)
 
 
-def _sizes(plan: Plan) -> str:
-    """How much is planned, with the two words that progress uses."""
+def _sizes(plan: Plan, explained: bool = True) -> str:
+    """How much is planned; explained: what the two words mean that progress uses."""
     wanted = plan.matrix.wanted
     offers = [plan.offer(b) for b in range(len(plan.backends))]
     there = int((wanted[:, [o.available for o in offers]] > 0).sum())
@@ -308,10 +310,11 @@ def _sizes(plan: Plan) -> str:
     if plan.whole is not None:
         less = plan.whole.cells - plan.matrix.cells
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
+    cells = plan.matrix.cells
+    meaning = " (a cell is an op in a dtype on a backend, under one check and distribution of inputs, with one case per input)"
     return (
-        f"{plan.matrix.cells} cells planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {int(_given(plan).sum())} cases (a cell is an op in a dtype on a backend, "
-        f"under one check and distribution of inputs, with one case per input){_oracle_missing(plan)}"
+        f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
+        f"{len(plan.matrix.skipped)} skipped; at most {int(_given(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
 
@@ -344,7 +347,8 @@ def _run(plan: Plan, console: Console) -> int:
     if request.record is not None:
         say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases already in the lake")
     run.begin()
-    say(f"run {run.run_id}: {_sizes(plan)}")
+    few = len({group.label for group in plan.matrix.groups}) <= FEW
+    say(f"run {run.run_id}: {_sizes(plan, explained=not few)}")
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
@@ -406,9 +410,10 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
     from farm.report.faces.files import written
     from farm.report.runs import default_out
+    from farm.report.tables.causes import broken
     from farm.report.tables.coverage import where_option
 
-    brief = report.rows["label"].nunique() == 1
+    brief = report.rows["label"].nunique() <= FEW
     print_coverage(report, run.record, brief=brief)
     if brief:
         elsewhere = where_option(run.request.lake.uri)
@@ -419,6 +424,6 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]
+    models = models[~broken(models)] if brief else models  # the user's own are in a table that stands just above
     for op, kind, why in models[["op", "error_type", "error"]].drop_duplicates().itertuples(index=False):
-        if not brief or why not in report.verdict.silent:  # else the last line says it
-            say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")
+        say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")

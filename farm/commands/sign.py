@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import refusing, results_option
+from farm.commandline import Parser, refusing, results_option
 from farm.exits import OK
 from farm.lake import manifest
 
@@ -15,7 +14,7 @@ from farm.lake import manifest
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm sign",
         description="Write the manifest of a run beside its rows: the SHA-256 of its parts and its record, signed with an ed25519 key. farm verify "
         "checks it.",

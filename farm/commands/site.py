@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import refusing, warn
+from farm.commandline import Parser, refusing, warn
 from farm.exits import OK
 from farm.lake import Lake, LakeError
 from farm.report import summaries
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm site",
         description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
         "opens from a disk or an object store, without a server.",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import cache_option, plain, refusing, results_option
+from farm.commandline import Parser, cache_option, plain, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake import manifest
 from farm.lake.key import Key
@@ -29,7 +29,7 @@ from tasks.model import Status
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="farm verify",
         description="Check the manifest of a run, if it has one, then run a random sample of its rows again and say per backend how many "
         "outcomes repeat.",

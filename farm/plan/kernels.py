@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm.plan.model import CatalogConfig, Config
+from farm.plan.model import CatalogConfig, Config, OwnModel
 from tasks.catalogs import told
-from tasks.catalogs.models import classes, drawn, table
+from tasks.catalogs.models import classes, drawn, of_file, table
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.nearest import nearest
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
 SCRIPT_SHARE = 0.8
@@ -88,6 +89,8 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
         names.add(own.name)
         if is_function(own.model):
             _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
+            beside = _names_beside(own.model, catalog.root, (*key, "model"), refuse)
+            _check_arguments(own, catalog.root, beside, key, refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
         elif own.model.endswith(".py"):
@@ -167,6 +170,54 @@ def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewh
     elif not file.is_file():
         near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
         refuse(key, f"no such file {file}" + (f"; there are: {', '.join(near[:12])}" if near else ""))
+
+
+def _names_beside(given: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> set[str] | None:
+    """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose source shows that
+    it cannot be imported, or that there is no such name in it."""
+    module, _, name = given.rpartition(":")
+    file = sources.locate(module, root)
+    assert file is not None
+    try:
+        if lacking := sources.first_lacking(file, root):
+            line, package = lacking
+            refuse(key, f"{file}:{line}: there is no module {package!r} here: install it beside the farm")
+        names = sources.top_names(file)
+        there = classes.defined(file).whole
+    except SyntaxError as error:
+        refuse(key, f"{file}:{error.lineno}: {error.msg}")
+        return None
+    except ValueError:  # bytes that are no text: importing it says so
+        return None
+    first = name.partition(".")[0]
+    if names is not None and first not in names:
+        public = there or sorted(x for x in names if not x.startswith("_"))
+        refuse(key, f"{given}: there is no {first!r} in it{nearest(first, public)}")
+    return names
+
+
+def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tuple[Any, ...], refuse: Refuse) -> None:
+    """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's file."""
+    module, _, name = own.model.rpartition(":")
+    file = sources.locate(module, root)
+    taken = classes.forward(file, name) if file is not None else None
+    if taken is None or taken.more or own.files:
+        return
+    if own.drawn:
+        given = [drawn.parsed(text).name for text in own.drawn if not _mistaken(text, whole=True)]
+    elif beside is None or beside & {of_file.INPUTS, of_file.LIST}:
+        return
+    else:
+        given = [x for x in taken.names if x in beside]
+    key = (*at, "inputs" if own.drawn else "model")
+    signature = f"forward({', '.join(taken.names)})"
+    for x in given:
+        if x not in taken.names:
+            refuse(key, f"{own.model}: {signature} has no argument {x!r}{nearest(x, taken.names)}")
+    if lacking := [x for x in taken.needed if x not in given]:
+        asked = " ".join(f"--input '{x}=float32[4,8]'" for x in (lacking if own.drawn else taken.needed))
+        way = "" if own.drawn else f", or let {of_file.INPUTS}() in its file return them"
+        refuse(key, f"{own.model}: {signature} has no input for {', '.join(map(repr, lacking))}: {asked}{way}")
 
 
 def announce(config: Config, home: str = "") -> None:

@@ -134,9 +134,9 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                                 one.on[dtype].update(there)
                                 for pattern in of:
                                     one.had[pattern] |= {(CHECKS, check), (DTYPES, dtype), (SOURCES, distribution)}
-        left += _unmatched(one, listed)
         left += _of_pairs(one, [(specs[b].name, b) for b in its], unfit)
     for one in asked:
+        left += _unmatched(one, entries[one.catalog.name], [x for x in asked if x.catalog is one.catalog])
         left += one.left_out(set().union(*(other.planned for other in asked if other.catalog is one.catalog)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
@@ -169,9 +169,11 @@ def _patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str
     return list(dict.fromkeys(catalog.ops))
 
 
-def _unmatched(asked: Asked, listed: Sequence[Entry]) -> Iterator[LeftOut]:
-    """Patterns that no op is left of."""
-    for pattern in (pattern for pattern, some in asked.parts.items() if not some):
+def _unmatched(asked: Asked, listed: Sequence[Entry], all_of_it: Sequence[Asked]) -> Iterator[LeftOut]:
+    """Patterns that no op is left of, wherever the config lists the catalog."""
+    for pattern in asked.parts:
+        if any(one.parts.get(pattern) for one in all_of_it):
+            continue
         there = any(matcher([pattern])(names(entry)) for entry in listed)
         why = "the config's ops and exclude leave it out" if there else "it matches no op"
         yield LeftOut("ops", (called(asked.catalog.name, pattern),), why)

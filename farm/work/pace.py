@@ -125,9 +125,9 @@ def measured_s(run: Dispatcher) -> float:
 
 
 def guessed(run: Dispatcher) -> bool:
-    """Whether `measured_s` takes the time of some backend's cases from a guess: it has run hardly any of its many."""
+    """Whether `measured_s` takes the time of some backend's cases from a guess: it has run hardly any of them."""
     done = {name: count.done for name, count in run.accounts.counts.items()}
-    return any(done[name] < GUESS < cases for name, cases in expected(run).items())
+    return any(done[name] < min(GUESS, cases) for name, cases in expected(run).items())
 
 
 def duration(seconds: float) -> str:

@@ -104,9 +104,12 @@ class Progress:
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
         text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"
-        for kind, what in (("prepare", "sets of inputs and references to prepare"), ("export", "models to export")):
+        for kind, what, more in (
+            ("prepare", "set", " of inputs and references to prepare"),
+            ("export", "model", " to export"),
+        ):
             if left := run.stock.left[kind]:
-                text += f", {left} {what}"
+                text += f", {left} {what}{'s' * (left != 1)}{more}"
         return text if done >= cases else f"{text}, {about} {pace.duration(left_s)} left"
 
 

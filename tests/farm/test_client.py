@@ -799,3 +799,15 @@ def test_ctrl_c_ends_a_script_and_what_was_judged_is_kept() -> None:
     assert done.returncode == -signal.SIGINT and done.stdout == "the script's own\n"
     said = re.search(r"^interrupted: the rows so far are run (\S+) of results$", done.stderr, re.M)
     assert said and set(lake.read("results", said[1]).status) == {"pass"}
+
+
+def test_a_lambda_in_a_declaration_is_found_again_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "import tasks\n@tasks.op(reference=lambda x: 2 * x, inputs={'x': ['n']}, dims={'n': [3]})\ndef thrice(x): return 3 * x\n"
+    (tmp_path / "in_place.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (found, *_) = farm.fuzz(importlib.import_module("in_place").thrice, cases=2).findings
+    assert found.command.startswith("farm reproduce ")
+    assert command([found.key]) == 0 and "same status and same metrics" in capsys.readouterr().out

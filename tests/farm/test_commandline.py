@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.commandline import Parser, list_option
+from farm.commands import report
 from tasks.model import Refusal
 
 
@@ -50,3 +51,13 @@ def test_a_config_among_names_is_no_name(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_list_that_names_nothing_is_refused() -> None:
     with pytest.raises(Refusal, match="--backends ' , ': names nothing; give a name, or omit the option for all"):
         parser().parse_args(["--backends", " , "])
+
+
+def test_an_option_that_is_not_there_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        report.main(["--backends", "a", "b"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --backends b; did you mean --backend?\n")
+    with pytest.raises(SystemExit):
+        report.main(["--nothing-like-it"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --nothing-like-it\n")

@@ -94,6 +94,16 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
             "no failures in 1 result; 1 sample of your own could not be judged: model, reference or inputs are broken",
         ),
         (
+            frame(*(make_row("invalid", "user:mine", kind="reference", error="no such size", backend=b) for b in "ab")),
+            REC | {"planned": 2},
+            "nothing was judged: invalid: no such size",
+        ),
+        (
+            frame(make_row(), *(make_row("invalid", "user:mine", kind="reference", backend=b) for b in "ab")),
+            REC | {"planned": 3},
+            "no failures in 1 result; 1 sample of your own could not be judged: model, reference or inputs are broken",
+        ),
+        (
             frame(
                 make_row(op="user:z"),
                 *(make_row("vacuous", f"user:{x}", check="double_backward", error="no torch", sample=s) for x in "abcde" for s in (0, 1)),
@@ -463,7 +473,7 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     assert run.main([str(file), "--inline", "--results", str(results)]) == OK
     said = capsys.readouterr().out
     assert said.strip().endswith("OK: 2 failures, all known") and "thrice is not twice" in said
-    assert "the last run of this config: 0 new, 0 fixed, 0 changed of 1 cells" in said
+    assert "the last run of this config: 0 new, 0 fixed, 0 changed of 1 cell in both" in said
     page = next(results.glob("run=*/_report/causes.csv"))
     assert pd.read_csv(page)["rows"].tolist() == [2]
     assert reproduce.main([key.replace(key.partition(":")[0], "last"), "--results", str(results)]) == OK
@@ -485,6 +495,23 @@ def test_a_run_of_one_op_says_what_came_of_it_and_compares_nothing() -> None:
     left_out = ("Coverage by vendor", "right on the", "Terms:", "pass rate")
     assert not [words for words in left_out if words in said]
     assert not [words for words in left_out if words not in printed(rows, run)]
+
+
+def test_backends_that_did_alike_are_told_together_worst_status_first() -> None:
+    made = [
+        make_row(status, op, backend=b) for b in ("a", "b") for op, status in (("user:f", "pass"), ("user:g", "wrong"))
+    ]
+    assert "a, b: wrong 1, pass 1\n" in printed(frame(*made), RUN, brief=True)
+    said = printed(frame(make_row("pass", "user:f")), RUN, brief=True)
+    assert said == "torch-cpu: pass 1\n", "nothing of what is empty"
+
+
+def test_what_nobody_could_judge_is_one_reason_whatever_the_vendor() -> None:
+    rows = frame(
+        *(make_row("invalid", "user:k", backend=b, vendor=b, error="bad size") for b in ("torch-cpu", "ort-cpu"))
+    )
+    said = printed(rows, RUN, brief=True)
+    assert "1 reason" in said and said.count("bad size") == 1
 
 
 def test_what_an_interpreter_s_passes_are_worth_is_said_of_one_kernel_too() -> None:

@@ -235,7 +235,7 @@ def test_a_dry_run_shows_cells_and_writes_nothing(
 
 def test_a_dry_run_needs_no_writable_lake(capsys: pytest.CaptureFixture[str], config: Path) -> None:
     assert main([str(config), "--dry-run", "--inline", "--ops", "abs", "--results", f"{config}/lake"]) == OK
-    assert "1 cells planned" in capsys.readouterr().out
+    assert "1 cell planned" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("args", (("--dtypes", "float32,float32"), ("--backends", "torch-cpu,torch-cpu")))
@@ -243,7 +243,7 @@ def test_naming_something_twice_plans_it_once(
     capsys: pytest.CaptureFixture[str], results: Path, config: Path, args: tuple[str, ...]
 ) -> None:
     assert main([str(config), "--dry-run", "--inline", "--ops", "abs", *args, "--results", str(results)]) == OK
-    assert "1 cells planned" in capsys.readouterr().out
+    assert "1 cell planned" in capsys.readouterr().out
 
 
 # --- through the shell ------------------------------------------------------------------------------------------

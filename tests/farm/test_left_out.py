@@ -221,6 +221,14 @@ def test_what_is_named_and_not_planned_has_a_line(config: dict[str, Any], expect
     assert sorted(lines(**config)) == sorted(expected)
 
 
+def test_an_op_that_one_listing_of_its_catalog_has_is_not_left_out_by_another() -> None:
+    catalogs = [{"name": "torch", "ops": ["abs", "exp"]}, {"name": "torch", "ops": ["abs"]}]
+    whole = Config.model_validate({"catalogs": catalogs, "backends": ["torch-cpu"], "dtypes": ["float32"]})
+    assert not build(whole, ENTRIES, ["exp"]).left_out
+    left = [str(line) for line in build(whole, ENTRIES, ["abs", "fmod"]).left_out]
+    assert left == ["torch:fmod: the config's ops and exclude leave it out"]
+
+
 def test_a_default_names_nothing() -> None:
     whole = {"catalogs": [{"name": "critical"}], "backends": ["torch-cpu"]}  # float16 and bfloat16 are nobody's words
     assert not build(Config.model_validate(whole), ENTRIES).left_out

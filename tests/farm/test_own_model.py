@@ -243,23 +243,17 @@ def test_a_config_draws_inputs_as_well(here: Path) -> None:
     ("source", "name", "says"),
     [
         (
-            "class Model(torch.nn.Module):\n    def forward(self, x): return x\n",
-            "Modle",
-            "there is no 'Modle' in it; did you mean Model?",
-        ),
-        ("class M(torch.nn.Module:\n    pass\n", "M", "net.py:2: cannot be imported: SyntaxError: invalid syntax"),
-        (
-            "import no_such_module\n",
+            "x = 1\nimport no_such_module\nclass M: pass\n",
             "M",
-            "net.py:2: cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+            "net.py:3: cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
         ),
         (
-            "torch.ones(2, 3) @ torch.ones(2, 3)\n",
+            "torch.ones(2, 3) @ torch.ones(2, 3)\nclass M: pass\n",
             "M",
             "net.py:2: cannot be imported: RuntimeError: mat1 and mat2 shapes cannot be",
         ),
         (
-            "class M(torch.nn.Module):\n    def forward(self, x, y): return x\n",
+            "class M(torch.nn.Module):\n    @torch.no_grad()\n    def forward(self, x, y): return x\n",
             "M",
             "forward(x, y) is called with x: missing a required argument: 'y'",
         ),
@@ -284,6 +278,46 @@ def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: py
     out = capsys.readouterr().out
     assert error in out.splitlines()[-1] and f"not judged: models:{name}: " not in out, "whole, and once"
     assert out.count("farm reproduce ") == 1, "one reason, on however many backends"
+
+
+NET = "class Model(torch.nn.Module):\n    def forward(self, x, y=1): return x\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "more", "says"),
+    [
+        (NET, "net.py:Modle", [], "--model: net.py:Modle: there is no 'Modle' in it; did you mean Model?"),
+        (NET, "net.py:Nope", [], "there is no 'Nope' in it; valid: Model"),
+        ("class M(torch.nn.Module:\n    pass\n", "net.py:M", [], "net.py:3: invalid syntax"),
+        ("import no_such_module\n" + NET, "net.py", [], "net.py:3: there is no module 'no_such_module' here"),
+        (NET, "net.py", [], "net.py:Model: forward(x, y) has no input for 'x': --input 'x=float32[4,8]', or let get_"),
+        (NET, "net.py", ["--input", "z=float32[4]"], "--input: net.py:Model: forward(x, y) has no argument 'z'"),
+        (NET, "net.py", ["--input", "y=float32[4]"], "forward(x, y) has no input for 'x': --input 'x=float32[4,8]'"),
+    ],
+)
+def test_what_the_source_shows_is_said_before_anything_is_imported(
+    source: str, model: str, more: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("net.py").write_text("import torch\n\n" + source + "\nraise SystemExit(7)\n")
+    assert run("--model", model, *more) == BAD_INPUT
+    told = capsys.readouterr()
+    assert says in told.err and told.err.count("\n") == 1 and "probing" not in told.out
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "globals()['Net'] = torch.nn.ReLU\ninputs = [torch.ones(3)]\n",
+        "try:\n    import no_such_module\nexcept ImportError:\n    pass\nNet = torch.nn.ReLU\ninputs = [torch.ones(3)]\n",
+        "class Net(torch.nn.Module):\n    def forward(self, *x): return x[0]\ninputs = torch.ones(3),\n",
+        "# é\nNet = torch.nn.ReLU\ninputs = [torch.ones(3)]\n",
+        "class Net(torch.nn.Module):\n    pass\nNet.forward = lambda self, x: x\nx = torch.ones(3)\n",
+        "def make():\n    global Net\n    Net = torch.nn.ReLU()\nmake()\ninputs = [torch.ones(3)]\n",
+    ],
+)
+def test_what_the_source_does_not_show_is_imported(source: str) -> None:
+    Path("net.py").write_text("# coding: latin-1\nimport torch\n" + source, encoding="latin-1")
+    assert torch_run("--model", "net.py:Net") == OK, rows()
 
 
 ONE = """

@@ -155,7 +155,6 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "RaisesWhenCalled": invalid("this part is not written yet"),
         "NoModule": invalid("NoModule"),
         "FloatIndex": invalid("Expected tensor for argument #1 'indices' to have one of the following scalar types"),
-        "NotThere": invalid("NotThere"),
     },
     "invalid_import": {"Model": invalid("module 'torch.nn' has no attribute 'NoSuchLayer'")},
 }

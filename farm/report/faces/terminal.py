@@ -114,8 +114,8 @@ def print_coverage(
 ) -> None:
     """Print the report of a run: the table per vendor and backend, ``by`` another column as well, findings, oracles.
 
-    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table; brief: what
-    failed, and of tables that compare only their notes.
+    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table; brief: without
+    tables that compare.
     """
     console = console or screen()
     report = Report.of(rows, run, by)
@@ -127,9 +127,6 @@ def print_coverage(
     for view in report.views:
         if "terminal" in view.faces and not (brief and view.compares):
             show(view, console, limit, OF_EACH, each=True, printed=printed)
-        elif "terminal" in view.faces:
-            for text in view.notes:
-                console.print(_text(text), soft_wrap=True)
 
 
 def print_case(found: pd.DataFrame, console: Console) -> None:

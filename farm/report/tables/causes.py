@@ -144,7 +144,8 @@ class Verdict:
 
     def _unjudged(self) -> str:
         what = f"{many(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
-        return what if self.unjudged else ""
+        told = self.silent and not (self.judged or self.failures)  # `_failures` says why
+        return what if self.unjudged and not told else ""
 
 
 def many(count: int, what: str) -> str:
@@ -230,7 +231,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
         imprecise=int((imprecise & new).sum()),
-        unjudged=int((own & new).sum()),
+        unjudged=int(rows.loc[own & new, "case_id"].nunique()),
         judged=judged,
         planned=planned,
         missing=max(0, planned - len(rows)),
@@ -300,14 +301,14 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted(causes: pd.DataFrame) -> str:
-    """How many failed rows, cases and causes there are, and why these are not the same; "" where nothing failed. causes: of
+    """How many failed rows, cases and causes there are, and why these are not the same; "" where rows and cases are. causes: of
     `causes`."""
     failed = causes[causes["status"] != Status.INVALID.value]
     rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
     return (
         f"{many(rows, 'failed row')} (a row is a case on a backend): {many(cases, 'case')} of {many(len(failed), 'cause')}. A case that "
         "several backends of a vendor fail for the same cause counts once."
-    ) * bool(rows)
+    ) * (rows != cases)
 
 
 def _commonest(names: pd.Series) -> pd.Series:
@@ -320,7 +321,8 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
-    return JOINED_BY.join([line["vendor"], *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
+    whose = "" if line["status"] == Status.INVALID.value else line["vendor"]  # what is broken is so for everybody
+    return JOINED_BY.join([whose, *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
 
 
 def _said(line: Mapping[str, Any]) -> str:

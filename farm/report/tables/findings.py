@@ -85,7 +85,7 @@ _COLUMNS = (
     text("dtype"),
     text("backend"),
     Column("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
-    Column("what", lambda line: how_much(line)[:300], foreign=True),
+    Column("what", lambda line: plain(how_much(line), 300), foreign=True),
 )
 #: The same of a line that stands for several cells.
 _ALIKE = (
@@ -162,7 +162,9 @@ def found(report: Report) -> View:
     standing = Column("", lambda line: line["standing"])
     columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
-    return _found("findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
+    return _found(
+        "findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces, compares=True
+    )
 
 
 @view(80)

@@ -182,12 +182,13 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
         counted=True,
         command="reproduce",
         open=True,
+        compares=True,  # of one, its failure says it
     )
 
 
 def _along(frame: pd.DataFrame) -> Iterator[View]:
     """Own error units of the nodes of every model whose error was followed through it."""
-    lines = [line for line in records(frame) if _numbers(line["node_units"])]
+    lines = [line for line in records(frame) if sum(map(math.isfinite, _numbers(line["node_units"]))) > 1]
     if not lines:
         return
 

@@ -54,7 +54,7 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known failure it has a place of its own), kind, stage, how far off in what is judged and its limit, error.
+    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its limit, error.
 
     Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
     """
@@ -63,7 +63,8 @@ def how_much(line: Mapping[str, Any]) -> str:
     parts += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
     if line.get("cause") and line.get("standing") in (None, NEW):
         parts.append(plain(line["cause"]))
-    parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]
+    told = ("kind",) if line.get("status") == Status.WRONG.value else ("kind", "stage")
+    parts += [str(line[name]) for name in told if line[name] and line[name] != error.partition(":")[0]]
     if line["kind"] in ("", *OF_NUMBERS):
         far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
@@ -105,7 +106,7 @@ _UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value
 
 
 def by_status(report: Report) -> str:
-    """What came of every backend's rows, in a line: all that a run of one op has to say beside what failed."""
+    """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside what failed."""
 
     def told(status: str, some: pd.DataFrame) -> str:
         weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
@@ -114,15 +115,16 @@ def by_status(report: Report) -> str:
             f"{status} {len(some)}" + f" ({weak} weak: no evidence)" * bool(weak) + f" ({plain(why, 200)})" * bool(why)
         )
 
-    return "; ".join(
-        f"{plain(backend)}: {', '.join(told(str(status), some) for status, some in rows.groupby('status', sort=False))}"
-        for backend, rows in once(report.rows).groupby("backend", sort=False)
-    )
+    alike: dict[str, list[str]] = {}
+    for backend, rows in once(report.rows).groupby("backend", sort=False):
+        came = ", ".join(told(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
+        alike.setdefault(came, []).append(plain(backend))
+    return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())
 
 
 def headline(report: Report, brief: bool = False) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind; of a ``brief`` one, whose verdict comes
-    last, the latter and what came of each backend's rows."""
+    last, the latter, what came of each backend's rows, and what their passes are worth."""
     rows, run = report.rows, report.run
     name = f" ({run['name']})" if run.get("name") else ""
     which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
@@ -134,7 +136,7 @@ def headline(report: Report, brief: bool = False) -> list[str]:
         )
     lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     if brief:
-        return [*lines, by_status(report)]
+        return [*lines, by_status(report), *caveats(rows)]
     (total,) = records(coverage(once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
@@ -318,6 +320,11 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
     return told
 
 
+def caveats(rows: pd.DataFrame) -> list[str]:
+    """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they were to lie …"""
+    return [*_unverified(rows), *_interpreted(rows), *_unused(rows), *_laid_out(rows)]
+
+
 def _doctor() -> str:
     return f"{program()} doctor"
 
@@ -389,13 +396,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[
-            *[_APART] * bool(blameless(rows).any()),
-            *_unverified(rows),
-            *_interpreted(rows),
-            *_unused(rows),
-            *_laid_out(rows),
-        ],
+        notes=[*[_APART] * bool(blameless(rows).any()), *caveats(rows)],
         see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,

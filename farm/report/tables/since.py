@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from farm.report.runs import before
-from farm.report.tables.causes import KNOWN
+from farm.report.tables.causes import KNOWN, many
 from farm.report.tables.changes import CHANGES, diff
 from farm.report.tables.view import Report
 
@@ -45,7 +45,7 @@ class Since:
     def sentence(self) -> str:
         known = {"new": f" ({self.known:,} known)" * bool(self.known)}
         counts = ", ".join(f"{self.counts[name]:,} {name}{known.get(name, '')}" for name in GROUPS)
-        return f"Since {self.run_id}, the last run of this config: {counts} of {self.compared:,} cells in both"
+        return f"Since {self.run_id}, the last run of this config: {counts} of {many(self.compared, 'cell')} in both"
 
 
 @functools.lru_cache(maxsize=1)  # every face asks

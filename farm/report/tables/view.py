@@ -109,7 +109,7 @@ class View:
     sentences before the table, notes: after it; empty: said instead of a table without lines (default: nothing is
     shown); command: column of the commands that show a line; see: words and a command each, after the table; index: whether the frame's index is part of it; open:
     whether the page shows it at once; counted: whether its title says how many lines there are; most: of them shown, where
-    it is not for the face to say; compares: whether it sums over many ops, and is no news of a run of one.
+    it is not for the face to say; compares: whether it sums over many ops, and is no news of a run of few.
     """
 
     name: str

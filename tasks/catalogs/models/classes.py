@@ -59,6 +59,46 @@ def defined(file: Path) -> Defined:
     return Defined(tuple(whole), lacking)
 
 
+@dataclass(frozen=True)
+class Forward:
+    """What a class's forward takes. names: its arguments in order; needed: those without a default; more: it takes others as well."""
+
+    names: tuple[str, ...]
+    needed: tuple[str, ...]
+    more: bool
+
+
+def forward(file: Path, name: str) -> Forward | None:
+    """What the forward of a class takes that the file defines at its top; None where the source does not show it (it is decorated, or
+    assigned). Raises SyntaxError, OSError."""
+    tree = ast.parse(file.read_bytes(), str(file))
+    classes = {x.name: x for x in tree.body if isinstance(x, ast.ClassDef)}
+    chain = _chain(name, classes)
+    method = "forward"
+    own = next((x for one in chain for x in one.body if isinstance(x, ast.FunctionDef) and x.name == method), None)
+    assigned = any(
+        isinstance(x, (ast.Name, ast.Attribute))
+        and isinstance(x.ctx, ast.Store)
+        and method in ast.unparse(x).split(".")
+        for x in ast.walk(tree)
+    )
+    if own is None or own.decorator_list or assigned or any(x.decorator_list for x in chain):
+        return None
+    if not _is_module(name, classes, dict(_imported(tree))):
+        return None
+    more = bool(own.args.vararg or own.args.kwonlyargs)
+    return Forward(tuple(x.arg for x in _positional(own)), _without_default(own), more)
+
+
+def _positional(method: ast.FunctionDef) -> list[ast.arg]:
+    return [*method.args.posonlyargs, *method.args.args][1:]
+
+
+def _without_default(method: ast.FunctionDef) -> tuple[str, ...]:
+    taken = _positional(method)
+    return tuple(x.arg for x in taken[: max(0, len(taken) - len(method.args.defaults))])
+
+
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """What names of the file stand for, with their packages."""
     for x in ast.walk(tree):
@@ -103,7 +143,5 @@ def _arguments(name: str, classes: dict[str, ast.ClassDef]) -> tuple[str, ...]:
     init = _method("__init__", _chain(name, classes))
     if init is None:
         return ()
-    taken = [*init.args.posonlyargs, *init.args.args][1:]
-    needed = taken[: len(taken) - len(init.args.defaults)]
-    named = [x for x, default in zip(init.args.kwonlyargs, init.args.kw_defaults) if default is None]
-    return tuple(x.arg for x in [*needed, *named])
+    named = (x.arg for x, default in zip(init.args.kwonlyargs, init.args.kw_defaults) if default is None)
+    return *_without_default(init), *named

@@ -239,10 +239,13 @@ def _origin(one: Declared) -> str:
 
 
 def named(given: str, root: str) -> Any:
-    """What "module:name" or "file.py:name" stands for; the name may have dots. Raises CatalogError."""
+    """What "module:name" or "file.py:name" stands for; the name may have dots, also before the place in a list. Raises CatalogError."""
     module, _, name = given.rpartition(":")
     found: Any = load(module, root, ())
     for word in name.split("."):
+        if word.isdigit():
+            found = found[int(word)]
+            continue
         if not hasattr(found, word):
             there = {k: v for k, v in vars(found).items() if callable(v) and not k.startswith("_")}
             own = [k for k, v in there.items() if getattr(v, "__module__", "") == getattr(found, "__name__", None)]

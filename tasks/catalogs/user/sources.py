@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import symtable
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -46,6 +47,52 @@ def functions(file: Path) -> list[str]:
     """The public functions that a file defines at its top, read from its source. Raises SyntaxError, OSError."""
     body = ast.parse(file.read_bytes(), str(file)).body
     return [x.name for x in body if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]
+
+
+#: What may give a module names that its source does not show.
+_HIDDEN = {"globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules"}
+
+
+def top_names(file: Path) -> set[str] | None:
+    """The names that a file has at its top once it was imported, read from its source; None where the source does not show them all
+    (from … import *, globals(), a package's submodules). Raises SyntaxError, OSError."""
+    source = file.read_bytes()
+    tree = ast.parse(source, str(file))
+    used = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)} | {
+        x.attr for x in ast.walk(tree) if isinstance(x, ast.Attribute)
+    }
+    imported = [a.name for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) for a in x.names]
+    top = symtable.symtable(importlib.util.decode_source(source), str(file), "exec")
+    names = {x.get_name() for x in top.get_symbols() if x.is_assigned() or x.is_imported()}
+    names |= {name for x in ast.walk(tree) if isinstance(x, ast.Global) for name in x.names}
+    if file.name == "__init__.py" or "*" in imported or _HIDDEN & (used | names):
+        return None
+    return names
+
+
+def first_lacking(file: Path, root: str) -> tuple[int, str] | None:
+    """Line and name of the package that ends a file's import: imported by its first statements, before anything of the user's has run
+    that could change what is found, and not there. None where there is none."""
+    folders = [Path(root), file.parent]
+    for x in ast.parse(file.read_bytes(), str(file)).body:
+        if isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant):
+            continue
+        if isinstance(x, ast.Import):
+            modules = [a.name for a in x.names]
+        elif isinstance(x, ast.ImportFrom) and not x.level:
+            modules = [x.module or ""]
+        else:
+            return None
+        for package in (name.partition(".")[0] for name in modules):
+            if beside(package, folders):
+                return None
+            try:
+                spec = importlib.util.find_spec(package)
+            except (ImportError, ValueError):
+                return None
+            if spec is None:
+                return x.lineno, package
+    return None
 
 
 def beside(package: str, folders: Iterable[Path]) -> bool:
