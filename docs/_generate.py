@@ -97,6 +97,14 @@ def answered() -> str:
     return table(["check", "backends (of each, those devices that can)", "elsewhere"], rows)
 
 
+def deprecated() -> str:
+    from farm.client import smaller as smaller  # what is deprecated is marked where it is defined
+    from tasks.deprecation import KNOWN
+
+    heads = ["name", "use", "warns since", "goes with"]
+    return table(heads, ([f"`{x.name}`", f"`{x.use}`", x.since, x.until] for x in KNOWN))
+
+
 def commands() -> str:
     from farm.__main__ import COMMANDS
 
@@ -281,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "columns": columns,
     "commands": commands,
+    "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
     "exercises": exercises,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.client.kernels import ClientError
 from farm.client.process import message_of
-from farm.client.smaller import Smaller, minimize
+from farm.client.smaller import Smaller, minimise
 from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
@@ -46,10 +46,10 @@ class Finding:
 
     @functools.cached_property
     def minimal(self) -> Smaller:
-        """The case made smaller: `farm.minimize` with its strategy shrink-all."""
+        """The case made smaller: `farm.minimise` with its strategy shrink-all."""
         if not self.results:
             raise ClientError("its row was not kept: to rerun it, give results=, a lake")
-        return minimize(self.key, results=self.results)
+        return minimise(self.key, results=self.results)
 
     @property
     def command(self) -> str:
