@@ -15,7 +15,7 @@ from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.report.tables.structured import only_where
 from farm.reproduce.find import seed_of
-from tasks.arrays.autograd import DECLARED_ONCE
+from tasks.arrays.autograd import DeclaredOnce
 from tasks.model import Status
 from tasks.model.failing import unjudged
 from tasks.model.row import INTERPRETED
@@ -108,10 +108,11 @@ class Result:
     def _silent(self) -> Iterator[str]:
         """Of each check that was asked for and has no judged row, why."""
         for check, rows in self.rows.groupby("check", sort=False):
-            told = list(zip(rows["status"], rows["error"]))
-            if any(Status(status).judged or str(error).startswith(DECLARED_ONCE) for status, error in told):
+            if any(Status(status).judged for status in rows["status"]):
                 continue
-            yield f"nothing was judged of {check}: {'; '.join(unjudged(told))}"
+            if (rows["error_type"] == DeclaredOnce.__name__).any():
+                continue
+            yield f"nothing was judged of {check}: {'; '.join(unjudged(zip(rows['status'], rows['error'])))}"
 
     def _not_judged(self) -> list[str]:
         return unjudged(zip(self.rows["status"], self.rows["error"]))

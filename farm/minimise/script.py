@@ -28,7 +28,7 @@ from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
-#: Lines that a script may have where what it calls is wrapped in many: less than the judge's.
+#: Lines beyond which a script is not short: the long one, which has the judge in it, is written then.
 MORE = 100
 #: Elements up to which an array is written out.
 _WRITTEN = 64
