@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from farm.lake.columns import columns_digest
 from farm.version import COMMIT_FILE, SOURCES, VERSION, commit, farm_version, with_commit
+from farm.work.ray_cluster import RayCluster
+from tasks.wire import Begun, Place
 from tests.conftest import ROOT
 
 
@@ -77,6 +80,19 @@ def test_git_is_asked_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.startswith(VERSION)
     monkeypatch.setattr("farm.version.commit", lambda root: pytest.fail("asked again"))
     assert farm_version() == first
+
+
+def test_a_node_whose_farm_sends_other_columns_is_told_with_both_versions() -> None:
+    """Another commit with the same columns runs: its rows say which farm judged them."""
+    cluster = RayCluster.__new__(RayCluster)
+    cluster.nodes = [{"id": "n1", "host": "board"}]
+    cluster._check_columns(Begun(Place("n1", ""), "1.0.0+g11111111", columns_digest()))
+    with pytest.raises(OSError) as told:
+        cluster._check_columns(Begun(Place("n1", ""), "1.0.0+g11111111", "01234567"))
+    assert str(told.value) == (
+        "board has farm 1.0.0+g11111111 (columns 01234567), and this machine "
+        f"farm {farm_version()} (columns {columns_digest()}): install the same version on all nodes"
+    )
 
 
 def test_a_wheel_is_typed_and_names_its_commit(tmp_path: Path) -> None:
