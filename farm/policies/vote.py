@@ -15,7 +15,7 @@ import pyarrow as pa
 from farm.lake import acquitted, causes
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
-from tasks.model.kind import CAUSE_ARITHMETIC, KIND_SUSPECT
+from tasks.model.kind import CAUSE_ARITHMETIC
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,10 +26,12 @@ CONTRADICTED = "contradicted"
 AGAINST = 3
 #: Statuses that are blamed on a backend.
 _BLAMED = [Status.WRONG.value, Status.IMPRECISE.value, Status.ERROR.value]
+#: Columns that it changes.
+_CHANGED = (*acquitted.WAS, *acquitted.WAS.values())
 #: Columns that it reads.
 COLUMNS = (
     "run_id case_id backend vendor catalog check op_class status kind weak second_oracle output_digest signature error_units "
-    "max_ulp limit compute_precision error cause cause_code attempts"
+    "max_ulp limit compute_precision error cause cause_code was_status was_kind was_error attempts"
 ).split()
 
 
@@ -37,7 +39,7 @@ def voted(table: pa.Table) -> pa.Table:
     """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another one."""
     before = unvoted(table.select([*COLUMNS]).to_pandas())
     changed = suspects(before)
-    for name in ("status", "kind", "error"):
+    for name in _CHANGED:
         values: Any = before[name].tolist()
         for place, value in changed[name].items():
             values[place] = value
@@ -51,21 +53,11 @@ def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as they were before a vote: a suspect has its status, kind and error again. Other frames are returned as they are."""
     if not {"catalog", "status", "kind", "error"} <= set(rows.columns):
         return rows
-    some = (
-        (rows["catalog"] == GENERATED) & (rows["status"] == Status.INVALID.value) & rows["kind"].isin(acquitted.KINDS)
-    )
-    told = rows.loc[some, "error"].astype(object).str.extract(acquitted.WAS).dropna()
-    if told.empty:
-        return rows
-    rows = rows.copy()
-    for name, texts in zip(("status", "kind", "error"), (told[1], told[2], told[3])):
-        rows[name] = rows[name].astype(object)
-        rows.loc[told.index, name] = texts
-    return rows
+    return acquitted.restored(rows, rows["catalog"] == GENERATED)
 
 
 def suspects(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of generated cases that nobody may be blamed for, with their new status, kind and error; index as given.
+    """The rows of generated cases that nobody may be blamed for, with their new status, kind and error, and what these were; index as given.
 
     A weak result is no support: a constant would have passed.
     """
@@ -75,17 +67,17 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
-        return blamed.assign(error=blamed["error"])
+        return blamed.assign(**{name: blamed["error"] for name in acquitted.WAS.values()})
     table = table.assign(agrees=agreement.groups(table))
     found = [line for _, some in table.groupby("case_id", sort=False) for line in _of_case(some)]
     made = rows.loc[[line[0] for line in found]].copy()
-    for place, name in enumerate(("status", "kind", "error"), 1):
-        made[name] = [line[place] for line in found]
+    for name in _CHANGED:
+        made[name] = [columns[name] for _, columns in found]
     return made
 
 
-def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
-    """(index, status, kind, error) of the rows of one case that nobody may be blamed for."""
+def _of_case(rows: pd.DataFrame) -> list[tuple[Any, dict[str, str]]]:
+    """(index, what becomes of its columns) of the rows of one case that nobody may be blamed for."""
     from farm.report.tables import agreement
 
     supports = set(rows.loc[(rows["status"] == Status.PASS.value) & (rows["weak"] != True), "vendor"])  # noqa: E712
@@ -104,6 +96,6 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
         blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
-        (index, Status.INVALID.value, KIND_SUSPECT, acquitted.text(why, *was))
+        (index, acquitted.columns(why, *was))
         for index, *was in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
     ]

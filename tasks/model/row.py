@@ -153,6 +153,11 @@ class Row:
         "what kind of cause that is: arithmetic (the op's own formula with fewer digits, or in a way that loses them), cast, kept, other; "
         "empty: no cause",
     )
+    was_status: str | None = column(
+        "string", "outcome", "generated cases: what the status was before a vote acquitted the backend; empty: none did"
+    )
+    was_kind: str | None = column("string", "outcome", "and what the kind was")
+    was_error: str | None = column("string", "outcome", "and what the error was")
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
     error: str | None = column("string", "outcome", "text of the error, with the end of stderr for a dead process")

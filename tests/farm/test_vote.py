@@ -15,6 +15,7 @@ from farm.commands import minimise, reproduce
 from farm.commands import run as command
 from farm.commands.minimise import BAD_INPUT
 from farm.exits import FOUND, OK
+from farm.lake import acquitted
 from farm.policies.rejudge import rejudge
 from farm.policies.vote import COLUMNS, suspects, unvoted
 from tasks.graphs.ops import OPERATORS
@@ -84,6 +85,25 @@ def test_judging_again_votes_as_the_run_does() -> None:
     kept = rows.assign(status=made["status"], kind=made["kind"], error=made["error"])
     assert unvoted(kept)["status"].tolist() == ["wrong", "imprecise"]
     assert rejudge(kept, lax)["status"].tolist() == ["pass", "pass"]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_what_a_vote_has_acquitted_is_what_it_was_before_again(older: bool) -> None:
+    """In columns; a row of an older farm has it in the words of its error alone."""
+    rows = pd.DataFrame([row("A", "wrong", kind="nonfinite"), row("B", "error", error="it: raised; it was late")])
+    made = suspects(rows)
+    kept = rows.assign(**made[["status", "kind", "error"]])
+    if older:
+        kept = kept.drop(columns=["was_status", "was_kind", "was_error"])
+    else:  # the sentence may be put otherwise
+        kept = kept.assign(**made[["was_status", "was_kind", "was_error"]], error="nobody is to blame")
+    again = unvoted(kept)
+    names = ["status", "kind", "error"]
+    assert again[names].values.tolist() == rows[names].values.tolist()
+    assert older or again["was_status"].isna().all()
+    told = [acquitted.before(line) for line in kept.to_dict("records")]
+    assert [[line[name] for name in names] for line in told] == rows[names].values.tolist()
+    assert all(line["acquitted"] for line in told)
 
 
 def test_one_runtime_alone_is_not_blamed() -> None:
