@@ -97,6 +97,25 @@ def answered() -> str:
     return table(["check", "backends (of each, those devices that can)", "elsewhere"], rows)
 
 
+def layers() -> str:
+    """The rooms of both packages, as the contracts of the imports have them."""
+    import itertools
+    import tomllib
+
+    contracts = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    of = {c["containers"][0]: c["layers"] for c in contracts if c["type"] == "layers"}
+    rows = itertools.zip_longest(*of.values(), fillvalue="")
+    return table((f"`{name}`" for name in of), ((code(x.split(" | ")) if x else "" for x in row) for row in rows))
+
+
+def deprecated() -> str:
+    from farm.client import smaller as smaller  # what is deprecated is marked where it is defined
+    from tasks.deprecation import KNOWN
+
+    heads = ["name", "use", "warns since", "goes with"]
+    return table(heads, ([f"`{x.name}`", f"`{x.use}`", x.since, x.until] for x in KNOWN))
+
+
 def commands() -> str:
     from farm.__main__ import COMMANDS
 
@@ -281,11 +300,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "columns": columns,
     "commands": commands,
+    "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
     "exercises": exercises,
     "generated": generated,
     "kinds of invalid": kinds,
+    "layers": layers,
     "layouts": layouts,
     "limits": limits,
     "measured": measured,

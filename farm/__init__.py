@@ -1,29 +1,53 @@
 """The engine of the validation farm: everything that knows Ray, pandas, Parquet and the cluster."""
 
 import os
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farm.client import (
+        ClientError,
+        assert_correct,
+        check_autograd,
+        fuzz,
+        minimise,
+        minimize,
+        reproduce,
+        strategies,
+        validate,
+        validate_autograd_function,
+    )
 
 #: One thread in every process of the farm: slots are its parallelism, and a sum must not depend on a thread count.
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 for _name, _value in ONE_THREAD.items():
     os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once
 
-#: What the client offers (`farm.client`), imported when it is asked for: a command does not pay for it.
-CLIENT = (
+#: What the client offers (`farm.client`), imported when it is asked for: a command does not pay for it. Stable: docs/stability.md.
+__all__ = [
     "ClientError",
     "assert_correct",
     "check_autograd",
     "fuzz",
+    "minimise",
     "minimize",
     "reproduce",
     "strategies",
     "validate",
     "validate_autograd_function",
-)
+]
 
 
 def __getattr__(name: str) -> object:
-    if name not in CLIENT:
+    if name not in __all__:
         raise AttributeError(f"module 'farm' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module("farm.client"), name)
+
+
+class CallableRoom(ModuleType):
+    """A package of the farm (`farm.reproduce`, `farm.minimise`) that has the name of a function of the client: once it is imported,
+    `farm` has the package by that name, and a call of it is a call of the function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module("farm.client"), self.__name__.rpartition(".")[2])(*args, **kwargs)

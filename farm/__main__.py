@@ -49,6 +49,11 @@ def _main(argv: Sequence[str] | None) -> int:
     if name in ("-h", "--help"):
         print(_help())
         return OK
+    if name == "--version":
+        from farm.version import farm_version
+
+        print(f"farm {farm_version()}")
+        return OK
     if name not in COMMANDS:
         from tasks.nearest import nearest
 
@@ -62,7 +67,15 @@ def _help() -> str:
     columns = shutil.get_terminal_size().columns - 2  # as argparse folds the help of a command
     fold = textwrap.TextWrapper(columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False).fill
     lines = [fold(f"  {name:{width}}  {text}") for name, text in COMMANDS.items()]
-    return "\n".join(["usage: farm COMMAND [-h] …", "", *lines, "", "farm COMMAND -h shows the options of a command."])
+    return "\n".join(
+        [
+            "usage: farm COMMAND [-h] …",
+            "",
+            *lines,
+            "",
+            "farm COMMAND -h shows the options of a command, farm --version which farm this is.",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,17 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name, shown
-from tasks.model.kind import KIND_ACCUMULATOR, KIND_BIASED, KIND_KEPT, KIND_ORACLE, KIND_PROPERTY, KIND_TOLERANCE
+from tasks.model.kind import (
+    CAUSE_CAST,
+    CAUSE_KEPT,
+    KIND_ACCUMULATOR,
+    KIND_BIASED,
+    KIND_CAST,
+    KIND_KEPT,
+    KIND_ORACLE,
+    KIND_PROPERTY,
+    KIND_TOLERANCE,
+)
 from tasks.model.leaf import floor_of_kept, settled
 from tasks.prepare.cases import PreparedSample
 
@@ -231,9 +241,9 @@ def _judged(
     off = status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite", KIND_TOLERANCE)
     if off and not record["definition"] and "cause" not in more:
         cause = _cause(bar, arrays[0], called)
-        more["cause"] = cause.words
-        if kind == "numbers" and cause.kind:
-            kind = cause.kind
+        more |= _columns(cause)
+        if kind == "numbers" and cause.code == CAUSE_CAST:
+            kind = KIND_CAST
         if (
             status is Status.WRONG
             and kind == "numbers"
@@ -241,15 +251,15 @@ def _judged(
             and _within(bar, arrays[0], info.accumulators)
         ):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
-    if (off or status is Status.PASS) and not more.get("cause") and (words := _narrow_sums(bar, arrays[0], info)):
-        more["cause"] = words
+    if (off or status is Status.PASS) and not more.get("cause") and (sums := _narrow_sums(bar, arrays[0], info)).words:
+        more |= _columns(sums)
         if status is Status.PASS and not oracle.endswith(OWN_TOLERANCE):
             status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
     if status is Status.PASS and op_class is OpClass.MODEL and not precision:
         with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
             lost = diagnose.lost_cast(sample.tensors(), arrays[0], expected, sample.graph)
             if lost.words:
-                status, kind, more["cause"] = Status.IMPRECISE, lost.kind, lost.words
+                status, kind, more = Status.IMPRECISE, KIND_CAST, more | _columns(lost)
     if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(expected[0], op_class, precision)
         more["error"] = (
@@ -354,7 +364,7 @@ def _kept(
 
     columns: dict[str, Any] = {"kept": measured(False).error_units}
     if found[0] in (Status.WRONG, Status.IMPRECISE) and bar.verdict(measured(True))[0] is Status.PASS:
-        return (Status.IMPRECISE, KIND_KEPT), columns | {"cause": KEPT}
+        return (Status.IMPRECISE, KIND_KEPT), columns | _columns(diagnose.Cause(KEPT, CAUSE_KEPT))
     return found, columns
 
 
@@ -429,17 +439,22 @@ def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> diagnose.Cause:
         return diagnose.Cause()  # what it did not think of must not cost the verdict
 
 
-def _narrow_sums(bar: _Bar, actual: list[np.ndarray], info: RuntimeInfo) -> str:
-    """How sums of 16-bit numbers lost digits that float32 would have kept, in words; "" where they did not, or the runtime says that it may
-    add in 16 bits."""
+def _columns(cause: diagnose.Cause) -> dict[str, str]:
+    """What a row says of a cause."""
+    return {"cause": cause.words, "cause_code": cause.code}
+
+
+def _narrow_sums(bar: _Bar, actual: list[np.ndarray], info: RuntimeInfo) -> diagnose.Cause:
+    """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
+    in 16 bits."""
     group = bar.sample.owner.group
     if group.check != checks.FORWARD or bar.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
-        return ""
+        return diagnose.Cause()
     if bar.precision or group.dtype in info.accumulators or bar.sample.record["definition"]:
-        return ""
+        return diagnose.Cause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
         return diagnose.narrow_sums(bar.sample.tensors(), actual, bar.expected)
-    return ""
+    return diagnose.Cause()
 
 
 def _within(bar: _Bar, actual: list[np.ndarray], accumulators: Sequence[str]) -> bool:

@@ -489,7 +489,8 @@ class Runner:
         if isinstance(error, Vacuous):
             return Status.VACUOUS, stage, "", text
         if isinstance(error, Unsupported):
-            return Status.UNSUPPORTED, "export" if case.stage == LOAD else stage, "", text
+            code = "" if type(error) is Unsupported else name  # whose class says why
+            return Status.UNSUPPORTED, "export" if case.stage == LOAD else stage, code, text
         if isinstance(error, Fallback):
             return Status.FALLBACK, stage, "", text
         if self.backend.is_sticky(error):

@@ -23,7 +23,11 @@ from tests.conftest import PLUGIN, ROOT, launch
 
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-TEXTS = [README, *(p for p in (ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md") if p.exists()), *PAGES]
+TEXTS = [
+    *(README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"),
+    *PAGES,
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
 
 SMALL = "--ops log_softmax,softmax --dtypes float16,float32 --backends torch-cpu,ort-cpu --inline"
 CASE = "last:forward/torch:log_softmax/float16/4:torch-cpu"
@@ -207,7 +211,6 @@ def _words(line: str) -> str:
 
 def test_the_backend_of_the_pages_runs(tmp_path: Path, results: Path) -> None:
     (source,) = [b for b in blocks((ROOT / "docs" / "plugins.md").read_text(), "python") if "class OnnxPython" in b]
-    assert len(source.splitlines()) < 50
     (tmp_path / "onnx_python.py").write_text(source)
     info = tmp_path / "onnx_python-1.dist-info"
     info.mkdir()
@@ -259,9 +262,8 @@ def test_the_shipped_configs_are_valid() -> None:
         config.load(path)
 
 
-def test_the_readme_is_short_and_leads_to_every_page() -> None:
+def test_the_readme_leads_to_every_page() -> None:
     text = README.read_text()
-    assert len(text.splitlines()) <= 200
     assert not [p.name for p in PAGES if p.name != "index.md" and f"(docs/{p.name})" not in text]
 
 

@@ -5,5 +5,5 @@ from farm.client.gradients import check_autograd, validate_autograd_function
 from farm.client.judging import assert_correct, fuzz
 from farm.client.kernels import ClientError
 from farm.client.reproducing import reproduce
-from farm.client.smaller import minimize
+from farm.client.smaller import minimise, minimize
 from farm.client.validating import validate

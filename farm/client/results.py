@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from farm.client.kernels import ClientError
 from farm.client.process import message_of
-from farm.client.smaller import Smaller, minimize
+from farm.client.smaller import Smaller, minimise
 from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.report.tables.structured import only_where
 from farm.reproduce.find import seed_of
-from tasks.arrays.autograd import DECLARED_ONCE
+from tasks.arrays.autograd import DeclaredOnce
 from tasks.model import Status
 from tasks.model.failing import unjudged
 from tasks.model.row import INTERPRETED
@@ -46,10 +46,10 @@ class Finding:
 
     @functools.cached_property
     def minimal(self) -> Smaller:
-        """The case made smaller: `farm.minimize` with its strategy shrink-all."""
+        """The case made smaller: `farm.minimise` with its strategy shrink-all."""
         if not self.results:
             raise ClientError("its row was not kept: to rerun it, give results=, a lake")
-        return minimize(self.key, results=self.results)
+        return minimise(self.key, results=self.results)
 
     @property
     def command(self) -> str:
@@ -108,10 +108,11 @@ class Result:
     def _silent(self) -> Iterator[str]:
         """Of each check that was asked for and has no judged row, why."""
         for check, rows in self.rows.groupby("check", sort=False):
-            told = list(zip(rows["status"], rows["error"]))
-            if any(Status(status).judged or str(error).startswith(DECLARED_ONCE) for status, error in told):
+            if any(Status(status).judged for status in rows["status"]):
                 continue
-            yield f"nothing was judged of {check}: {'; '.join(unjudged(told))}"
+            if (rows["error_type"] == DeclaredOnce.__name__).any():
+                continue
+            yield f"nothing was judged of {check}: {'; '.join(unjudged(zip(rows['status'], rows['error'])))}"
 
     def _not_judged(self) -> list[str]:
         return unjudged(zip(self.rows["status"], self.rows["error"]))

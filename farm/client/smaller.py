@@ -23,6 +23,7 @@ from farm.minimise.whole import BUDGET
 from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
+from tasks.deprecation import deprecated
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.same import SOUGHT
@@ -56,7 +57,7 @@ class Smaller:
         return f"{shapes}: {self.message} ({self.runs} runs)"
 
 
-def minimize(
+def minimise(
     key: str = "",
     *,
     seed: int | None = None,
@@ -104,6 +105,9 @@ def minimize(
         (*found.told, *found.why, *told),
         found.row,
     )
+
+
+minimize = deprecated("farm.minimize", since="1.0", until="2.0", use="farm.minimise")(minimise)
 
 
 def _taken_apart(case: KernelCase) -> CallCase:

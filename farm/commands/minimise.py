@@ -66,7 +66,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser = Parser(
         prog="farm minimise",
         description="Reduce a failing case as far as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
-        "fewer of the cases that ran before it. Shows the minimal case and a script of at most 40 lines, which is first run "
+        "fewer of the cases that ran before it. Shows the minimal case and a short script, which is first run "
         "in a clean environment; both are kept in the lake, with the text of an issue.",
         epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it no "
         "longer fails, or only sometimes; 2 no such case, or none that failed; 3 a minimal case, but no script that shows it: "

@@ -5,21 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import pyarrow as pa
 
+from farm.version import farm_version
 from tasks.model.row import Column, Row, column, columns_of
-
-
-@functools.cache
-def farm_version() -> str:
-    """The version of the farm that is installed; "" for none."""
-    try:
-        return metadata.version("validation-farm")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,12 @@ class Origin:
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
     runtime_version: str = column("string", "origin", "version of the runtime", default="")
     driver_version: str = column("string", "origin", "version of the device's driver", default="")
-    farm_version: str = column("string", "origin", "version of the farm that judged", default="")
+    farm_version: str = column(
+        "string",
+        "origin",
+        "version and commit of the farm that judged; .dirty: with changes that are not committed",
+        default="",
+    )
 
     @classmethod
     def of(

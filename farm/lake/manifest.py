@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from farm.lake.columns import farm_version
 from farm.lake.store import RECORD, AnyLake, Lake, LakeError, open_lake, parts, run_ids
+from farm.version import farm_version
 from tasks.model import Refusal
 from tasks.nearest import nearest
 

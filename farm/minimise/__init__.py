@@ -1,1 +1,8 @@
-"""Failing cases made small: between the search and the backend, what is kept of it, the script, the issue's text."""
+"""Failing cases made small: between the search and the backend, what is kept of it, the script, the issue's text. Called, the package is
+the client's function of the same name."""
+
+import sys
+
+from farm import CallableRoom
+
+sys.modules[__name__].__class__ = CallableRoom

@@ -16,7 +16,6 @@ from farm.fleet.envs import OWN_PACKAGES
 from farm.minimise import beside, network
 from farm.minimise.calls import Words, in_words
 from farm.minimise.defined import EQUAL, Defined
-from farm.minimise.lines import fewer
 from farm.reproduce.in_torch import literal, op_lines
 from tasks.backends.shared.few_lines import FewLines, NoScript, is_network, is_program, torch_arrays
 from tasks.backends.shared.onnx_form import inputs_by_name
@@ -28,7 +27,7 @@ from tasks.model.dtypes import LARGEST, NATIVE, SMALLEST_NORMAL, dtype_name, np_
 from tasks.model.kind import KIND_PROPERTY
 from tasks.model.row import declared_precision
 
-#: Lines that a script may have where what it calls is wrapped in many: less than the judge's.
+#: Lines beyond which a script is not short: the long one, which has the judge in it, is written then.
 MORE = 100
 #: Elements up to which an array is written out.
 _WRITTEN = 64
@@ -82,7 +81,7 @@ def short(
         "",
     ]
     begun = [line for one in former for line in (*one[2], *one[0].once, *one[0].lines)]
-    text = fewer([*head, *begun, *given, *before, *lines, *judged])
+    text = [*head, *begun, *given, *before, *lines, *judged]
     if len(text) > MORE:
         raise NoScript(f"no short script: it would have {len(text)} lines")
     return "\n".join(text) + "\n"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tasks import diagnose
+from farm.lake import causes
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
-from tasks.model.kind import KIND_SUSPECT
+from tasks.model.kind import CAUSE_ARITHMETIC, KIND_SUSPECT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ CHANGED = ("status", "kind", "acquitted", "was_status", "was_kind")
 #: Columns that it reads.
 COLUMNS = (
     "run_id case_id backend vendor catalog check op_class status kind weak second_oracle output_digest signature error_units "
-    "max_ulp limit compute_precision error cause attempts"
+    "max_ulp limit compute_precision error cause cause_code attempts"
 ).split()
 
 
@@ -89,7 +89,7 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
     second = rows["second_oracle"].fillna("").ne("").any()
     outside = rows[~rows["agrees"].isin([agreement.REFERENCE, agreement.NO_RESULT, agreement.UNKNOWN])]
     if second or supports:
-        alike = outside.loc[outside["cause"].fillna("").map(diagnose.is_arithmetic), "agrees"].unique()
+        alike = outside.loc[causes.codes(outside) == CAUSE_ARITHMETIC, "agrees"].unique()
         outside = outside[~outside["agrees"].isin(alike)]
     most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
     if most >= AGAINST and most > len(supports):

@@ -135,7 +135,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
             keys += " …" if len(several) > _KEYS else ""
             raise ReproduceError(
                 f"{len(several)} kernels have a case of the seed {seed}: say which is meant by its key, {keys}; farm.reproduce and "
-                "farm.minimize also take its run= beside the seed"
+                "farm.minimise also take its run= beside the seed"
             )
         return next(iter(several.values()))
     where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
@@ -208,7 +208,7 @@ def _named(row: dict[str, Any]) -> None:
         if "<" in given:
             raise ReproduceError(
                 f"the {what} of {row['op']} is {given.rpartition(':')[2]}, which no other process can import: give it a name "
-                "at the top of a file, or call farm.reproduce or farm.minimize in the script that has it"
+                "at the top of a file, or call farm.reproduce or farm.minimise in the script that has it"
             )
 
 

@@ -30,6 +30,7 @@ from farm.plan.config import ConfigError
 from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
+from farm.version import farm_version
 from farm.work import budget, catalogue, choice
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
@@ -338,8 +339,8 @@ def _now() -> datetime.datetime:
 
 def _versions() -> dict[str, str]:
     """Versions of what a run is made of."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in ("validation-farm", "ray", "torch", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pyarrow"):
+    found = {"python": platform.python_version(), "platform": platform.platform(), "validation-farm": farm_version()}
+    for name in ("ray", "torch", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pyarrow"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found

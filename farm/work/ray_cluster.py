@@ -19,7 +19,8 @@ import numpy as np
 from farm.fleet import asking, envs, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
-from farm.lake.columns import columns_digest, farm_version
+from farm.lake.columns import columns_digest
+from farm.version import farm_version
 from farm.work import monitoring
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced, jobs_of
 from farm.work.job import Job

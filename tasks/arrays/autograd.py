@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.arrays import differences, torch_tree
 from tasks.arrays.training import TrainingStep
-from tasks.model import Form, Misbehaviour, OpClass, Oracle, is_complex, np_dtype
+from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, is_complex, np_dtype
 
 #: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
 FULL_JACOBIAN = 100
@@ -328,6 +328,10 @@ def differentiated(
         starts, weights = [g for g, _ in pairs], [v for _, v in pairs]
         found = torch.autograd.grad(starts, inputs, weights, retain_graph=keep, allow_unused=True)
     return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
+
+
+class DeclaredOnce(Unsupported):
+    """A kernel has no second derivative, and its backward pass says so. A row has this name as its ``error_type``."""
 
 
 class OnceDifferentiable(RuntimeError):

@@ -9,7 +9,6 @@ onnx is there (`tasks.diagnose.ignored`). No code of a user is called.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -20,17 +19,13 @@ from tasks.diagnose import casts, formulas, ignored, narrow, products, results
 from tasks.diagnose.model import BETTER, Cause, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
-from tasks.model.kind import KIND_CAST
+from tasks.model.kind import CAUSE_ARITHMETIC, CAUSE_CAST, CAUSE_OTHER
 from tasks.model.leaf import model_floor
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
 LARGE = 1 << 18
 #: Models that are named where several give the very same result.
 MOST = 3
-#: How the words of a model begin or end that is the op's own formula, computed with fewer digits or in a way that loses them.
-_ARITHMETIC = re.compile(
-    r", in (b?float\d+)$|^(accumulate[sd]|computed|squares) in |^sums are rounded to |^(inputs|input \d+|factors) (is|are) (rounded|truncated) to "
-)
 
 
 def cause(
@@ -84,12 +79,13 @@ def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_cl
     return products.floor_in(adders[0], floats, Result.of(leaf.reference, leaf, op_class))
 
 
-def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> str:
+def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> Cause:
     """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`), be they within
-    the noise floor or not; "" where they did not, or nothing is known of them."""
+    the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
-        return ""
-    return next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
+        return Cause()
+    words = next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
+    return Cause(words, CAUSE_ARITHMETIC) if words else Cause()
 
 
 def lost_cast(
@@ -102,13 +98,7 @@ def lost_cast(
     if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
         return Cause()
     with np.errstate(all="ignore"):
-        return Cause(casts.MISSING, KIND_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
-
-
-def is_arithmetic(cause: str) -> bool:
-    """Whether a `cause` may be that the op's own formula was computed with fewer digits, or in a way that loses them: its exact value is
-    then the reference."""
-    return any(_ARITHMETIC.search(words) for words in cause.split(" or "))
+        return Cause(casts.MISSING, CAUSE_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
 
 
 def _told(
@@ -127,7 +117,7 @@ def _told(
 
 def _best(models: Iterator[Model], result: Result) -> Cause:
     """The model that explains the most elements bit for bit, the plainest of equals; of all that explain every element so, their words
-    joined by "or", and the kind that they have in common: nothing tells them apart."""
+    joined by "or", as nothing tells them apart. Its code is arithmetic if it may be that, else what they have in common."""
     named: list[Model] = []
     best = 0.0
     for model in models:
@@ -138,8 +128,11 @@ def _best(models: Iterator[Model], result: Result) -> Cause:
             named += [model] * (model.words not in {x.words for x in named})
         elif found > best + BETTER * (best > 0):
             named, best = [model], found
-    kinds = {x.kind for x in named}
-    return Cause(" or ".join(x.words for x in named), kinds.pop() if len(kinds) == 1 else "")
+    if not named:
+        return Cause()
+    codes = {x.code for x in named}
+    code = CAUSE_ARITHMETIC if CAUSE_ARITHMETIC in codes else codes.pop() if len(codes) == 1 else CAUSE_OTHER
+    return Cause(" or ".join(x.words for x in named), code)
 
 
 def _models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:

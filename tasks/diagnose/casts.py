@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.diagnose.model import Model
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, rounded
-from tasks.model.kind import KIND_CAST
+from tasks.model.kind import CAUSE_CAST
 from tasks.model.leaf import model_floor
 
 MISSING = "a cast that was asked for is missing"
@@ -23,7 +23,7 @@ FEWEST, LEAST, LEFT = 16, 1.0, 0.25
 
 def left_out(result: np.ndarray) -> Model:
     """The error model of a program whose output without a cast is ``result``."""
-    return Model(MISSING, np.asarray(result), kind=KIND_CAST)
+    return Model(MISSING, np.asarray(result), code=CAUSE_CAST)
 
 
 class _Program:

@@ -11,6 +11,7 @@ import numpy as np
 from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
 from tasks.model import EPS
+from tasks.model.kind import CAUSE_ARITHMETIC
 
 Function = Callable[..., np.ndarray]
 
@@ -212,7 +213,9 @@ def _wrong(wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarra
             given = [x.astype(name) for x in floats]
             made = np.asarray(function(*given)).astype(np.float64)
             # In 16 bits much is 0 that is not: that is no evidence of a formula.
-            yield Model(f"{words}, in {name}", made, digits=name != dtype or name != types(dtype)[0])
+            yield Model(
+                f"{words}, in {name}", made, digits=name != dtype or name != types(dtype)[0], code=CAUSE_ARITHMETIC
+            )
 
 
 def types(dtype: str) -> list[str]:

@@ -12,6 +12,7 @@ from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model, Result
 from tasks.model import is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
+from tasks.model.kind import CAUSE_ARITHMETIC
 
 
 def models(inputs: Sequence[np.ndarray], result: Result, alone: bool = False) -> Iterator[Model]:
@@ -63,10 +64,10 @@ def _of_inputs(formula: Formula, floats: Sequence[np.ndarray], dtype: str) -> It
     for name in rounding.coarser(dtype):
         for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
             changed = [change(x, name) for x in floats]
-            yield Model(f"inputs are {words}", formula.exact(changed), digits=True)
+            yield Model(f"inputs are {words}", formula.exact(changed), digits=True, code=CAUSE_ARITHMETIC)
             for place in range(len(floats) if len(floats) > 1 else 0):
                 some = [changed[k] if k == place else x for k, x in enumerate(floats)]
-                yield Model(f"input {place} is {words}", formula.exact(some), digits=True)
+                yield Model(f"input {place} is {words}", formula.exact(some), digits=True, code=CAUSE_ARITHMETIC)
     yield Model(
         f"subnormal inputs are taken for zero in {dtype}", formula.exact([rounding.flushed(x, dtype) for x in floats])
     )

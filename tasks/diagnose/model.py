@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.model.kind import CAUSE_OTHER
 
 #: Least share of the elements that are off, and of all, that a model must give bit for bit or within a unit: libraries
 #: differ by a bit in exp and log, which a formula that cancels makes visible here and there.
@@ -31,22 +32,22 @@ class Model:
     """words: the cause; result: what comes out if it is (float64 where the output is inexact, before the last rounding).
     digits: whether it is about digits, so that zeros, NaN and Inf are no evidence of it: much else gives those. slow: one of
     many orders of a sum, each a matter of milliseconds. slack: of a formula that subtracts what is nearly equal, how far its
-    result may be from ``result``, as it hangs on the order of its sums."""
+    result may be from ``result``, as it hangs on the order of its sums. code: of the cause (`tasks.model.kind`)."""
 
     words: str
     result: np.ndarray
     digits: bool = False
     slow: bool = False
     slack: np.ndarray | float = 0.0
-    kind: str = ""
+    code: str = CAUSE_OTHER
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a result is off. words: for people, "" where nothing explains it; kind: of the row, where the cause has one of its own."""
+    """Why a result is off. words: for people, "" where nothing explains it; code: what is decided on (`tasks.model.kind`), "" then too."""
 
     words: str = ""
-    kind: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)

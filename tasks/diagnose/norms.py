@@ -15,6 +15,7 @@ from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
 from tasks.diagnose.rounding import coarser, to
 from tasks.diagnose.sums import cancelled
+from tasks.model.kind import CAUSE_ARITHMETIC
 
 #: What is added to a variance so that its root is not zero: those in use.
 EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
@@ -62,11 +63,11 @@ def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str
         total = e.sum(axis, keepdims=True)
         plain = some - logarithm(total) if log else e / total
         words = f"exp without a shift by the maximum, in {kind}"
-        yield Model(words, plain.astype(np.float64), digits=kind != types(dtype)[0])
+        yield Model(words, plain.astype(np.float64), digits=kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
         if log:
             shifted = exp(some - some.max(axis, keepdims=True))
             of_result = logarithm(shifted / shifted.sum(axis, keepdims=True))
-            yield Model(f"log of the softmax, in {kind}", of_result.astype(np.float64))
+            yield Model(f"log of the softmax, in {kind}", of_result.astype(np.float64), code=CAUSE_ARITHMETIC)
     for other in range(x.ndim):
         if other != axis % x.ndim and x.shape[other] > 1:
             yield Model(f"over axis {other}, not {axis}", _softmax(given, other, log))
@@ -112,8 +113,8 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
     if how.centred:
         for kind in types(dtype):
             words, result = f"variance as E[x²] - E[x]², in {kind}", _normalised(given, how, kind, one_pass=True)
-            yield Model(words, result, kind != own)
-            yield Model(words, result, True, slack=_slack(given, how, kind))
+            yield Model(words, result, kind != own, code=CAUSE_ARITHMETIC)
+            yield Model(words, result, True, slack=_slack(given, how, kind), code=CAUSE_ARITHMETIC)
         yield Model("ddof: divided by n - 1, not n", _normalised(given, replace(how, ddof=1)))
         yield Model("the mean is not subtracted", _normalised(given, replace(how, centred=False)))
     for eps in EPSILONS:
@@ -125,7 +126,7 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
     yield Model("the root is not taken", _normalised(given, replace(how, root=False)))
     yield Model("a sum of squares, not their mean", _normalised(given, replace(how, summed=True)))
     for kind in types(dtype):
-        yield Model(f"computed in {kind}", _normalised(given, how, kind), digits=True)
+        yield Model(f"computed in {kind}", _normalised(given, how, kind), digits=True, code=CAUSE_ARITHMETIC)
     if len(given) > 1:
         yield Model("the weight is ignored", _normalised(given, replace(how, weighed=False)))
     if len(given) > 2:

@@ -15,6 +15,7 @@ from tasks.diagnose import rounding
 from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.diagnose.sums import left_out
+from tasks.model.kind import CAUSE_ARITHMETIC
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,11 @@ class _Product:
     def wrong(self, given: Sequence[np.ndarray], dtype: str, adders: Sequence[Accumulator] = ()) -> Iterator[Model]:
         for adder in adders:
             with contextlib.suppress(ValueError):
-                yield Model(adder.words, self.added_in(adder, given), digits=True)
+                yield Model(adder.words, self.added_in(adder, given), digits=True, code=CAUSE_ARITHMETIC)
         for name in rounding.coarser(dtype):
             for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
                 some = [change(x, name) if k in (self.a, self.b) else x for k, x in enumerate(given)]
-                yield Model(f"factors are {words}", self.exact(some), digits=True)
+                yield Model(f"factors are {words}", self.exact(some), digits=True, code=CAUSE_ARITHMETIC)
         if self.added is not None:
             yield Model("what is to be added is left out", replace(self, beta=0.0).exact(given))
         if self.alpha != 1:
@@ -127,7 +128,9 @@ class _Product:
         yield from left_out(terms, lambda part: self.finished(part.sum(0), given))
         for precision in rounding.narrow(dtype):
             for total in rounding.accumulated(terms, precision):
-                yield Model(f"accumulated in {precision}", self.finished(total, given), slow=True)
+                yield Model(
+                    f"accumulated in {precision}", self.finished(total, given), slow=True, code=CAUSE_ARITHMETIC
+                )
 
 
 def _plain(x: float) -> float:

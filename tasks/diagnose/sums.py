@@ -13,6 +13,7 @@ from tasks.diagnose.elementwise import exp, log, types
 from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.model import EPS
+from tasks.model.kind import CAUSE_ARITHMETIC
 
 #: Blocks of which the last, partial one may be forgotten.
 BLOCKS = (256, 128, 64, 32, 16, 8)
@@ -126,13 +127,22 @@ def _wrong_reduction(
         for kind in types(dtype):
             given = rows.astype(kind)
             plain = log(exp(given).sum(0)).reshape(shape)
-            yield Model(f"log of a sum of exp without a shift, in {kind}", plain, digits=kind != types(dtype)[0])
+            yield Model(
+                f"log of a sum of exp without a shift, in {kind}",
+                plain,
+                digits=kind != types(dtype)[0],
+                code=CAUSE_ARITHMETIC,
+            )
             yield Model("the shift is not added again", exact([x]) - np.max(rows, axis=0).reshape(shape))
     if name in ("norm", "squares"):
         for kind in ("float16", "bfloat16"):
             square = rounding.to(rows * rows, kind)
             total = rounding.to(square.sum(0), kind)
-            yield Model(f"squares in {kind}", np.reshape(np.sqrt(total) if name == "norm" else total, shape))
+            yield Model(
+                f"squares in {kind}",
+                np.reshape(np.sqrt(total) if name == "norm" else total, shape),
+                code=CAUSE_ARITHMETIC,
+            )
     if name == "norm":
         yield Model("the root is not taken", exact([x]) ** 2)
     yield from left_out(rows, lambda part: REDUCTIONS[name](part, 0).reshape(shape))
@@ -144,7 +154,7 @@ def _wrong_reduction(
         for precision in rounding.narrow(dtype):
             for total in rounding.accumulated(rows, precision):
                 result = total / count if name == "mean" else total
-                yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True)
+                yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True, code=CAUSE_ARITHMETIC)
 
 
 def _rows(x: np.ndarray, axis: Axis) -> np.ndarray:
@@ -171,8 +181,8 @@ def _wrong_variance(
         lost = cancelled(rows, kind)
         slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
         words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)
-        yield Model(words, result, kind != types(dtype)[0])
-        yield Model(words, result, True, slack=np.reshape(slack, shape))
+        yield Model(words, result, kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
+        yield Model(words, result, True, slack=np.reshape(slack, shape), code=CAUSE_ARITHMETIC)
 
 
 def cancelled(rows: np.ndarray, kind: str) -> np.ndarray:

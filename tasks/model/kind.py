@@ -33,6 +33,14 @@ KIND_KEPT = "kept"
 #: `imprecise`: of a program that takes what its casts have lost, so that their digits count.
 KIND_CAST = "cast"
 
+#: Codes of a cause, the column `cause_code` beside the sentence in `cause`. The op's own formula, computed with fewer digits or in a way
+#: that loses them: its exact value is then the reference.
+CAUSE_ARITHMETIC = "arithmetic"
+#: A cast that was asked for is missing; a derivative was computed from a rounded result. Both are kinds of rows as well.
+CAUSE_CAST, CAUSE_KEPT = KIND_CAST, KIND_KEPT
+#: Any other error model: another axis, a term left out, a wrong sign, …
+CAUSE_OTHER = "other"
+
 #: Of results that are off by their numbers, and measured.
 OF_NUMBERS = ("numbers", "flip", KIND_CAST)
 

@@ -147,6 +147,12 @@ class Row:
         "outcome",
         "the error model that explains a wrong or imprecise result, bit for bit or within a unit; empty: none does",
     )
+    cause_code: str | None = column(
+        "string",
+        "outcome",
+        "what kind of cause that is: arithmetic (the op's own formula with fewer digits, or in a way that loses them), cast, kept, other; "
+        "empty: no cause",
+    )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
     error: str | None = column("string", "outcome", "text of the error, with the end of stderr for a dead process")

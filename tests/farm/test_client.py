@@ -134,7 +134,7 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         place = table.schema.get_field_index("runtime_version")
         field = table.schema.field(place)
         pq.write_table(table.set_column(place, field, pa.array(["torch 2.0.0"] * len(table), field.type)), file)
-    for again in (farm.reproduce(found.key), farm.minimize(found.key)):
+    for again in (farm.reproduce(found.key), farm.minimise(found.key)):
         assert "the row is of torch 2.0.0, here is torch" in again.told[-1]
     load._declared.cache_clear()
     for named in (found.key, f"seed:{found.seed}"):
@@ -153,7 +153,7 @@ def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None
     assert farm.reproduce(seed=found.seed).key == found.key
     other = fuzz(adds_one)
     key = next(str(Key.of(r)) for r in other.rows.to_dict("records") if drawn.seed_of(7, r["sample"]) == found.seed)
-    for call in (farm.reproduce, farm.minimize):
+    for call in (farm.reproduce, farm.minimise):
         with pytest.raises(farm.ClientError, match="2 kernels have a case of the seed") as raised:
             call(seed=found.seed)
         assert f"'{found.key}'" in str(raised.value) and f"'{key}'" in str(raised.value)
@@ -175,7 +175,7 @@ def test_a_case_is_made_small_and_fails_as_before(strategy: str, rows: int, plai
     with pytest.raises(AssertionError):
         found(tail_lost, (torch.randn(4, 300), torch.randn(300)), exact, "normalisation", results="kept")
     (key,) = [f"{r.run_id}:{r.case_id}:{r.backend}" for r in lake.read("kept").itertuples()]
-    small = farm.minimize(key, strategy=strategy, results="kept")
+    small = farm.minimise(key, strategy=strategy, results="kept")
     assert (small.status, small.kind, small.passed, small.flaky) == ("wrong", "numbers", False, False)
     assert small.original_shapes == {"x": (4, 300), "weight": (300,)} and small.shapes["x"][0] <= rows
     assert (small.shapes["x"][1] < 300) is (rows == 1) and small.runs <= 200
@@ -198,11 +198,11 @@ def test_whole_numbers_are_made_small_to_where_the_fault_begins() -> None:
     index = {"shape": ["n"], "dtype": "int64", "low": 0, "high": "m"}
     given = {"op_class": "exact", "cases": 4, "seed": 1}
     bad = farm.fuzz(_in_16_bits, lambda a, b: a * b, {"a": whole, "b": whole}, {"n": (1, 40)}, ["int32"], **given)
-    a, b = sorted(abs(int(x[0])) for x in farm.minimize(bad.findings[0].key).inputs.values())
+    a, b = sorted(abs(int(x[0])) for x in farm.minimise(bad.findings[0].key).inputs.values())
     assert 1 <= a <= 9 and a * (b - 1) <= 2**15 <= a * b + 1
     dims = {"n": (1, 40), "m": (400, 600)}
     bad = farm.fuzz(_past_a_block, lambda x, index: x[index], {"x": ["m"], "index": index}, dims, **given)
-    small = farm.minimize(bad.findings[0].key)
+    small = farm.minimise(bad.findings[0].key)
     assert small.inputs["index"].tolist() == [21] and small.status == "wrong"
 
 
@@ -220,7 +220,7 @@ def test_a_case_is_made_small_within_what_its_inputs_may_be() -> None:
         "op_class": "elementary",
     }
     for found in farm.fuzz(_a_bit_more, lambda x, index: np.sqrt(x[index]), inputs, **given).findings:
-        small = farm.minimize(found.key).inputs
+        small = farm.minimise(found.key).inputs
         assert small["index"].tolist() == [3] and len(small["x"]) == 4
         assert ((small["x"] >= 0.5) & (small["x"].astype(float) < 0.71)).all()
 
@@ -236,7 +236,7 @@ def test_a_case_that_fails_otherwise_when_it_is_run_again_says_how() -> None:
     (found,) = farm.fuzz(right_once, lambda x: x.sum(), **more).findings
     assert found.kind == "nondeterministic"
     with pytest.raises(farm.ClientError, match="it is wrong numbers, not wrong nondeterministic: is something"):
-        farm.minimize(found.key)
+        farm.minimise(found.key)
 
 
 def test_what_explains_a_failure_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
@@ -266,7 +266,7 @@ def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(
     monkeypatch.setattr(drive, "LEAST_S", 0.3)
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}
     (found,) = farm.fuzz(hangs_where_few, lambda x: 2 * x, **more).findings
-    small = farm.minimize(found.key, strategy="binary-search-dims")
+    small = farm.minimise(found.key, strategy="binary-search-dims")
     assert small.shapes == {"x": (20,)} and small.status == "wrong"
     assert any("the kernel hangs there" in text for text in small.told), small.told
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -279,10 +279,10 @@ def test_what_cannot_be_made_smaller_is_told() -> None:
         ({"budget": 3}, r"more than \d+ runs, not 3"),
     ):
         with pytest.raises(farm.ClientError, match=says):
-            farm.minimize(found.findings[0].key, **more)
+            farm.minimise(found.findings[0].key, **more)
     good = found.rows.query("status=='pass'").iloc[0]
     with pytest.raises(farm.ClientError, match="is pass: only failed"):
-        farm.minimize(f"{good.run_id}:{good.case_id}:{good.backend}")
+        farm.minimise(f"{good.run_id}:{good.case_id}:{good.backend}")
 
 
 def test_the_same_seed_makes_the_same_cases_and_another_seed_others() -> None:
@@ -516,7 +516,7 @@ def _validated(output: Any, **more: Any) -> Any:
         (lambda: farm.check_autograd(None, (torch.ones(3),)), "None is not a function"),
         (lambda: farm.validate_autograd_function(None, (torch.ones(3),)), "None is not a function"),
         (lambda: farm.reproduce(3), "3 is no key"),
-        (lambda: farm.minimize(seed=3, budget="many"), "runs, not 'many'"),
+        (lambda: farm.minimise(seed=3, budget="many"), "runs, not 'many'"),
         (lambda: farm.strategies.cases(rms_norm, seed=1), "seed: Hypothesis decides it"),
     ],
 )

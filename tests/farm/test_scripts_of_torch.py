@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def said(text: str) -> Any:
     """What a script ends with in this process: "wrong", or 0."""
-    assert len(text.splitlines()) <= 40 and "farm" not in text.replace("the farm", "")
+    assert "farm" not in text.replace("the farm", "")
     with pytest.raises(SystemExit) as end:
         exec(compile(text, "script", "exec"), {})
     return end.value.code

@@ -17,7 +17,6 @@ import pytest
 from planted_small import graph
 
 from farm.minimise import beside, issue
-from farm.minimise.lines import LINES, fewer
 from farm.minimise.script import _Writer, short
 from farm.reproduce import script as scripts
 from farm.reproduce import trial
@@ -59,7 +58,7 @@ def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
     (right,) = stand_in.run(model, feeds).outputs
     for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
         text = scripted(model, feeds, [expected])
-        assert len(text.splitlines()) <= 40 and "farm" not in text
+        assert "farm" not in text
         good, said = shows(text, {"status": "wrong", "kind": "numbers"})
         assert good is expectedly, said
 
@@ -144,7 +143,6 @@ def test_a_runtime_that_takes_onnx_models_is_called_in_few_lines(backend: str) -
     x = np.zeros((4, 6), np.float32)
     text = scripted(model, {"x": x}, [x], backend)
     compile(text, backend, "exec")
-    assert len(text.splitlines()) <= 40
     form = Form("onnx", "onnx:test", "float32", [x], model=model.SerializeToString())
     own = ast.walk(ast.parse("\n".join(BackendSpec.parse(backend).create().few_lines(form).lines)))
     made = {x.id for x in own if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
@@ -152,7 +150,7 @@ def test_a_runtime_that_takes_onnx_models_is_called_in_few_lines(backend: str) -
 
 
 @pytest.mark.parametrize("backend", ONNX)
-def test_a_graph_of_many_nodes_and_outputs_has_a_script_of_as_few_lines(backend: str) -> None:
+def test_a_graph_of_many_nodes_and_outputs_has_a_node_a_line(backend: str) -> None:
     x = np.linspace(-1, 1, 96, dtype=np.float32).reshape(4, 24)
     model = graph(
         "a = Relu(x)", "b = Neg(a)", "c = Abs(b)", "d = Exp(c)", "e = Neg(d)", "f = Abs(e)", "y = Add(f, w)", w=x
@@ -160,7 +158,7 @@ def test_a_graph_of_many_nodes_and_outputs_has_a_script_of_as_few_lines(backend:
     text = scripted(model, {"x": x}, [x, x], backend)
     lines = text.splitlines()
     compile(text, backend, "exec")
-    assert len(lines) <= 40 and text.count("helper.make_node(") == 7
+    assert sum("helper.make_node(" in line for line in lines) == 7
     nodes: dict[str, Any] = {"helper": onnx.helper}
     begin = next(k for k, line in enumerate(lines) if line.startswith("nodes = ["))
     exec("\n".join(lines[begin : next(k for k, line in enumerate(lines) if line.startswith("inputs"))]), nodes)
@@ -173,7 +171,7 @@ def test_the_script_of_iree_gives_bytes_of_several_numbers() -> None:
     made = onnx.helper.make_graph([onnx.helper.make_node("Cast", ["x"], ["y"], to=1)], "one", inputs, outputs)
     text = scripted(onnx.helper.make_model(made), {"x": x}, [x.astype(np.float32)], "iree-cpu")
     compile(text, "iree", "exec")
-    assert "types = {'x': kinds.SINT_4}" in text and len(text.splitlines()) <= 40
+    assert "types = {'x': kinds.SINT_4}" in text
 
 
 def test_the_script_of_ncnn_asks_pnnx_which_axis_is_the_batchs() -> None:
@@ -201,7 +199,7 @@ def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
     group = Group(op, "", x.dtype.name, 1)
     text = short(form, group, [leaf], row, BackendSpec.parse(backend).create(), "a title", ["numpy"])
-    assert len(text.splitlines()) <= 40 and "farm" not in text and "tasks" not in text
+    assert "farm" not in text and "tasks" not in text
     return text
 
 
@@ -357,7 +355,7 @@ def convolved(framework: str, backend: str, off: float = 0.0) -> str:
 def test_a_graph_in_functions_of_torch_has_a_short_script(backend: str) -> None:
     for off, says in ((0.0, 0), (0.01, "wrong")):
         text = convolved("torch", backend, off)
-        assert said_here(text) == says and len(text.splitlines()) <= 40
+        assert said_here(text) == says
         assert "torch.ops.aten.conv2d.default" in text and ("torch.compile" in text) is (backend == "inductor-cpu")
 
 
@@ -373,7 +371,7 @@ def test_a_graph_in_functions_of_torch_has_a_short_script(backend: str) -> None:
 def test_a_graph_has_a_short_script_in_the_calls_of_a_framework(framework: str, backend: str, says: str) -> None:
     text = convolved(framework, backend)
     compile(text, framework, "exec")
-    assert says in text and len(text.splitlines()) <= 40, text
+    assert says in text, text
     assert "import torch" not in text and "absent" not in text
 
 
@@ -585,7 +583,7 @@ def test_a_short_script_gives_and_takes_dtypes_that_numpy_lacks(backend: str, dt
             leaf = Leaf(result.name, (5,), expected.astype(right.dtype))
             made = BackendSpec.parse(backend).create()
             text = short(form, Group("onnx:Cast", "", "float32", 1), [leaf], row, made, "t", ["x"])
-            assert said_here(text) == says and len(text.splitlines()) <= 40
+            assert said_here(text) == says
 
 
 @pytest.mark.parametrize("build", ["rocm7.2", "cu130", "xpu"])
@@ -598,35 +596,3 @@ def test_a_torch_of_one_kind_of_device_is_installed_from_its_own_index(
     assert index == f"--extra-index-url=https://download.pytorch.org/whl/{build}" and torch == f"torch==2.13.0+{build}"
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
     assert scripts.installed({"torch"}) == ("torch==2.13.0",)
-
-
-def test_what_is_too_long_has_several_statements_in_a_line_and_says_the_same() -> None:
-    long = ['"""title"""', "# pip install numpy", "import numpy as np", ""]
-    long += [
-        "def OP(x):",
-        *(f"    y{k} = x + {k}" for k in range(60)),
-        "    # a note",
-        "    return y1, y59",
-        "if OP(1)[0] == 2: a = 1",
-    ]
-    long += [
-        "elif OP(2): a = 2",
-        "else: a = 3",
-        "b = 'é'",
-        'c = "#"',
-        "for k in range(3): a += k",
-        "d = 1  # as it is",
-        "e = a",
-    ]
-    found = fewer(long)
-    assert len(found) <= LINES < len(long) and max(line.count(";") for line in found) == 2
-    assert {"if OP(1)[0] == 2: a = 1", "d = 1  # as it is", "import numpy as np"} <= set(found)
-    told: list[dict[str, Any]] = [{}, {}]
-    for lines, names in zip((long, found), told):
-        exec("\n".join(lines), names)
-    assert [(*names["OP"](5), names["a"], names["b"], names["c"], names["e"]) for names in told] == [
-        (6, 64, 4, "é", "#", 4)
-    ] * 2
-    assert fewer(long[:8]) == long[:8]
-    block = [f"if {k}: pass" for k in range(50)]
-    assert fewer(long[:4] + block) == long[:4] + block  # nothing of it can be joined

@@ -144,6 +144,15 @@ def test_three_that_agree_with_one_another_outvote_reference_and_second_oracle()
     assert after(*one_vendor) == ["wrong"] * 3
 
 
+@pytest.mark.parametrize(("code", "outvoted"), [("arithmetic", False), ("other", True), ("cast", True)])
+def test_who_loses_digits_in_the_same_way_is_not_independent(code: str, outvoted: bool) -> None:
+    """What one of those that agree is explained by is so of all. It is the code that counts: the sentence may be put otherwise."""
+    said = {"cause": "sums in single precision, added up as they come", "cause_code": code}
+    three = [row(v, "wrong", **(said if v == "B" else {})) for v in "ABC"]
+    others = [row("D", "wrong", output_digest="D", signature=[99.0]), row("E", "pass")]
+    assert after(*three, *others) == ["invalid" if outvoted else "wrong"] * 4 + ["pass"]
+
+
 @pytest.mark.parametrize(
     ("cause", "outvoted"),
     [
@@ -157,8 +166,8 @@ def test_three_that_agree_with_one_another_outvote_reference_and_second_oracle()
         ("subnormal results are flushed to zero in float32", True),
     ],
 )
-def test_who_loses_digits_in_the_same_way_is_not_independent(cause: str, outvoted: bool) -> None:
-    """What one of those that agree is explained by is so of all; without anybody with the reference, all are acquitted."""
+def test_rows_of_an_older_farm_have_the_sentence_alone(cause: str, outvoted: bool) -> None:
+    """Their vote is what it was; without anybody with the reference, all are acquitted."""
     three = [row(v, "wrong", cause=cause if v == "B" else "") for v in "ABC"]
     others = [row("D", "wrong", output_digest="D", signature=[99.0]), row("E", "pass")]
     assert after(*three, *others) == ["invalid" if outvoted else "wrong"] * 4 + ["pass"]

@@ -26,7 +26,7 @@ from tasks.judge.plain import compare
 from tasks.judge.policy import judge
 from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, np_dtype
 from tasks.model.dtypes import holds, integers
-from tasks.model.kind import KIND_CAST
+from tasks.model.kind import CAUSE_CAST, KIND_CAST
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
 
@@ -153,7 +153,7 @@ def test_the_cause_is_said_to_be_a_missing_cast(name: str) -> None:
     content = model(*PROGRAMS[name])
     expected, wrong = leaves(content), run(folded(content))
     cause = diagnose.cause([X], wrong, expected, OpClass.MODEL, lambda: content)
-    assert cause == diagnose.Cause("a cast that was asked for is missing", KIND_CAST)
+    assert cause == diagnose.Cause("a cast that was asked for is missing", CAUSE_CAST)
     other = [y * 1.5 for y in run(content)]
     assert diagnose.cause([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.Cause()
 
@@ -166,7 +166,7 @@ def test_one_of_several_casts_may_be_what_is_missing() -> None:
         one.input[:] = ["x" if name == "xh" else name for name in one.input]
     found, expected = run(model(kept, outputs)), leaves(content)
     assert status(found, expected) is Status.WRONG
-    assert diagnose.cause([X], found, expected, OpClass.MODEL, lambda: content).kind == KIND_CAST
+    assert diagnose.cause([X], found, expected, OpClass.MODEL, lambda: content).code == CAUSE_CAST
 
 
 def three_products(left: Sequence[str]) -> bytes:
@@ -186,7 +186,7 @@ def test_a_low_cast_that_is_missing_is_told_within_the_limit(left: Sequence[str]
     expected, found = leaves(content, x), run(three_products(left), x)
     assert status(found, expected) is Status.PASS or len(left) > 1
     cause = diagnose.lost_cast([x], found, expected, lambda: content)
-    assert cause == (diagnose.Cause("a cast that was asked for is missing", KIND_CAST) if left else diagnose.Cause())
+    assert cause == (diagnose.Cause("a cast that was asked for is missing", CAUSE_CAST) if left else diagnose.Cause())
 
 
 def test_who_keeps_the_digits_of_a_cast_that_nothing_compensates_is_right() -> None:

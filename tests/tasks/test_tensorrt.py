@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.minimise.lines import LINES
 from farm.minimise.script import short
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
@@ -571,7 +570,7 @@ def test_a_short_script_runs_an_engine(install: Install, library: Library, off: 
     data = model("", given, {"a": (1, (3,)), "b": (TensorProto.BFLOAT16, (3,))}, *nodes)
     leaves = [Leaf("float32", (3,), -A.astype(np.float64) + off), Leaf("bfloat16", (3,), A.astype(np.float64))]
     text = scripted(backend, form(data, A), *leaves)
-    assert ends(text) == ("wrong" if off else 0) and len(text.splitlines()) <= LINES
+    assert ends(text) == ("wrong" if off else 0)
     assert state.flags == set() and state.config.builder_optimization_level == 2 and state.network_flags
     assert state.profiles[-1:] == [] if not open_sizes else state.profiles[-1].shapes == {"x": ((3,),) * 3}
     assert {"cuInit", "cuStreamSynchronize"} <= set(re.findall(r"cu[A-Z]\w+", text))
@@ -588,7 +587,7 @@ def test_a_short_script_reads_an_output_whose_shape_depends_on_data(
     x = np.array([0, 3, 0, 1], np.float32)
     leaves = [Leaf("int64", (1, 2), np.array([[1, 3 + off]])), Leaf("float32", (4,), -x.astype(np.float64))]
     text = scripted(backend, form(data, x), *leaves)
-    assert ends(text) == ("wrong" if off else 0) and len(text.splitlines()) <= LINES
+    assert ends(text) == ("wrong" if off else 0)
 
 
 @pytest.mark.parametrize(
@@ -609,7 +608,6 @@ def test_a_short_script_has_the_precision(
     backend, state, gpu = install(version, precision=precision)
     gpu.memory, state.casts = library, []  # type: ignore[assignment]
     text = scripted(backend, form(ADD, A, B), Leaf("float32", A.shape, A.astype(np.float64) + B))
-    assert len(text.splitlines()) <= LINES
     assert ends(text) == 0
     assert state.flags == asked and bool(state.network_flags) is (precision in ("tf32", "int8") or version > "11")
     assert state.casts == casts

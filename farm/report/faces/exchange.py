@@ -11,11 +11,11 @@ from xml.etree import ElementTree as ET
 import pandas as pd
 
 from farm.commandline import plain
-from farm.lake.columns import farm_version
 from farm.report.tables.causes import KNOWN, NEW
 from farm.report.tables.coverage import CELL, commands, records, severity
 from farm.report.tables.gate import CLOSED, OPEN, Judged
 from farm.report.tables.view import Report
+from farm.version import farm_version
 from tasks.model import Status
 
 #: Where the schema of SARIF is.
@@ -112,7 +112,7 @@ def sarif(report: Report, found: Judged, uri: str) -> bytes:
         results.append(result)
     driver = {
         "name": "validation-farm",
-        "version": farm_version() or "0",
+        "version": farm_version(),
         "rules": [{"id": name, "shortDescription": {"text": text}} for name, text in sorted(rules.items())],
     }
     run = {

@@ -104,9 +104,9 @@ class Verdict:
     @property
     def tone(self) -> str:
         """How it looks: "ok", "new" for what asks for a look, "" where nothing can be said."""
-        if self.sentence.startswith("OK"):
-            return "ok"
-        return "new" if self.found or self.missing or not self.finished else ""
+        if self.found or self.missing or not self.finished:
+            return "new"
+        return "ok" if self.recorded and not self._lacks() else ""
 
     @property
     def sentence(self) -> str:

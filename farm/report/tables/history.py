@@ -122,7 +122,7 @@ def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     bare = (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
     changed = {"check": lambda name: name or "forward", "backend": bare}
     named = {name: _Text.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)}
-    step = _Text.of(rows[ALONG[along]], order=None if along == "run" else version_key)
+    step = _Text.of(rows[ALONG[along]], order=None if along == "run" else _by_version(rows, ALONG[along]))
     cell = np.zeros(len(rows), "int64")
     for name in CELL:
         cell = cell * len(named[name].values) + named[name].codes
@@ -164,6 +164,18 @@ class _Text:
         texts = [changed(one) for one in (*told.categories, "")]
         place = {one: k for k, one in enumerate(sorted(set(texts), key=order))}
         return cls(np.array([place[one] for one in texts])[told.codes], np.array([*place], dtype=object))
+
+
+def _by_version(rows: pd.DataFrame, column: str) -> Callable[[str], Any]:
+    """The order of a column's versions. Builds of one release (1.0.0+g46f037aa, 2.13.0+cu130) have none in their labels: the one
+    that was first run comes first."""
+    first = rows.groupby(column, observed=True)["started_at"].min()
+
+    def key(told: str) -> tuple[Any, ...]:
+        known, version, _ = version_key(told)
+        return known, Version(version.public), first.get(told, pd.Timestamp(0, tz="UTC")), told
+
+    return key
 
 
 def version_key(told: str) -> tuple[Any, ...]:

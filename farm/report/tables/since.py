@@ -31,7 +31,8 @@ class Since:
 
     run_id, started_at: of the earlier one; cells: one line per cell that changed, as `farm.report.diff` has them, with
     ``backend``, ``group`` (a key of `GROUPS`) and the ``standing`` of the worst sample now, worst first; counts: cells by
-    group; known: of the new ones, those of a known failure; compared: cells that both have.
+    group; known: of the new ones, those of a known failure; compared: cells that both have; farms: the versions that judged then and
+    now, where they differ: a change may be the judge's.
     """
 
     run_id: str
@@ -40,12 +41,15 @@ class Since:
     counts: Mapping[str, int]
     known: int
     compared: int
+    farms: tuple[str, str] | None = None
 
     @property
     def sentence(self) -> str:
         known = {"new": f" ({self.known:,} known)" * bool(self.known)}
         counts = ", ".join(f"{self.counts[name]:,} {name}{known.get(name, '')}" for name in GROUPS)
-        return f"Since {self.run_id}, the last run of this config: {counts} of {many(self.compared, 'cell')} in both"
+        judged = f"; judged by farm {self.farms[0]} then, {self.farms[1]} now" if self.farms else ""
+        both = f"{many(self.compared, 'cell')} in both"
+        return f"Since {self.run_id}, the last run of this config: {counts} of {both}{judged}"
 
 
 @functools.lru_cache(maxsize=1)  # every face asks
@@ -78,4 +82,12 @@ def compare(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> Si
     counts = {name: int((group == name).sum()) for name in GROUPS}
     found = changed.drop(columns="rank").reset_index(drop=True)
     known = int(((found["group"] == "new") & (found["standing"] == KNOWN)).sum())
-    return Since(str(run.get("run_id")), run.get("started_at"), found, counts, known, len(cells))
+    farms = _farm_of(then), _farm_of(now)
+    differ = farms if all(farms) and farms[0] != farms[1] else None
+    return Since(str(run.get("run_id")), run.get("started_at"), found, counts, known, len(cells), differ)
+
+
+def _farm_of(rows: pd.DataFrame) -> str:
+    """The version of the farm that judged rows, the last one of a run that was resumed under another; "" where none is known."""
+    told = rows["farm_version"].dropna().astype(str) if "farm_version" in rows else pd.Series(dtype=str)
+    return str(told.iloc[-1]) if len(told) else ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks.nearest import nearest
 
 #: What of a declaration is a function or the name of one; the last is "" where there is none.
 FUNCTIONS = ("kernel", "reference", "backward")
+
+_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
 class DeclarationError(Exception):
@@ -86,7 +88,7 @@ class UserOp:
 
 def op(
     *, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any
-) -> Callable[..., Any]:
+) -> Callable[[_Kernel], _Kernel]:
     """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
 
     The function is returned as it was, with a list of its declarations in ``__farm_ops__``; its module has one of all,
@@ -94,7 +96,7 @@ def op(
     with `@op`.
     """
 
-    def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def declare(kernel: _Kernel) -> _Kernel:
         called = name or kernel.__name__
         valid = [f.name for f in fields(UserOp) if f.name != "kernel"]
         for key in settings:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.autograd import DECLARED_ONCE, OnceDifferentiable
+from tasks.arrays.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
 from tasks.catalogs.torch.noise import replaced
 from tasks.catalogs.user import accesses, interpreted
@@ -226,7 +226,7 @@ def _told(kernel: Callable[..., Any]) -> Iterator[accesses.Watch]:
             raise broken from None
         place = _place(kernel, error)
         if isinstance(error, OnceDifferentiable):
-            raise Unsupported(f"{DECLARED_ONCE}{place}") from error
+            raise DeclaredOnce(f"{DECLARED_ONCE}{place}") from error
         if text := interpreted.not_interpreted(error):
             raise Unsupported(text + place) from error
         text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
