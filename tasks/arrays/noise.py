@@ -38,6 +38,8 @@ LARGE, VERY_LARGE = 1 << 18, 1 << 22
 #: A row jumps if this share of it moves by this much of its largest element: another key has won all of a query's softmax, say.
 #: Where this share of an output's rows jumps, any of them may.
 ROW_JUMPS, JUMP, OUTPUT_JUMPS = 0.25, 0.5, 0.05
+#: Or if no more than this share of it keeps half of its own size: values of many magnitudes, of which few are near the largest.
+ROW_KEEPS = 0.25
 
 #: No draw: the largest element of each array moves, and nothing else (`shared`).
 ALONE = -1
@@ -240,8 +242,9 @@ def _jumping(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
         return np.asarray(moved.mean(-1, keepdims=True) >= max(share, 1 / y.shape[-1]))
 
     with np.errstate(all="ignore"):
-        high = np.abs(y).max(-1, keepdims=True)
-        jumps = rows(high)
+        size = np.abs(y)
+        high = size.max(-1, keepdims=True)
+        jumps = rows(high) | ((delta < JUMP * size).mean(-1, keepdims=True) <= ROW_KEEPS)
         if not jumps.any():  # nor, then, by as much as any is high
             return delta
         pooled = row_floor(delta)
