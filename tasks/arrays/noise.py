@@ -41,6 +41,9 @@ ROW_JUMPS, JUMP, OUTPUT_JUMPS = 0.25, 0.5, 0.05
 #: Or if no more than this share of it keeps half of its own size: values of many magnitudes, of which few are near the largest.
 ROW_KEEPS = 0.25
 
+#: What is asked of an element of a reference in float64 may be lost in its own rounding below this share of the largest.
+BELOW = 2.0**-45
+
 #: No draw: the largest element of each array moves, and nothing else (`shared`).
 ALONE = -1
 #: Elements of an output from which on it is asked how many of them hang together.
@@ -251,6 +254,17 @@ def _jumping(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
         if rows(high.max()).mean() >= OUTPUT_JUMPS:
             pooled, jumps = row_floor(pooled.reshape(-1)).reshape(pooled.shape), np.ones_like(jumps)
     return np.where(jumps & np.isfinite(pooled), pooled, delta)
+
+
+def is_far_below(references: Arrays, floors: Sequence[np.ndarray | None], eps: float) -> bool:
+    """Whether more is asked of an element than float64 may tell of it: it is so small beside the largest that a sum of both has lost it."""
+    with np.errstate(all="ignore"):
+        for y, delta in zip(references, floors):
+            if y.dtype == np.float64 and y.size:
+                asked = eps * np.abs(y) if delta is None else eps * np.abs(y) + delta
+                if asked.min() < BELOW * np.abs(y).max(initial=0.0, where=np.isfinite(y)):
+                    return True
+    return False
 
 
 def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import array, asarray
 
+from tasks.arrays import noise
 from tasks.arrays.watched import Run, Watched, plain
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
@@ -419,6 +420,29 @@ class _Narrowing(Run):
             over.set()
             for name, function in before.items():
                 setattr(np, name, function)
+
+
+def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, draw: int) -> list[np.ndarray] | None:
+    """What the reference returns if each of its results in float64 is another in the last digit; None where it cannot be watched."""
+    run = _Shaken(round, None)
+    run.draw = draw
+    try:
+        return list(run.of(reference, arguments))
+    except Exception:
+        return None
+
+
+class _Shaken(_Narrowing):
+    """A run whose results that are computed, not given, move by ε of float64."""
+
+    draw, _place = 0, 0
+
+    def said(self, made: Any, own: np.dtype[Any] | None, asked: np.dtype[Any] | None, given: bool, still: bool) -> Any:
+        if not given and isinstance(made, (np.ndarray, np.generic)) and made.dtype == np.float64:
+            self._place += 1
+            with self.apart():
+                made = noise.moved(np.array(plain(made)), EPS["float64"], self.draw, self._place)
+        return super().said(made, own, asked, given, still)
 
 
 class _Over(_Narrowing):
