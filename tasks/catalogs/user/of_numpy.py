@@ -287,6 +287,7 @@ class _Narrowing(Run):
                     x.given = False
                     plain(x)[...] = plain(self.fitting(self.watched(array(plain(x)), own), x.own))
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        made = made if exact else self.computed(made)
         given = exact and all(x.given for x in watched)
         return self.said(made, own, asked, given, moves and any(x.still for x in watched))
 
@@ -352,6 +353,10 @@ class _Narrowing(Run):
         made = self.rounded(value, name, x.given)
         self.noted(name, value, made)
         return self.watched(made, own, x.given, still=True)
+
+    def computed(self, made: Any) -> Any:
+        """A result that needed a rounding, as what follows is to have it."""
+        return made
 
     def is_exact(self, function: Callable[..., Any], made: Any) -> bool:
         """Whether an elementwise result needs no rounding in the dtype of the inputs, as x − bfloat16(x) needs none."""
@@ -433,16 +438,16 @@ def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, dra
 
 
 class _Shaken(_Narrowing):
-    """A run whose results that are computed, not given, move by ε of float64."""
+    """A run whose results move by ε of float64, but those that chose or moved numbers, and those that need no rounding."""
 
     draw, _place = 0, 0
 
-    def said(self, made: Any, own: np.dtype[Any] | None, asked: np.dtype[Any] | None, given: bool, still: bool) -> Any:
-        if not given and isinstance(made, (np.ndarray, np.generic)) and made.dtype == np.float64:
-            self._place += 1
-            with self.apart():
-                made = noise.moved(np.array(plain(made)), EPS["float64"], self.draw, self._place)
-        return super().said(made, own, asked, given, still)
+    def computed(self, made: Any) -> Any:
+        if not isinstance(made, (np.ndarray, np.generic)) or made.dtype != np.float64:
+            return made
+        self._place += 1
+        with self.apart():
+            return noise.moved(np.array(plain(made)), EPS["float64"], self.draw, self._place)
 
 
 class _Over(_Narrowing):
