@@ -239,6 +239,7 @@ _add(
     lambda x: torch.tanh(x),
     lambda g, y, x: g * (1 - y * y),
     {"of_input": (TERM, lambda g, y, x: g * (1 - x * x)), "no_chain": (TERM, lambda g, y, x: 1 - y * y)},
+    kept=True,  # 1 − y² of the rounded y is meant; tails has the other
 )
 
 _add(
