@@ -38,6 +38,11 @@ LARGE, VERY_LARGE = 1 << 18, 1 << 22
 #: A row jumps if this share of it moves by this much of its largest element: another key has won all of a query's softmax, say.
 #: Where this share of an output's rows jumps, any of them may.
 ROW_JUMPS, JUMP, OUTPUT_JUMPS = 0.25, 0.5, 0.05
+#: Or if no more than this share of it keeps half of its own size: values of many magnitudes, of which few are near the largest.
+ROW_KEEPS = 0.25
+
+#: What is asked of an element of a reference in float64 may be lost in its own rounding below this share of the largest.
+BELOW = 2.0**-45
 
 #: No draw: the largest element of each array moves, and nothing else (`shared`).
 ALONE = -1
@@ -240,14 +245,26 @@ def _jumping(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
         return np.asarray(moved.mean(-1, keepdims=True) >= max(share, 1 / y.shape[-1]))
 
     with np.errstate(all="ignore"):
-        high = np.abs(y).max(-1, keepdims=True)
-        jumps = rows(high)
+        size = np.abs(y)
+        high = size.max(-1, keepdims=True)
+        jumps = rows(high) | ((delta < JUMP * size).mean(-1, keepdims=True) <= ROW_KEEPS)
         if not jumps.any():  # nor, then, by as much as any is high
             return delta
         pooled = row_floor(delta)
         if rows(high.max()).mean() >= OUTPUT_JUMPS:
             pooled, jumps = row_floor(pooled.reshape(-1)).reshape(pooled.shape), np.ones_like(jumps)
     return np.where(jumps & np.isfinite(pooled), pooled, delta)
+
+
+def is_far_below(references: Arrays, floors: Sequence[np.ndarray | None], eps: float) -> bool:
+    """Whether more is asked of an element than float64 may tell of it: it is so small beside the largest that a sum of both has lost it."""
+    with np.errstate(all="ignore"):
+        for y, delta in zip(references, floors):
+            if y.dtype == np.float64 and y.size:
+                asked = eps * np.abs(y) if delta is None else eps * np.abs(y) + delta
+                if asked.min() < BELOW * np.abs(y).max(initial=0.0, where=np.isfinite(y)):
+                    return True
+    return False
 
 
 def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:

@@ -28,14 +28,14 @@ class Roundings:
     """What the casts to narrower dtypes made of the exact values of a run, in its order: what others may make of them instead."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[np.ndarray, np.ndarray]] = []
+        self._made: list[tuple[np.ndarray, np.ndarray, bool]] = []
         #: Whether there is any; whether some value was computed and is rounded, so that it may be rounded the other way.
         self.any = self.open = False
 
     def first(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
         """The nearest number; it is kept."""
         made = rounded(x, dtype)
-        self._made.append((x, made))
+        self._made.append((x, made, exact))
         self.any = True
         self.open |= not exact and not np.array_equal(made, x, equal_nan=True)
         return made
@@ -45,7 +45,7 @@ class Roundings:
         known = iter(self._made)
 
         def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
-            before, made = next(known, (x, None))
+            before, made, _ = next(known, (x, None, exact))
             return rounded(x, dtype) if made is None or before.shape != x.shape else made
 
         return round
@@ -56,7 +56,7 @@ class Roundings:
         known = iter(self._made)
 
         def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
-            before, made = next(known, (x, None))
+            before, made, exact = next(known, (x, None, exact))
             if made is not None and before.shape == x.shape:
                 return made if exact else _either_way(before, x, dtype)
             return rounded(x, dtype)

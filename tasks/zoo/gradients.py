@@ -116,10 +116,26 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
     return x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
 
 
+def _log_softmax_by_log1p(x: Any) -> Any:
+    """The largest term of the sum is 1: torch.log_softmax adds the others to it, and returns 0 where they are less than ε."""
+    shifted = x - x.amax(-1, keepdim=True)
+    return shifted - torch.log1p(shifted.sort(-1).values[..., :-1].exp().sum(-1, keepdim=True))
+
+
+THEME.add(
+    "log_softmax",
+    reference=_log_softmax,
+    inputs={"x": {"shape": [3, "n"], "low": -40, "high": 40}},
+    dims=DIMS,
+    op_class="normalisation",
+    right=_log_softmax_by_log1p,
+    wrong={"log_of_sum": ("cancellation", lambda x: torch.log_softmax(x, -1))},
+)
+
 _add(
     "log_softmax",
     _log_softmax,
-    lambda x: torch.log_softmax(x, -1),
+    _log_softmax_by_log1p,
     lambda g, y, x: g - y.exp() * g.sum(-1, keepdim=True),
     {
         "no_sum": (TERM, lambda g, y, x: g),
@@ -203,11 +219,17 @@ _add(
     reference_framework="torch",  # NumPy has no erf
 )
 
+
+def sigmoid(x: Any) -> Any:
+    """As a function whose derivative is not taken of its result: that is 1 from 17 on, and 1 − σ 0."""
+    return torch.exp(torch.nn.functional.logsigmoid(x))
+
+
 _add(
     "silu",
     lambda x: x / (1 + np.exp(-x)),
     lambda x: x * torch.sigmoid(x),
-    lambda g, y, x: g * torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
+    lambda g, y, x: g * sigmoid(x) * (1 + x * sigmoid(-x)),
     {"no_second_term": (TERM, lambda g, y, x: g * torch.sigmoid(x))},
 )
 
@@ -217,6 +239,7 @@ _add(
     lambda x: torch.tanh(x),
     lambda g, y, x: g * (1 - y * y),
     {"of_input": (TERM, lambda g, y, x: g * (1 - x * x)), "no_chain": (TERM, lambda g, y, x: 1 - y * y)},
+    kept=True,  # 1 − y² of the rounded y is meant; tails has the other
 )
 
 _add(

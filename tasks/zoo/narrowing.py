@@ -313,8 +313,8 @@ def _grouped_exactly(x: np.ndarray) -> np.ndarray:
 THEME.add(
     "int4_groups",
     reference=_grouped_exactly,
-    inputs={"x": {"shape": ["rows", "n"], "low": -3, "high": 3}},
-    dims={"rows": [3, 16], "n": [64, 256]},
+    inputs={"x": {"shape": ["rows", "32*blocks"], "low": -3, "high": 3}},
+    dims={"rows": [3, 16], "blocks": [2, 8]},
     right=_grouped,
     wrong={
         "scale_not_stored": (CAST, lambda x: _grouped(x, narrow=False)),
@@ -340,8 +340,8 @@ def _block_scaled_exactly(x: np.ndarray) -> np.ndarray:
 THEME.add(
     "float8_blocks",
     reference=_block_scaled_exactly,
-    inputs={"x": {"shape": ["rows", "n"], "low": -3, "high": 3}},
-    dims={"rows": [3, 16], "n": [64, 256]},
+    inputs={"x": {"shape": ["rows", "32*blocks"], "low": -3, "high": 3}},
+    dims={"rows": [3, 16], "blocks": [2, 8]},
     right=_block_scaled,
     wrong={"scale_of_half": (SCALE, lambda x: _block_scaled(x, less=9)), "folded": (CAST, lambda x: x.clone())},
 )

@@ -405,15 +405,17 @@ THEME.add(
 
 
 def _block_scaled(shared: bool) -> Kernel:
-    """Rows scaled below 1, multiplied in fixed point, scaled back: by a scale for each row, or one for all."""
+    """Rows and columns scaled below 1, multiplied in fixed point, scaled back: by a scale for each row of x, or one for all."""
+
+    def scale(x: Any, *dim: int) -> Any:
+        size = x.abs().amax(dim, keepdim=True)
+        return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent)
 
     def kernel(x: Any, w: Any) -> Any:
-        size = x.abs().amax().reshape(1, 1) if shared else x.abs().amax(-1, keepdim=True)
-        scale = torch.ldexp(torch.ones(1), torch.frexp(size).exponent)
-        unit = x / scale
+        of_x, of_w = scale(x, *[0] * shared, 1), scale(w, 0)
         # A fixed-point accumulator of 32 bits.
-        fixed = torch.round((unit @ w).double() * 2.0**27) / 2.0**27
-        return (fixed * scale).to(x.dtype)
+        fixed = torch.round((x / of_x @ (w / of_w)).double() * 2.0**27) / 2.0**27
+        return (fixed * of_x * of_w).to(x.dtype)
 
     return kernel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.zoo.gradients import with_backward
+from tasks.zoo.gradients import sigmoid, with_backward
 from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("tails", __name__)
@@ -110,6 +110,15 @@ def _gelu_slope(x: Any) -> Any:
     return 0.5 * torch.erfc(-x * math.sqrt(0.5)) + x * torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
+_add(
+    "silu",  # whose slope is nearly 1 there, and whose second derivative is made of 1 − σ alone
+    lambda x: x / (1 + np.exp(-x)),
+    lambda x: x * torch.sigmoid(x),
+    lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
+    {"of_the_result": (CANCELS, lambda y, x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))))},
+    low=20.0,
+    high=60.0,
+)
 _add(
     "gelu",
     lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),

@@ -104,6 +104,30 @@ def test_there_are_twenty() -> None:
     assert len(CASES) == 20
 
 
+def _of_means(count: int, divide: Callable[[np.ndarray], np.ndarray]) -> Metrics:
+    """The metrics of what is made in float32 of 16,384 float32 sums of ``count`` positive numbers."""
+    x = np.random.default_rng(0).uniform(0, 1, (1 << 14, count)).astype(np.float32).astype(np.float64)
+    y = x.mean(-1)
+    floor = np.max([np.abs(noise.moved(x, EPS["float32"], draw, 1).mean(-1) - y) for draw in range(4)], axis=0)
+    made = divide(x.sum(-1, dtype=np.float32)).astype(np.float32)
+    return compare([made], [Leaf("float32", y.shape, y, floor, shared=1 / y.size)], OpClass.REDUCTION)
+
+
+@pytest.mark.parametrize("count", [3, 7, 9, 49, 768])
+def test_a_mean_by_a_rounded_reciprocal_is_as_far_off_as_a_truncated_one(count: int) -> None:
+    reciprocal = _of_means(count, lambda sums: sums * np.float32(1 / count))
+    cut_off = _of_means(count, lambda sums: truncated(sums.astype(np.float64) / count, "float32"))
+    divided = _of_means(count, lambda sums: sums / np.float32(count))
+    assert leans(reciprocal) and leans(cut_off) and not leans(divided)
+    assert reciprocal.bias and cut_off.bias and divided.bias
+    assert abs(reciprocal.bias) > abs(cut_off.bias) / 5 and abs(reciprocal.bias) > 10 * abs(divided.bias)
+
+
+@pytest.mark.parametrize("count", [4, 64, 1024])
+def test_a_reciprocal_that_needs_no_rounding_is_a_division(count: int) -> None:
+    assert not leans(_of_means(count, lambda sums: sums * np.float32(1 / count)))
+
+
 def _of_rows(rows: int, error: Callable[[np.ndarray], np.ndarray]) -> Metrics:
     """The metrics of ``rows`` rows that are normalised one by one, each element of which moves with its row alone."""
     y = np.random.default_rng(9).normal(size=(rows, (1 << 14) // rows))

@@ -193,6 +193,18 @@ def test_where_rows_of_a_kernel_s_result_jump_others_may() -> None:
     assert delta is not None and delta.min() > 0.3 and delta[0, 0] == 2.0
 
 
+def test_a_row_of_many_magnitudes_jumps_where_few_of_it_keep_half_of_their_own_size() -> None:
+    """Another key's values are as far off as both are high: none of ten is near the largest of its row."""
+    y = np.ones((3, 1)) * 10.0 ** np.arange(-5, 5)
+    quiet = 1e-7 * y
+    for moved, jumps in ((8, True), (7, False)):
+        delta = quiet.copy()
+        delta[1, :moved] = 0.6 * y[1, :moved]
+        (found,) = noise.of_kernel([y], [delta], [y], "float32")
+        assert found is not None and (found[1].min() > 0.1) == jumps
+        assert np.allclose(found[::2], quiet[::2], rtol=1e-9, atol=1e-37)
+
+
 @pytest.mark.parametrize(("dtype", "lost"), [("float32", 2.0**-96), ("bfloat16", 2.0**-96), ("float64", 2.0**-992)])
 def test_what_a_factor_that_underflows_loses_is_in_the_floor(dtype: str, lost: float) -> None:
     """exp(-100) is 0 in float32: what it weighs is lost, however large."""

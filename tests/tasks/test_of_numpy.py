@@ -15,6 +15,7 @@ import pytest
 
 from tasks.catalogs.user import of_numpy
 from tasks.graphs.roundings import Roundings
+from tasks.model import rounded
 
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32).astype(np.float64)
 W = np.random.default_rng(1).standard_normal((48, 8)).astype(np.float32).astype(np.float64)
@@ -79,7 +80,7 @@ def through_bytes(x: np.ndarray) -> np.ndarray:
         (like_another, "bfloat16"),
         (in_place, "float16"),
         (next_above, "float16"),
-        (as_bits, "float16"),
+        (as_bits, "float16,bits"),
         (through_bytes, "float16"),
         (writing(lambda kept, x: np.copyto(kept, x, casting="unsafe")), "float16"),
         (writing(lambda kept, x: kept.fill(0.1)), "float16"),
@@ -145,6 +146,30 @@ def test_a_given_number_has_one_nearest_and_a_computed_one_may_take_its_neighbou
     assert free and 0 < moved < 0.1
     whole, draws, free = cast(lambda x: (x * 0.7).astype(np.int32))
     assert free and set(np.unique(np.abs(np.stack(draws) - whole))) <= {0, 1}
+
+
+def by_hand(x: np.ndarray) -> np.ndarray:
+    """Cut off to bfloat16."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return np.where(np.isnan(x), bits, bits & np.uint32(0xFFFF0000)).view(np.float32).astype(x.dtype)
+
+
+@pytest.mark.parametrize("to", [by_hand, lambda x: rounded(x, "bfloat16"), lambda x: x.astype(ml_dtypes.bfloat16)])
+def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., Any]) -> None:
+    """A draw moves inputs by less than such a rounding, which would leave no noise at all of the product of what it made."""
+    casts, told, read = Roundings(), list[str](), list[np.ndarray]()
+    evaluate = of_numpy.evaluated(lambda x, w: to(x) @ to(x - to(x)).T, told)
+    (y,) = evaluate({"x": X, "w": W}, casts.first, None)
+    np.testing.assert_array_equal(y, np.asarray(to(X), float) @ np.asarray(to(X - to(X)), float).T)
+    assert told in (["bits"], ["bfloat16"])
+    (still,) = evaluate({"x": X * (1 + 2.0**-23), "w": W}, casts.either(), None)
+    assert not casts.open and np.array_equal(
+        still, y
+    )  # what was given, and is taken from it without an error, rounds one way
+    evaluate({"x": X, "w": W}, casts.either(), lambda x: read.append(x) or x)  # type: ignore[func-returns-value]
+    assert [x.shape for x in read] == [X.shape, X.shape, X.T.shape]
+    (y,) = of_numpy.evaluated(lambda x: to(x * 0.7), [])({"x": X}, casts.first, None)
+    assert casts.open
 
 
 def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast() -> None:

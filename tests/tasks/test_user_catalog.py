@@ -260,6 +260,79 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
     assert outcome(cache, dtype="bfloat16") == {("wrong", "numbers")}
 
 
+@pytest.mark.parametrize(("low", "found"), [("lo @ v.T", {("pass", "")}), ("0", {("wrong", "numbers")})])
+def test_a_reference_that_rounds_by_hand_leaves_noise_to_what_is_computed_of_that(
+    declare: Any, cache: Path, low: str, found: set[tuple[str, str]]
+) -> None:
+    """No draw moves x across a step of bfloat16: without its own noise the product is to be right to the last of its terms, which cancel."""
+    source = f"""
+def rounded(x):
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+def reference(x, w):
+    hi, v = rounded(x), rounded(w)
+    lo, u = rounded(x - hi), rounded(w - v)
+    return hi @ v.T + hi @ u.T + lo @ v.T
+def kernel(x, w):
+    hi, v = x.bfloat16().float(), w.bfloat16().float()
+    lo, u = (x - hi).bfloat16().float(), (w - v).bfloat16().float()
+    return hi @ v.T + hi @ u.T + {low}
+"""
+    rng = np.random.default_rng(0)
+    x = 5550.02 + 2.0**-9 * rng.integers(0, 4, (2, 64))
+    w = rng.permuted(np.repeat([[1e12] * 20 + [-1e12] * 20 + [0.5] * 12 + [3.0] * 12], 4, axis=0), axis=1)
+    w[3] = np.abs(w[3])  # of which something is left
+    data = {name: {"shape": list(a.shape), "data": a.reshape(-1).tolist()} for name, a in (("x", x), ("w", w))}
+    declare(source, inputs=data, dims={}, op_class="contraction")
+    assert outcome(cache) == found
+
+
+@pytest.mark.parametrize(("keys", "found"), [(57, {("pass", "")}), (56, {("wrong", "numbers")})])
+def test_a_tie_of_keys_whose_values_are_of_many_magnitudes(declare: Any, cache: Path, keys: int, found: Any) -> None:
+    """Rounding decides whose values a query gets: no draw need have met those, and none is as large as the largest of the row."""
+    source = f"""
+def reference(q, k, v):
+    s = q @ k.T / 4
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
+def kernel(q, k, v): return torch.softmax(q @ k[:{keys}].T / 4, -1) @ v[:{keys}]
+"""
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((24, 16)) * np.where(np.arange(24) < 4, 1e-3, 1e15)[:, None]
+    k = 5879 + rng.uniform(0, 0.01, (57, 16))
+    v = 10.0 ** rng.uniform(-17, 17, (57, 16)) * rng.choice([-1, 1], (57, 16))
+    v[-1] = 1e10 * np.arange(1, 17)
+    arrays = {"q": q, "k": k, "v": v}
+    data = {name: {"shape": list(a.shape), "data": a.reshape(-1).tolist()} for name, a in arrays.items()}
+    declare(source, inputs=data, dims={}, op_class="composite")
+    assert outcome(cache, count=1) == found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "passes"),
+    [
+        ("y - torch.log1p(y.sort(-1).values[:, :-1].exp().sum(-1, keepdim=True))", True),
+        ("y - y.exp().sum(-1, keepdim=True).log()", False),
+        ("y - torch.log1p(y.sort(-1).values[:, :-1].exp().sum(-1, keepdim=True) * 1.001)", False),
+    ],
+    ids=["log1p", "log of sum", "a part in a thousand"],
+)
+def test_of_what_float64_has_lost_nothing_is_asked(declare: Any, cache: Path, kernel: str, passes: bool) -> None:
+    """Of 1 + 2.6e-14 the reference has two digits; of 1 + 1.4e-11 it has all that are asked for."""
+    source = f"""
+def reference(x):
+    top = x.max(-1, keepdims=True)
+    return x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
+def kernel(x):
+    y = x - x.amax(-1, keepdim=True)
+    return {kernel}
+"""
+    data = [32, 0.125, -2, -2048, -0.25, -8, 70, 0.125, -2, 0.5, 0.25, -8, 25, 0.125, -2, 0.5, 0.25, -8]
+    declare(source, inputs={"x": {"shape": [3, 6], "data": data}}, dims={}, op_class="normalisation")
+    statuses = {row["status"] for row in rows(cache, count=1)}
+    assert statuses == {"pass"} if passes else statuses <= {"imprecise", "wrong"}
+
+
 @pytest.mark.parametrize(("factor", "status"), [("1", "pass"), ("1.001", "wrong")])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_a_maximum_in_the_reference_leaves_a_floor_that_judges(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import array, asarray
 
+from tasks.arrays import noise
 from tasks.arrays.watched import Run, Watched, plain
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
@@ -30,6 +31,10 @@ _MAKERS = "array asarray asanyarray ascontiguousarray empty zeros ones full".spl
 _WRITERS = frozenset("at copyto fill_diagonal place put put_along_axis putmask".split())
 #: Functions whose results are made of the dtype's own bits, under names that torch does not have.
 _OF_BITS = frozenset({"spacing"})
+#: Dtypes of which one holds what a kernel is given; a kernel of float64 is not known to round at all.
+_OWN = ("bfloat16", "float16", "float32")
+#: What a reference is said to cast to that puts the bits of floats together.
+BITS = "bits"
 
 Reference = Callable[..., Any]
 
@@ -103,7 +108,9 @@ class _Wide(Watched):
         asked = args[0] if args else kwargs.get("dtype", kwargs.get("type"))
         if asked is None or (isinstance(asked, type) and issubclass(asked, np.ndarray)):
             return np.ndarray.view(self, *args, **kwargs)
-        return self.run.wrap(_native(self).view(*args, **kwargs))
+        made = _native(self).view(*args, **kwargs)
+        whole = not is_inexact(dtype_name(_DTYPE(self)))
+        return self.run.of_bits(made, self.given) if whole else self.run.lifted(made, self.given)
 
     def fill(self, value: Any) -> None:
         self[...] = value
@@ -161,6 +168,12 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield x
 
 
+def _holds(name: str, x: np.ndarray) -> bool:
+    """Whether a dtype has all of some numbers in float64."""
+    with np.errstate(all="ignore"):
+        return x.dtype == np.float64 and np.array_equal(rounded(x, name), x, equal_nan=True)
+
+
 def _asked(x: Any) -> np.dtype[Any] | None:
     """The dtype that an argument is."""
     is_one = isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
@@ -185,12 +198,16 @@ class _Narrowing(Run):
         self.casts: list[str] = []
         #: Whether it is the reference that calls NumPy.
         self.asked, self.over = True, False
+        #: The narrowest dtype that has all numbers that were given, which is that under test or a narrower one.
+        self.own: str | None = None
         self.read = read
         self.round: Round = round or (lambda x, dtype, exact, node: rounded(x, dtype))
 
     def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
         """What the reference returns, in float64."""
         given = {k: self.lifted(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
+        floats = [plain(x) for x in given.values() if isinstance(x, _Wide) and _DTYPE(x) == np.float64]
+        self.own = next((name for name in _OWN if all(_holds(name, x) for x in floats)), None)
         before, _now.run = getattr(_now, "run", None), self
         try:
             with self.makers():
@@ -260,6 +277,7 @@ class _Narrowing(Run):
             return made
         with self.apart():
             moves = out is None and _moves(made, watched)
+            exact = moves or (out is None and self.is_exact(function, made))
         if self.read is not None and not moves and any(x.still for x in watched):
             args, named = _mapped(args, self.unsettled), _mapped(named, self.unsettled)
             made = computed()
@@ -269,7 +287,8 @@ class _Narrowing(Run):
                     x.given = False
                     plain(x)[...] = plain(self.fitting(self.watched(array(plain(x)), own), x.own))
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
-        given = moves and all(x.given for x in watched)
+        made = made if exact else self.computed(made)
+        given = exact and all(x.given for x in watched)
         return self.said(made, own, asked, given, moves and any(x.still for x in watched))
 
     def written(self, into: Any) -> None:
@@ -290,7 +309,7 @@ class _Narrowing(Run):
         if type(made) in (tuple, list):
             return type(made)(self.said(x, own, asked, given, still) for x in made)
         if not isinstance(made, (np.ndarray, np.generic)) or not is_inexact(dtype_name(made.dtype)):
-            return self.lifted(made)
+            return self.lifted(made, given)
         if dtype_name(made.dtype) != wide(dtype_name(made.dtype)):
             return self.lifted(made)  # of whole numbers alone
         if own is not None and is_complex(own.name) != is_complex(made.dtype.name):
@@ -334,6 +353,24 @@ class _Narrowing(Run):
         made = self.rounded(value, name, x.given)
         self.noted(name, value, made)
         return self.watched(made, own, x.given, still=True)
+
+    def computed(self, made: Any) -> Any:
+        """A result that needed a rounding, as what follows is to have it."""
+        return made
+
+    def is_exact(self, function: Callable[..., Any], made: Any) -> bool:
+        """Whether an elementwise result needs no rounding in the dtype of the inputs, as x − bfloat16(x) needs none."""
+        elementwise = getattr(function, "__name__", "") == "__call__"  # a ufunc's
+        return elementwise and isinstance(made, np.ndarray) and self.own is not None and _holds(self.own, made)
+
+    def of_bits(self, made: np.ndarray, given: bool) -> Any:
+        """Floats whose bits the reference has put together itself, as one that rounds to bfloat16 by hand does: made as by a cast."""
+        name = dtype_name(made.dtype)
+        if not is_inexact(name):
+            return self.lifted(made, given)
+        self.casts += [BITS] * (BITS not in self.casts)
+        value = self.rounded(made.astype(wide(name)), name, given)
+        return self.watched(value, None if name == wide(name) else made.dtype, given, still=True)
 
     def rounded(self, value: np.ndarray, name: str, given: bool) -> np.ndarray:
         with self.apart():
@@ -388,6 +425,29 @@ class _Narrowing(Run):
             over.set()
             for name, function in before.items():
                 setattr(np, name, function)
+
+
+def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, draw: int) -> list[np.ndarray] | None:
+    """What the reference returns if each of its results in float64 is another in the last digit; None where it cannot be watched."""
+    run = _Shaken(round, None)
+    run.draw = draw
+    try:
+        return list(run.of(reference, arguments))
+    except Exception:
+        return None
+
+
+class _Shaken(_Narrowing):
+    """A run whose results move by ε of float64, but those that chose or moved numbers, and those that need no rounding."""
+
+    draw, _place = 0, 0
+
+    def computed(self, made: Any) -> Any:
+        if not isinstance(made, (np.ndarray, np.generic)) or made.dtype != np.float64:
+            return made
+        self._place += 1
+        with self.apart():
+            return noise.moved(np.array(plain(made)), EPS["float64"], self.draw, self._place)
 
 
 class _Over(_Narrowing):
