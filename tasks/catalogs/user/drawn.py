@@ -20,7 +20,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 6
+GENERATOR = 7
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations: twice as many as the
 #: smallest sizes have where these have more already, or no size but the smallest would be drawn.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
@@ -33,6 +33,7 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
     (("adversarial", "offset"), 1),
     (("adversarial", "saturating"), 1),
     (("adversarial", "magnitudes"), 1),
+    (("adversarial", "squares"), 2),
 )
 #: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small; with both
 #: of the steps' (powers of four, halves) something is halfway after any multiplication by a power of two.
