@@ -37,7 +37,7 @@ class Count:
 
     caught: in every dtype that it is planted in some row of the fault failed or, of a class of `zoo.PRECISION`, is imprecise,
     which is a finding there; imprecise: none failed in any; escaped: in some dtype all pass; alarms: twins of which some row
-    is anything but a pass.
+    is anything but a pass, or, of drawn inputs without elements, vacuous; a dtype needs a pass.
     """
 
     caught: list[str] = field(default_factory=list)
@@ -67,7 +67,10 @@ def count(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
             made.caught.append(name)
         else:
             made.imprecise.append(name)
-    made.alarms = [twin for twin in twins(faults) if set().union(*statuses.get(twin, {}).values()) != {Status.PASS}]
+    for twin in twins(faults):
+        by_dtype = statuses.get(twin, {})
+        if not by_dtype or any(found - {Status.VACUOUS} != {Status.PASS} for found in by_dtype.values()):
+            made.alarms.append(twin)
     return made
 
 
@@ -188,7 +191,7 @@ def _worst(rows: pd.DataFrame, name: str, results: str) -> str:
     some = rows[rows["op"] == f"user:{name}"]
     if some.empty:
         return "it has no rows"
-    bad = some[some["status"] != Status.PASS.value]
+    bad = some[~some["status"].isin([Status.PASS, Status.VACUOUS])]
     some = bad if len(bad) else some
     row = some.iloc[int(some["error_units"].fillna(0).to_numpy().argmax())]
     command = reproduce_command(row["run_id"], row["case_id"], row["backend"], results, row["status"])
