@@ -349,7 +349,9 @@ def of_inputs(
                 few = min(draws, SCRIPT_DRAWS) if one.script else draws
                 gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, few)
                 return made
-            within = inside.computes_in(one, arrays, group.dtype) if draws else ""
+            # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.plain`).
+            own = group.dtype in op.tolerances
+            within = inside.computes_in(one, arrays, group.dtype) if draws and not own else ""
             made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
             flags = [f"computes_in={within}"] if within else []
             flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
