@@ -27,7 +27,7 @@ from tasks.model.dtypes import integers
 THEMES: dict[str, tuple[str, ...]] = {
     "regular": ("regular",),
     "boundary": ("limits", "steps"),
-    "adversarial": ("magnitudes", "offset", "saturating", "ties", "squares", "offset", "saturating", "ties"),
+    "adversarial": ("magnitudes", "offset", "saturating", "ties", "magnitudes", "offset", "saturating", "squares"),
     "nan": ("nan", "plus", "minus", "mixed"),
 }
 #: Size of a saturating value: far beyond where exp, tanh, erf and softmax leave their interesting range.
