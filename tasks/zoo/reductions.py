@@ -427,7 +427,7 @@ THEME.add(
             "shape": [4, 8],
             "data": [s * v for s in (1e4, 1e-1, 1e-4, 1.0) for v in (0.3, -0.7, 0.9, 0.2, -0.5, 0.8, 0.4, -0.6)],
         },
-        "w": [8, 16],
+        "w": {"shape": [8, 16], "low": -2, "high": 2},  # which has no scale of its own
     },
     right=_block_scaled(shared=False),
     wrong={"one_scale": ("small beside large", _block_scaled(shared=True))},

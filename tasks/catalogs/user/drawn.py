@@ -35,10 +35,11 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
     (("adversarial", "magnitudes"), 1),
     (("adversarial", "squares"), 2),
 )
-#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small; with both
-#: of the steps' (powers of four, halves) something is halfway after any multiplication by a power of two.
+#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small, one beside
+#: its root where they are smaller by far; with both of the steps' (powers of four, halves) something is halfway after any multiplication
+#: by a power of two.
 SCALES: dict[str, tuple[tuple[float, int], ...]] = {
-    "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1)),
+    "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1), (2.0**-30, 1)),
     "steps": ((1.0, 1), (0.5, 1)),
 }
 #: One of so many samples has the largest size of every dimension; one a dimension of size 0, where the reference takes that.
