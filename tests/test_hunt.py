@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.arrays import torch_tree
 from tasks.catalogs.user import samples
 from tasks.catalogs.user.schema import mistakes
 from tasks.model import Group
@@ -49,13 +50,13 @@ def test_what_points_at_a_fault_shows_it_beside_a_sound_twin(report: object) -> 
         arrays = samples.arrays(op, dims, Group(f"user:{op.name}", "", op.dtypes[0], 8), number)
 
         def results(name: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-            given = {k: torch.from_numpy(x.copy()) for k, x in arrays.items()}
+            given = {k: torch_tree.from_numpy(x.copy()) for k, x in arrays.items()}
             for k in ops[name].gradient:
                 given[k].requires_grad_()
             found = ops[name].kernel(**given, **ops[name].kwargs)
             found = list(found) if isinstance(found, tuple) else [found]
             if not op.gradient:
-                return [x.numpy() for x in found]
+                return [x.double().numpy() for x in found]
             weights = [torch.linspace(0.5, 1, x.numel()).reshape(x.shape) for x in found]
             return [x.numpy() for x in torch.autograd.grad(found, [given[k] for k in op.gradient], weights)]
 

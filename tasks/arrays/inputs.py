@@ -4,7 +4,8 @@
     boundary     limits   signed zeros, ±1, the smallest subnormal and normal, the largest finite; of integers the limits
                  steps    powers of two and their neighbours one ulp away, whole numbers and ties at .5
     adversarial  magnitudes  sizes from subnormal to near overflow in one tensor
-                 offset      a large offset with a small spread: differences cancel
+                 offset      a large offset with a spread of a few spacings: differences cancel
+                 squares     a large offset with a spread of √ε of it: differences keep digits, those of squares keep none
                  saturating  ±1000 among moderate values, where exp, tanh and softmax saturate
                  ties        few distinct values, each many times
     nan          nan, plus, minus  NaN, +Inf or −Inf at head, middle and tail of regular values
@@ -22,11 +23,11 @@ import numpy as np
 from tasks.model import DISTRIBUTIONS, EPS, LARGEST, PART, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
 from tasks.model.dtypes import integers
 
-#: Of each generated distribution, the themes that its samples take in turn.
+#: Of each generated distribution, the themes that its samples take in turn; a theme that comes later takes turns with one that was there.
 THEMES: dict[str, tuple[str, ...]] = {
     "regular": ("regular",),
     "boundary": ("limits", "steps"),
-    "adversarial": ("magnitudes", "offset", "saturating", "ties"),
+    "adversarial": ("magnitudes", "offset", "saturating", "ties", "magnitudes", "offset", "saturating", "squares"),
     "nan": ("nan", "plus", "minus", "mixed"),
 }
 #: Size of a saturating value: far beyond where exp, tanh, erf and softmax leave their interesting range.
@@ -102,10 +103,16 @@ def _floating(
     if theme == "magnitudes":
         exponents = rng.uniform(np.log2(low), np.log2(high), count)
         return rounded(_signs(count, rng) * np.exp2(exponents))
-    if theme == "offset":
-        # Twelve spacings of spread at the offset: what is left of a difference has three or four bits.
+    if theme in ("offset", "squares"):
         offset = np.exp2(np.floor(np.log2(min(high, 1e4)) - 1)) * float(rng.choice([-1.0, 1.0])) * rng.uniform(1.0, 1.5)
-        return rounded(offset + abs(offset) * EPS[dtype] * rng.integers(-6, 7, count))
+        if theme == "offset":
+            # Twelve spacings of spread at the offset: what is left of a difference has three or four bits.
+            return rounded(offset + abs(offset) * EPS[dtype] * rng.integers(-6, 7, count))
+        # With half of √ε for a relative deviation, x − E[x] keeps half of its bits, and E[x²] − E[x]² none. What is narrower than
+        # float32 is often summed in float32: of that the deviation is √ε there, or half a spacing.
+        sums = min(EPS[dtype], EPS["float32"])
+        spread = float(rng.choice([EPS[dtype] ** 0.5, max(sums**0.5, EPS[dtype])])) / 2
+        return rounded(offset * (1 + spread * rng.standard_normal(count)))
     if theme == "saturating":
         far = rng.random(count) < 0.25
         values = np.where(far, _signs(count, rng) * min(SATURATING, high), _regular(count, rounded, rng))

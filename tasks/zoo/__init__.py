@@ -19,6 +19,7 @@ MODULES = (
     "masking",
     "reductions",
     "normalisation",
+    "moments",
     "attention",
     "activations",
     "convolution",

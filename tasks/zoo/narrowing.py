@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model import rounded
-from tasks.zoo.specimen import Theme, torch
+from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("narrowing", __name__)
 CAST, SCALE = "cast left out", "quantisation scale"
@@ -374,4 +374,29 @@ THEME.add(
         "zero_point_left_out": ("argument ignored", lambda x: _zero_point(x, left=True)),
         "codes_rounded_down": ("rounding", lambda x: _zero_point(x, away=True)),
     },
+)
+
+
+# --- a promise to round once -------------------------------------------------------------------------------------------
+
+
+def _offset_norm(narrow: bool) -> Kernel:
+    def kernel(x: Any, weight: Any) -> Any:
+        scale = (weight + 1).float() if narrow else weight.float() + 1
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * scale).to(x.dtype)
+
+    return kernel
+
+
+THEME.add(
+    "rms_norm_rounded_once",
+    reference=lambda x, weight: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * (weight + 1),
+    inputs={**ROWS, "weight": ["n"]},
+    dims=DIMS,
+    dtypes=["float16", "bfloat16"],
+    tolerances={name: {"rtol": 0.0, "atol": 0.0} for name in ("float16", "bfloat16")},
+    op_class="normalisation",
+    right=_offset_norm(False),
+    wrong={"offset_narrow": ("coarse precision", _offset_norm(True))},
 )

@@ -96,6 +96,8 @@ def test_adversarial_themes_are_what_they_are_called(dtype: str) -> None:
     assert sizes.min() < SMALLEST_NORMAL[dtype] and sizes.max() > LARGEST[dtype] / 64
     offset = wide(dtype, "adversarial", "offset")
     assert 0 < np.ptp(offset) <= 20 * EPS[dtype] * np.abs(offset).max() and np.abs(offset).min() > 100
+    squares = wide(dtype, "adversarial", "squares")
+    assert 0.3 * EPS[dtype] < squares.std() / np.abs(squares.mean()) < 0.6 * EPS[dtype] ** 0.5
     far = wide(dtype, "adversarial", "saturating")
     assert {SATURATING, -SATURATING} <= set(far) and (np.abs(far) < 10).mean() > 0.5
     assert len(np.unique(wide(dtype, "adversarial", "ties"))) <= 6
@@ -121,6 +123,16 @@ def test_nan_and_infinities_stand_at_head_middle_and_tail(dtype: str, count: int
 
 def test_a_sample_has_the_theme_of_its_index() -> None:
     assert [theme_of("nan", i) for i in range(5)] == ["nan", "plus", "minus", "mixed", "nan"]
+    assert [theme_of("adversarial", i) for i in (3, 7, 11)] == ["ties", "squares", "ties"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_variance_from_the_mean_of_squares_has_no_digit_left(dtype: str) -> None:
+    for seed in range(8):
+        x = fill((1000,), dtype, "adversarial", rng(seed), "squares")
+        exact = x.astype(np.longdouble).var()
+        assert abs(np.square(x).mean() - x.mean() ** 2 - exact) > exact / 20
+        assert abs(x.var() - exact) < 1e-5 * exact
 
 
 def test_unknown_names_are_refused_with_the_valid_ones() -> None:

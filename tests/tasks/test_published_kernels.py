@@ -86,8 +86,11 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
         (sizes, x), (again, y) = made(3, index), made(3, index)
         assert sizes == again and x.tobytes() == y.tobytes()
         assert made(3, index, "float16")[0] == sizes != made(4, index)[0]
+    # Small enough for an epsilon beside a sum of squares, and for one beside its root.
+    sizes = [float(np.abs(x).max()) for x in (made(3, index)[1] for index in range(60)) if x.size > 4]
+    assert any(1e-4 < size < 1e-2 for size in sizes) and any(1e-12 < size < 1e-7 for size in sizes)
     # What a seed makes is public: these sizes change with the generator's version alone.
-    assert (drawn.GENERATOR, [made(7, i)[0]["n"] for i in range(6)]) == (6, [3, 1, 3, 7, 393, 1520])
+    assert (drawn.GENERATOR, [made(7, i)[0]["n"] for i in range(6)]) == (7, [3, 1, 3, 7, 393, 1520])
 
 
 @pytest.mark.parametrize(("size", "value"), [(4, 4), ("n", 6), ("3*n+1", 19), ("(n-2)//2", 2), ("n*m", 12)])

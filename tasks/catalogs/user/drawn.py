@@ -20,7 +20,7 @@ from tasks.fuzz.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
-GENERATOR = 6
+GENERATOR = 7
 #: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations: twice as many as the
 #: smallest sizes have where these have more already, or no size but the smallest would be drawn.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
@@ -33,11 +33,13 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
     (("adversarial", "offset"), 1),
     (("adversarial", "saturating"), 1),
     (("adversarial", "magnitudes"), 1),
+    (("adversarial", "squares"), 2),
 )
-#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small; with both
-#: of the steps' (powers of four, halves) something is halfway after any multiplication by a power of two.
+#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small, one beside
+#: its root where they are smaller by far; with both of the steps' (powers of four, halves) something is halfway after any multiplication
+#: by a power of two.
 SCALES: dict[str, tuple[tuple[float, int], ...]] = {
-    "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1)),
+    "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1), (2.0**-30, 1)),
     "steps": ((1.0, 1), (0.5, 1)),
 }
 #: One of so many samples has the largest size of every dimension; one a dimension of size 0, where the reference takes that.
