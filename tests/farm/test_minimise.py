@@ -207,7 +207,7 @@ def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_not
     row = rows.loc[("small:neg", "small-after")]
     # By itself it is right: the row says what killed the process that it was in at first.
     assert row.status == "pass" and "died of SIGSEGV" in str(row["note"])
-    assert "after forward/small:gather/float32/0 it does" in row["flags"]
+    assert "after forward/small:gather/float32/0 it does" in row["note"]
     assert json.loads(row["crash_after"]) == {
         "kind": "SIGSEGV",
         "stage": "run",
