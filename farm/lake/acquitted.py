@@ -22,7 +22,7 @@ _SENTENCE = (
 
 def restore(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with the status and kind that it had before a vote; any other row as it is."""
-    return dict(row) if row.get("acquitted") is None else {**row, "status": row["was_status"], "kind": row["was_kind"]}
+    return dict(row) if not row.get("acquitted") else {**row, "status": row["was_status"], "kind": row["was_kind"]}
 
 
 def upgrade(table: pa.Table) -> pa.Table:

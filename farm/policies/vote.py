@@ -51,7 +51,7 @@ def voted(table: pa.Table) -> pa.Table:
 
 def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as they were before a vote: a suspect has its status and kind again. Other frames are returned as they are."""
-    if "acquitted" not in rows.columns or not (some := rows["acquitted"].notna()).any():
+    if "acquitted" not in rows.columns or not (some := rows["acquitted"].fillna("") != "").any():
         return rows
     rows = rows.copy()
     for name, was in (("status", "was_status"), ("kind", "was_kind")):

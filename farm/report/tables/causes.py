@@ -165,7 +165,7 @@ def unseen(rows: pd.DataFrame) -> str:
     own = rows[_own(rows) & ~broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
     judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
-    silent = silent.assign(why=silent["acquitted"].fillna(silent["error"]))
+    silent = silent.assign(why=_why_unjudged(silent))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for line in records(silent):
         (reason,) = unjudged([(line["status"], line["why"])]) or [line["status"]]
@@ -176,6 +176,11 @@ def unseen(rows: pd.DataFrame) -> str:
     ]
     more = f"; and {many(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
     return f"not judged: {'; '.join(told[:_TOLD_REASONS])}{more}" if told else ""
+
+
+def _why_unjudged(rows: pd.DataFrame) -> pd.Series:
+    """Why rows are in no pass rate: what a vote said of them, else their error."""
+    return rows["error"].where(rows["acquitted"].fillna("") == "", rows["acquitted"])
 
 
 def _some(names: list[str]) -> str:
@@ -244,9 +249,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         unseen=unseen(rows) if judged else "",
         silent=""
         if judged
-        else shorten(
-            "; ".join(unjudged(zip(rows["status"], rows["acquitted"].fillna(rows["error"])))), 300, placeholder=" …"
-        ),
+        else shorten("; ".join(unjudged(zip(rows["status"], _why_unjudged(rows)))), 300, placeholder=" …"),
     )
 
 

@@ -77,7 +77,7 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
-    some = rows[rows["acquitted"].notna()]
+    some = rows[rows["acquitted"].fillna("") != ""]
     columns = (some[name].fillna("") for name in ("acquitted", "was_status", "was_kind", "error"))
     told = [
         f"{why}; it was {f'{was} {kind}'.strip()}: {error}".removesuffix(": ")
