@@ -444,7 +444,7 @@ def test_another_farm_that_judged_then_is_named(then: str, said: bool, tmp_path:
     )
     found = since(Report.of(lake.read(path, "2-now"), lake.read_run(path, "2-now")))
     assert found and found.sentence.endswith(
-        "of 1 cells in both" + "; judged by farm 1.0.0+g11111111 then, 1.0.0+g22222222 now" * said
+        "of 1 cell in both" + "; judged by farm 1.0.0+g11111111 then, 1.0.0+g22222222 now" * said
     )
 
 
