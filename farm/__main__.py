@@ -73,7 +73,7 @@ def _help() -> str:
             "",
             *lines,
             "",
-            "farm COMMAND -h shows the options of a command, farm --version which farm this is.",
+            "farm COMMAND -h shows a command's options, farm --version which farm this is.",
         ]
     )
 
