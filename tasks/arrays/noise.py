@@ -247,7 +247,8 @@ def _jumping(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
     with np.errstate(all="ignore"):
         size = np.abs(y)
         high = size.max(-1, keepdims=True)
-        jumps = rows(high) | ((delta < JUMP * size).mean(-1, keepdims=True) <= ROW_KEEPS)
+        kept = delta <= JUMP * size  # as is a zero that no draw moves
+        jumps = rows(high) | (kept.mean(-1, keepdims=True) <= ROW_KEEPS)
         if not jumps.any():  # nor, then, by as much as any is high
             return delta
         pooled = row_floor(delta)

@@ -296,7 +296,7 @@ def test_a_script_of_a_batch_has_other_rows_in_it() -> None:
     tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}), batched=(0,))
     row = {"status": "wrong", "kind": "batch", "op_class": "composite", "limit": 32.0, "dtype": "float32"}
-    row |= {"error": "output 0 differs (…) where the row is number 8 of 17 and not alone", "compute_precision": ""}
+    row |= {"error": "output 0 differs (…)", "flags": "batches=2,17 programs=one row=8/17", "compute_precision": ""}
     backend = BackendSpec.parse("torch-cpu").create()
     text = short(form, Group("torch:clone", "", "float32", 1), [], row, backend, "a title", ["torch"])
     assert said(text) == 0

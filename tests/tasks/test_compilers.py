@@ -14,6 +14,7 @@ from ml_dtypes import int4
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, iree, tvm
 from tasks.backends.base import Backend
+from tasks.backends.shared import artefacts
 from tasks.backends.shared.onnx_form import PROBE_MODEL, one_add
 from tasks.model import Form, Unsupported
 
@@ -163,7 +164,7 @@ def test_a_target_s_attributes_are_options_of_tvm() -> None:
 def test_iree_leaves_out_what_its_version_does_not_know(
     has: tuple[str, ...], target: str, lacks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("FARM_CACHE", str(tmp_path))  # where no code of another case is
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))  # where no code of another case is
     for name in ("iree", "iree.compiler", "iree.compiler.version", "iree.runtime"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["iree"].compiler = sys.modules["iree.compiler"]  # type: ignore[attr-defined]
