@@ -21,8 +21,8 @@ STEP = 2.0 ** round(math.log2(EPS64 ** (1 / 3)))
 #: Longest step of `extrapolated`: its error term is h⁶, which moves the balance to ε^(1/7), here with a margin for kinks.
 LONG_STEP = 2.0**-8
 
-#: An output that does not change may have changed by less than its last bit. It counts if it is larger than this, where that bit hides
-#: a slope of 1: most that do not change do not hang on what is moved.
+#: An output that does not change may have changed by less than its last bit. It counts if it is larger than this times what is moved, where
+#: that bit hides a slope of 1: most that do not change do not hang on what is moved.
 HIDES = 2.0**36
 
 #: By how much each rung shortens the step, and how often.
@@ -92,6 +92,8 @@ class Along:
     ) -> None:
         self.function, self.inputs, self.cotangents, self.direction = function, inputs, cotangents, direction
         self.noise = noise or ()
+        moved = max((float(np.abs(d).max()) for d in direction if d.size), default=1.0)
+        self._hides = HIDES * min(moved, 1.0)
 
     def at(self, t: float) -> Arrays:
         return self.function([np.asarray(x + t * d) for x, d in zip(self.inputs, self.direction)])
@@ -108,12 +110,20 @@ class Along:
         least = max((float(np.abs(x).max()) for x in self.inputs if x.size), default=0.0)
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
-        for c, u, v, w in zip(self.cotangents, upper, lower, nearer):
+        compared = [*zip(self.cotangents, upper, lower, nearer)]
+        # Where none changes, a longer step shows whether they hang on what is moved: then each of them may hide its slope.
+        still = not any(((c != 0) & ((u != v) | (u != w))).any() for c, u, v, w in compared)
+        hides = 0.0 if still and self._moves_far(nearer) else self._hides
+        for c, u, v, w in compared:
             changed, size = (u != v) | (u != w), np.maximum(np.abs(u), np.abs(v))
             total += float(np.sum(np.abs(c) * np.maximum(size, least) * changed))
             # ε·|output| / 2h is what an unchanged one may hide; roundoff is taken as 8ε / h of this weight.
-            total += float(np.sum(np.abs(c) * np.where(~changed & (size > HIDES) & (size < np.inf), size, 0.0))) / 16
+            total += float(np.sum(np.abs(c) * np.where(~changed & (size > hides) & (size < np.inf), size, 0.0))) / 16
         return total
+
+    def _moves_far(self, near: Arrays) -> bool:
+        """Whether an output that counts is another one when what is moved is moved by its whole scale."""
+        return any(((c != 0) & (u != v)).any() for c, u, v in zip(self.cotangents, self.at(1.0), near))
 
     def _sum(self, sizes: Arrays, upper: Arrays, lower: Arrays, nearer: Arrays) -> float:
         """Σ |cotangent|·size over what changes."""
@@ -282,7 +292,10 @@ def gradient(
                 slope = line.steepest(centre) if eps is None else line.given(centre, eps)
                 found.sizes[i][at] += slope.size
                 if accurate and not slope.why:
-                    slope = min(slope, line.extrapolated(LONG_STEP), key=lambda s: s.error)
+                    long = line.extrapolated(LONG_STEP)
+                    # Three long steps may agree by chance where the function has settled far from here.
+                    if abs(long.value - slope.value) <= long.error + slope.error:
+                        slope = min(slope, long, key=lambda s: s.error)
                 if slope.why:
                     why.add(slope.why)
                 found.kinks[i][at] |= slope.why == KINK

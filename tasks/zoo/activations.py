@@ -145,8 +145,8 @@ def _swiglu(gate: Any, value: Any) -> Any:
 THEME.add(
     "swiglu",
     reference=_swiglu_reference,
-    inputs={"x": [3, "n"]},
-    dims={"n": [34, 128]},
+    inputs={"x": [3, "2*n"]},
+    dims={"n": [17, 64]},
     op_class="composite",
     right=lambda x: _swiglu(*x.chunk(2, -1)),
     wrong={

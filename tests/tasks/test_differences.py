@@ -103,3 +103,13 @@ def test_a_kink_is_one_in_many_digits_too() -> None:
 def test_a_function_of_no_such_numbers_has_none() -> None:
     x = np.array([1.0])
     assert analytic.many_digits(lambda v: [np.isnan(v[0]) + v[0]], [x], [x], [x], [np.ones(1, bool)]) is None
+
+
+def test_a_slope_that_no_output_shows_is_not_zero_for_certain() -> None:
+    """Beside an offset of thousands a small term changes no output by a bit: what that may hide is in the error."""
+    x = np.array([1e-9, -2e-9])
+    given = [np.ones(2)]
+    found = differences.gradient(lambda inputs: [3e-3 * inputs[0] - 5894.0], [x], given)
+    assert (np.abs(found.gradients[0] - 3e-3) <= found.errors[0]).all()
+    unused = differences.gradient(lambda inputs: [inputs[0] * 0.0 - 5894.0], [x], given)
+    assert (unused.gradients[0] == 0).all() and (unused.errors[0] < found.errors[0]).all()
