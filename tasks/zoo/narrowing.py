@@ -380,7 +380,9 @@ THEME.add(
 # --- a promise to round once -------------------------------------------------------------------------------------------
 
 
-def _offset_norm(narrow: bool) -> Kernel:
+def rms_norm_with_offset(narrow: bool) -> Kernel:
+    """RMS norm whose scale is 1 + weight, in float32 and rounded once; narrow: but for that sum, which is of the inputs' dtype."""
+
     def kernel(x: Any, weight: Any) -> Any:
         scale = (weight + 1).float() if narrow else weight.float() + 1
         wide = x.float()
@@ -397,6 +399,6 @@ THEME.add(
     dtypes=["float16", "bfloat16"],
     tolerances={name: {"rtol": 0.0, "atol": 0.0} for name in ("float16", "bfloat16")},
     op_class="normalisation",
-    right=_offset_norm(False),
-    wrong={"offset_narrow": ("coarse precision", _offset_norm(True))},
+    right=rms_norm_with_offset(False),
+    wrong={"offset_narrow": ("coarse precision", rms_norm_with_offset(True))},
 )

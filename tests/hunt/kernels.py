@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.zoo.narrowing import rms_norm_with_offset
 from tasks.zoo.partial import differentiable
 from tasks.zoo.specimen import INF, Kernel, Theme, softmax, torch
 
@@ -212,15 +213,6 @@ THEME.add(
 )
 
 
-def _offset_norm(narrow: bool) -> Kernel:
-    def kernel(x: Any, weight: Any) -> Any:
-        scale = (weight + 1).float() if narrow else weight.float() + 1
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * scale).to(x.dtype)
-
-    return kernel
-
-
 THEME.add(
     "offset_rms_norm",
     reference=lambda x, weight: _rms_reference(x, weight + 1, 1e-6),
@@ -228,8 +220,8 @@ THEME.add(
     dims={"rows": [1, 8], "width": [64, 512]},
     dtypes=["bfloat16"],
     op_class="normalisation",
-    right=_offset_norm(False),
-    wrong={"offset_in_bfloat16": ("coarse precision", _offset_norm(True))},
+    right=rms_norm_with_offset(False),
+    wrong={"offset_in_bfloat16": ("coarse precision", rms_norm_with_offset(True))},
 )
 
 
