@@ -40,7 +40,7 @@ from tasks.model import (
 )
 from tasks.model.errors import said
 from tasks.model.kind import KIND_ACCEPTED
-from tasks.model.row import NAMES, Row
+from tasks.model.row import EMULATED, NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
 from tasks.wire import Done, ToRun
@@ -447,8 +447,8 @@ class Runner:
         elif metrics is not None and metrics.nonfinite:
             text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
         if case.program is not None:
-            where = case.program.placement
-            row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
+            row["placement"] = case.program.placement
+            row["execution"] = EMULATED if self.backend.emulated else case.program.execution
             row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags, variables.HERE)))
             row |= case.program.columns
             if case.program.fallback and not text:

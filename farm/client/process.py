@@ -119,7 +119,7 @@ def message_of(row: Mapping[str, Any]) -> str:
         said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
         said += f", max diff {diff:.3g}" if diff is not None else ""
     told = [x for x in map(row.get, ("error", "cause")) if isinstance(x, str) and x]  # pandas has NaN for none
-    said += f" ({INTERPRETED})" if str(row.get("placement") or "").startswith(INTERPRETED) else ""
+    said += f" ({INTERPRETED})" if row.get("execution") == INTERPRETED else ""
     words = "; ".join(" ".join(x.split())[:MESSAGE] for x in told)
     layout = row.get("layout")
     if isinstance(layout, str) and layout and not Status(row["status"]).passed and contiguous.ONLY_WHERE not in words:

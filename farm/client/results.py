@@ -83,7 +83,7 @@ class Result:
 
     def __str__(self) -> str:
         told_ = ", ".join(f"{n} {name}" for name, n in self.counts.items())
-        count = int(self.rows["placement"].fillna("").str.startswith(INTERPRETED).sum()) if len(self.rows) else 0
+        count = int((self.rows["execution"] == INTERPRETED).sum()) if len(self.rows) else 0
         lines = [
             f"run {self.run_id}: {len(self.rows)} cases: {told_}"
             + f" ({count} {INTERPRETED}, on no GPU)" * bool(count),

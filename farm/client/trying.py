@@ -73,15 +73,15 @@ def judged(
 
 class Computed(Backend):
     """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what they do;
-    placement: where they were computed, as far as that is known."""
+    execution: how they were computed (`tasks.model.row`), as far as that is known."""
 
     name = "given"
     forms = ("torch",)
     checks = ("forward", "backward", "double_backward")
 
-    def __init__(self, outputs: Callable[[Form], list[Any]], placement: str = "") -> None:
+    def __init__(self, outputs: Callable[[Form], list[Any]], execution: str = "") -> None:
         super().__init__("given", "cpu", {})
-        self.outputs, self.placement = outputs, placement
+        self.outputs, self.execution = outputs, execution
 
     def probe(self) -> RuntimeInfo:
         import torch
@@ -89,4 +89,4 @@ class Computed(Backend):
         return RuntimeInfo(f"torch {torch.__version__}", "as given")
 
     def build(self, form: Form) -> Program:
-        return Program(run=lambda: self.outputs(form), placement=self.placement)
+        return Program(run=lambda: self.outputs(form), execution=self.execution)

@@ -166,7 +166,7 @@ def _judged(
 
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         prepared = _prepared(kernel, group, Path(folder), deadline_s)
-        backend = Computed(outputs, watch.placement)
+        backend = Computed(outputs, watch.execution)
         return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
 
 

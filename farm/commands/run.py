@@ -27,12 +27,12 @@ from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.policies.vote import voted
 from farm.program import program
-from farm.work.budget import limited, seconds
+from farm.work.budget import limited
 from farm.work.dispatcher import Dispatcher
+from farm.work.durations import Estimate, Left, format_duration
 from farm.work.executor import Executor
 from farm.work.launch import Run, finished, ready
 from farm.work.monitoring import Watch
-from farm.work.pace import Left, Pace, duration, earlier
 from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
@@ -262,16 +262,13 @@ def print_cells(console: Console, plan: Plan) -> None:
         console.print("all cells: … --dry-run > cells.txt")
     else:
         _print_all(console, plan)
-    took = _earlier(plan)
     console.print(_sizes(plan), soft_wrap=True, highlight=False)
     if plan.learned is not None and plan.learned.runs:
         cells = np.isfinite(plan.learned.ms[plan.matrix.wanted > 0]).sum()
         console.print(
-            f"about {duration(seconds(plan, plan.learned))}, estimated from earlier runs of {cells} of these cells",
+            f"about {format_duration(Estimate(plan, plan.learned).total_s)}, estimated from earlier runs of {cells} of these cells",
             highlight=False,
         )
-    if took:
-        console.print(f"the last run of this config took {duration(took.took_s)}", highlight=False)
 
 
 def _state(offer: Offer) -> str:
@@ -333,10 +330,6 @@ def _given(plan: Plan) -> np.ndarray:
     return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
 
 
-def _earlier(plan: Plan) -> Pace | None:
-    return earlier(plan.request.lake, plan.config.name, int(_given(plan).sum()))
-
-
 def _run(plan: Plan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
@@ -352,7 +345,8 @@ def _run(plan: Plan, console: Console) -> int:
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
-    left = Left(lambda: _earlier(plan))
+    assert plan.learned is not None
+    left = Left(Estimate(plan, plan.learned))
     progress = Progress(console, left)
     watch = Watch(run.run_id, left) if isinstance(plan.executor, RayCluster) else None
 

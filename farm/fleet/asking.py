@@ -105,6 +105,10 @@ class Asking:
         self.answers |= new
         return new
 
+    def fail(self, error: BaseException) -> None:
+        """Have ``error`` raised where an answer is waited for: nobody needs one any more."""
+        self._came.put(error)
+
     def close(self) -> None:
         """Ask nobody any more. What is being built is left unbuilt."""
         self._given_up.set()

@@ -37,7 +37,8 @@ class Request:
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
     matches nothing is most likely misspelt; address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
     this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
-    the run may take, None for as long as it does; left_out: what its config names and this command does not run; begun: when they began (monotonic).
+    the run may take, None for as long as it does; left_out: what its config names and this command does not run; model: the user's own
+    that is run, and nothing else ("" for a config); begun: when they began (monotonic).
     """
 
     config: Config
@@ -56,6 +57,7 @@ class Request:
     dry: bool = False
     budget_s: float | None = None
     left_out: tuple[LeftOut, ...] = ()
+    model: str = ""
     begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -104,7 +106,7 @@ def new(
         config = _of_checks(config, checks)
     whole = not (ops or dtypes or backends or checks or model)
     policy = verdict.load(config.policy)
-    return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, **more)
+    return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
 
 
 def fuzzing(

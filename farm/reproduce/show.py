@@ -110,7 +110,7 @@ def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
     line(
         "backend",
         f"{case.spec.name}"
-        + (f", {row['placement']}" if row.get("placement") else "")
+        + "".join(f", {row[name]}" for name in ("execution", "placement") if row.get(name))
         + (f", {row['flags']}" if row.get("flags") else ""),
     )
     if outcome.info:

@@ -7,13 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from farm.fleet.health import CaseRef, Failed
+from farm.work.durations import GUESS, START_S, guess_case_ms
 from farm.work.state import Plan
 from tasks.wire import Spent
-
-#: Seconds of a child's start that nobody has measured; milliseconds of a case, where the backend compiles and where not.
-START_S, JOINT_MS, CASE_MS = 0.5, 800.0, 10.0
-#: As many cases does such a guess weigh.
-GUESS = 20
 
 
 @dataclass
@@ -89,7 +85,7 @@ class Accounts:
 
     def case_ms(self, b: int) -> float:
         """Milliseconds a case of the backend takes, from those that are done."""
-        guess = JOINT_MS if self._plan.offer(b).joint else CASE_MS
+        guess = guess_case_ms(self._plan.offer(b).joint)
         return max((self.count(b).busy_ms + guess * GUESS) / (self.count(b).done + GUESS), 0.05)
 
     def starts(self, b: int) -> int:

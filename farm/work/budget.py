@@ -11,13 +11,11 @@ import numpy as np
 
 from farm.plan.config import ConfigError
 from farm.plan.request import Request
-from farm.work.accounts import CASE_MS, JOINT_MS, START_S
 from farm.work.backlog import Backlog
+from farm.work.durations import Estimate
 from farm.work.learned import Learned, learned
-from farm.work.pace import EXPORT_MS
 from farm.work.state import Flight, Plan
-from farm.work.stock import GROUP_MS, Stock
-from tasks import catalogs
+from farm.work.stock import Stock
 
 #: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the report.
 SHARE = 0.85
@@ -56,34 +54,21 @@ class Choice:
         return found[order]
 
 
-def costs_s(plan: Plan, known: Learned) -> np.ndarray:
-    """Seconds that every cell of a plan is likely to take, [groups, backends]; 0 where it is not planned."""
-    guess = [JOINT_MS if plan.offer(b).joint else CASE_MS for b in range(len(plan.backends))]
-    return known.filled(plan.matrix, guess) * plan.matrix.wanted / 1e3
-
-
-def seconds(plan: Plan, known: Learned) -> float:
-    """What a whole plan is likely to take from its first job on: its slowest kind of slot."""
-    cells = _there(plan)
-    aside, pool, slots = _aside_s(plan, known, *cells)
-    cost = aside + costs_s(plan, known)[cells]
-    return max((float(cost[pool == p].sum()) / number for p, number in slots.items()), default=0.0)
-
-
 def chosen(plan: Plan, known: Learned, budget_s: float) -> Choice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other failures,
     cells that are new or whose runtime has another version, those that are weakly tested, then all others; in each of these
     the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes in the order of the
     config's catalogs, and in each of them every op and backend once before any of them twice."""
-    g, b = _there(plan)
-    cost = costs_s(plan, known)[g, b]
+    estimate = Estimate(plan, known)
+    g, b = estimate.cells()
+    cost = estimate.cells_s[g, b]
     rank, turn = _ranks(plan, known, g, b, cost)
     place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
     place[~np.isnan(known.ms[g, b])] = 0
     _, same, many = np.unique(rank * len(plan.backends) + b, return_inverse=True, return_counts=True)
-    order = np.lexsort((cost + (_start_s(plan, known)[b] / many[same]), turn, place, rank))
+    order = np.lexsort((cost + (estimate.start_s[b] / many[same]), turn, place, rank))
     g, b, cost = g[order], b[order], cost[order]
-    aside, pool, slots = _aside_s(plan, known, g, b)
+    aside, pool, slots = estimate.aside_s(g, b)
     taken = np.zeros(len(g), bool)
     for p, number in slots.items():
         of = pool == p
@@ -170,13 +155,6 @@ def _parts(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
     return [parts[key] for key in sorted(parts)]
 
 
-def _there(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Cells on backends that are there or awaited."""
-    there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.backends))]
-    g, b = np.nonzero(plan.matrix.wanted * np.array(there, dtype=np.int32))
-    return g, b
-
-
 def _ranks(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rank of each cell, its turn among those of its op and backend that nobody has run)."""
     now = [plan.offer(x).info.get("runtime_version", "") for x in range(len(plan.backends))]
@@ -208,33 +186,3 @@ def _turns(keys: np.ndarray) -> np.ndarray:
     turns = np.empty(len(keys), np.int64)
     turns[order] = np.arange(len(keys)) - np.repeat(begins, np.diff(np.r_[begins, len(keys)]))
     return turns
-
-
-def _start_s(plan: Plan, known: Learned) -> np.ndarray:
-    """Seconds that a process of each backend takes to start: as in earlier runs, else as it was when it was asked, else a guess."""
-    asked = [float(plan.offer(b).info.get("start_s") or START_S) for b in range(len(plan.backends))]
-    return np.where(np.isnan(known.start_s), asked, known.start_s)
-
-
-def _aside_s(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-    """(seconds that each cell takes beside its cases, if they come in this order: the first of a group prepares it, the
-    first of a backend starts its process; the number of its kind of slot; slots of each kind)."""
-    aside = np.zeros(len(g))
-    aside[np.unique(g, return_index=True)[1]] += GROUP_MS / 1e3
-    offers = [plan.offer(x) for x in range(len(plan.backends))]
-    begins = np.unique(b, return_index=True)[1]
-    aside[begins] += _start_s(plan, known)[b[begins]]
-    kinds_of = [(group.catalog, catalogs.get(group.catalog).forms_of(group)) for group in plan.matrix.groups]
-    first = {kind: group for kind, group in zip(reversed(kinds_of), reversed(plan.matrix.groups))}
-    names = {kind: n for n, kind in enumerate(first)}
-    exports = np.array(
-        [[catalogs.get(kind[0]).needs_export(offer.forms, first[kind]) for offer in offers] for kind in names]
-    )
-    of = np.array([names[kind] for kind in kinds_of])
-    aside[exports[of[g], b] & np.isnan(known.ms[g, b])] += EXPORT_MS / 1e3
-    kinds = {name: n for n, name in enumerate(dict.fromkeys(offer.resource for offer in offers))}
-    slots: dict[int, int] = {}
-    for x, offer in enumerate(offers):
-        many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.fraction(x))
-        slots[kinds[offer.resource]] = max(slots.get(kinds[offer.resource], 1), many)
-    return aside, np.array([kinds[offer.resource] for offer in offers])[b], slots

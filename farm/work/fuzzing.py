@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from farm import lake as lakes
 from farm.plan.matrix import Matrix
-from farm.work.accounts import JOINT_MS, Count
 from farm.work.dispatcher import Dispatcher
+from farm.work.durations import JOINT_MS, Count
 from farm.work.launch import Run
 from farm.work.learned import LOOKED_AT
 from farm.work.schedule import CHUNK, Batch, Key, Schedule

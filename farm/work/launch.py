@@ -31,7 +31,7 @@ from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
 from farm.version import farm_version
-from farm.work import budget, catalogue, choice
+from farm.work import budget, catalogue, choice, trial
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.local import ALONE, ChildProcesses, Inline
@@ -90,7 +90,14 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             answers = executor.probe(specs, str(request.cache), request.fresh)
             yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
         else:
-            yield _awaiting(Plan(request, matrix, executor, offers(specs, (), {}, labels)), asking)
+            plan = Plan(request, matrix, executor, offers(specs, (), {}, labels))
+            if not trial.is_worth_it(request):
+                yield _awaiting(plan, asking)
+                return
+            with contextlib.closing(trial.Trial(plan, asking.fail)) as tried:
+                plan = _awaiting(plan, asking)
+                tried.wait()
+            yield plan
 
 
 def _with_what_is_here(config: configs.Config, cache: Path) -> configs.Config:

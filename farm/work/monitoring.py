@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from farm.work import pace
+from farm.work.durations import Left
 from tasks.backends import BackendSpec
 from tasks.wire import Rows
 
@@ -48,7 +48,7 @@ PANELS = (
 class Watch:
     """Tells Ray what a driver knows of its run. left: of the time left."""
 
-    def __init__(self, run_id: str, left: pace.Left) -> None:
+    def __init__(self, run_id: str, left: Left) -> None:
         from ray.util import metrics
 
         kinds = {"counter": metrics.Counter, "gauge": metrics.Gauge}

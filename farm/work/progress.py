@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.fleet.inventory import AWAITED, Offer, no_device_of
-from farm.work import pace
+from farm.work.durations import Left, expected_cases, format_duration
 from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
 
@@ -34,7 +34,7 @@ WIDE = 120
 class Progress:
     """Called by the dispatcher; draws on a terminal, prints lines elsewhere. left: of the time left."""
 
-    def __init__(self, console: Console, left: pace.Left) -> None:
+    def __init__(self, console: Console, left: Left) -> None:
         self.console, self._left = console, left
         self._live: Live | None = None
         self._drawn = self._said = float("-inf")
@@ -100,7 +100,7 @@ class Progress:
     def _state(self, run: Dispatcher) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
-        done, cases = sum(count.done for count in run.accounts.counts.values()), sum(pace.expected(run).values())
+        done, cases = sum(count.done for count in run.accounts.counts.values()), sum(expected_cases(run))
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
         text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"
@@ -110,7 +110,7 @@ class Progress:
         ):
             if left := run.stock.left[kind]:
                 text += f", {left} {what}{'s' * (left != 1)}{more}"
-        return text if done >= cases else f"{text}, {about} {pace.duration(left_s)} left"
+        return text if done >= cases else f"{text}, {about} {format_duration(left_s)} left"
 
 
 def print_preflight(
@@ -155,7 +155,7 @@ def _at_work(run: Dispatcher, now: float) -> str:
         g = flight.cases[number][0] if flight.backend >= 0 and flight.cases else flight.groups[number]
         group = run.plan.matrix.groups[g]
         who = run.plan.name(flight.backend) if flight.backend >= 0 else flight.job.kind
-        told.append(f"{who} {group.label} {group.dtype} for {pace.duration(now - flight.heard)}")
+        told.append(f"{who} {group.label} {group.dtype} for {format_duration(now - flight.heard)}")
     return f"; running: {', '.join(told)}" if told else "; nothing is running"
 
 

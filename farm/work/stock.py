@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.work.durations import GROUP_MS
 from farm.work.state import Flight, Plan
 from tasks import catalogs, checks
 from tasks.catalogs.told import USER, home
@@ -22,8 +23,6 @@ from tasks.wire import Exported, Prepared
 PREPARE_S, PREPARE_MAX, PREPARE_FIRST, EXPORT_GROUPS = 4.0, 1024, 8, 16
 #: Index of the row of a group that cannot be prepared, in place of its samples.
 WHOLE = -1
-#: Milliseconds that a group takes which nobody has prepared: half a second where shapes are large, next to nothing in the cache.
-GROUP_MS = 31.0
 
 
 class Stock:

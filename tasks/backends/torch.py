@@ -265,7 +265,7 @@ class TorchEager(Backend):
                     return [torch_tree.output(torch_tree.dense(x)) for x in watched(compute, program)]
                 finally:
                     if accesses.launches() != before:
-                        program.placement = f"{INTERPRETED}: {self.target}"
+                        program.execution = INTERPRETED
 
             return run
 
@@ -338,7 +338,8 @@ class TorchEager(Backend):
         before = allocations(self.target)
         out = self.settled(action)
         used = before is not None and allocations(self.target) != before
-        program.placement = f"{self.target}, by its own copies" if used else f"{UNVERIFIED}: it makes its own copies"
+        program.placement = f"{self.target}, by its own copies"
+        program.execution = "" if used else UNVERIFIED
         return out
 
     def _placed(self, out: Sequence[Any], program: Program) -> None:

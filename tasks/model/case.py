@@ -139,7 +139,7 @@ class Form:
 class Program:
     """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
 
-    placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
+    placement: where it really runs, in the runtime's own words; execution: as in the row (`tasks.model.row`). fallback: why that is not where it was
     asked to run (None when it is). pieces: whether that is so of a part alone, and the whole is what the backend's user gets. given: a ``run`` for other arrays in place of the form's (same dtypes, and same shapes
     where the program was not built for any), which are handed over at once; None where the runtime takes a program's inputs
     only once. threads: whether the runtime promises that ``again`` may be called from several threads at a time. columns: of the row, what was
@@ -148,6 +148,7 @@ class Program:
 
     run: Callable[[], Sequence[Any]]
     placement: str = ""
+    execution: str = ""
     fallback: str | None = None
     flags: str = ""
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None

@@ -29,10 +29,9 @@ class Column:
 #: The licence of a model that the user brings.
 YOUR_OWN = "your own"
 
-#: How the placement of a row begins where nothing says on which device its case ran.
-UNVERIFIED = "unverified"
-#: Where a row's placement says that an interpreter of the kernel's language ran it, not a compiler's code.
-INTERPRETED = "interpreted"
+#: Values of the column `execution`: no device was used but a model of one; an interpreter of the kernel's language ran it, not a
+#: compiler's code; nothing says on which device it ran. "" is the rule: the backend's device ran it.
+EMULATED, INTERPRETED, UNVERIFIED = "emulated", "interpreted", "unverified"
 
 #: Marks a column that has no default.
 _REQUIRED = object()
@@ -298,10 +297,12 @@ class Row:
         "check switch: the coarser precision that the runtime may compute in (TF32 that is allowed) and did not: it is as precise as "
         "the dtype",
     )
-    placement: str | None = column(
+    placement: str | None = column("string", "outcome", "where the case ran, in the runtime's words")
+    execution: str | None = column(
         "string",
         "outcome",
-        'where the case ran, in the runtime\'s words; after "emulated" if no device was used, and "unverified" where nothing says',
+        "`emulated` if no device was used but a model of one, `interpreted` if an interpreter of the kernel's language ran it, `unverified` "
+        "if nothing says on which device it ran; else the backend's device ran it",
     )
     prepare_ms: float | None = column(
         "float64", "times", "time to make inputs, reference and noise floor (once for all backends)", "ms"

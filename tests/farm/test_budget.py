@@ -17,6 +17,7 @@ from farm.commands.run import main
 from farm.exits import INCOMPLETE, OK
 from farm.plan.matrix import Matrix
 from farm.work import budget
+from farm.work.durations import Estimate
 from farm.work.learned import Learned
 from tasks.backends import BackendSpec
 from tasks.model import Group
@@ -85,7 +86,7 @@ def test_as_many_cells_are_chosen_as_the_time_is_enough_for(plan: Any) -> None:
     few = cells(budget.chosen(plan, told, 7.0 / budget.SHARE))
     assert len(few) == 5  # of a second each, and two starts of half a second
     many = cells(budget.chosen(plan, told, 12.0 / budget.SHARE))
-    assert many[: len(few)] == few and budget.seconds(plan, told) == pytest.approx(25.4, rel=0.01)
+    assert many[: len(few)] == few and Estimate(plan, told).total_s == pytest.approx(25.4, rel=0.01)
 
 
 def test_without_an_earlier_run_each_op_and_backend_comes_once_before_any_comes_twice(plan: Any) -> None:
@@ -133,7 +134,7 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
 ) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
     arguments = ["--inline", "--results", str(results)]
-    monkeypatch.setattr(budget, "GROUP_MS", 9e5)  # time for two of six groups
+    monkeypatch.setattr("farm.work.durations.GROUP_MS", 9e5)  # time for two of six groups
     assert main([str(tmp_path / "c.yaml"), *arguments, "--budget", "40m"]) == INCOMPLETE
     said = capsys.readouterr().out
     assert "10 of the config's 12 left out by --budget or unavailable" in said

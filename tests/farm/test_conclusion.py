@@ -307,7 +307,7 @@ def test_a_fallback_is_counted_and_no_finding() -> None:
 
 def given(*outcomes: tuple[str, str, str], catalog: str = "torch") -> list[dict[str, Any]]:
     return [
-        make_row(status, f"{catalog}:{op}", backend, vendor=backend.upper(), placement="emulated" * (backend == "c"))
+        make_row(status, f"{catalog}:{op}", backend, vendor=backend.upper(), execution="emulated" * (backend == "c"))
         for op, backend, status in outcomes
     ]
 
@@ -528,7 +528,7 @@ def test_what_nobody_could_judge_is_one_reason_whatever_the_vendor() -> None:
 
 
 def test_what_an_interpreter_s_passes_are_worth_is_said_of_one_kernel_too() -> None:
-    rows = frame(make_row("pass", "user:k", placement="interpreted: cpu"))
+    rows = frame(make_row("pass", "user:k", execution="interpreted"))
     assert "no GPU or compiler has run these kernels" in printed(rows, RUN, brief=True)
 
 

@@ -280,6 +280,25 @@ def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: py
     assert out.count("farm reproduce ") == 1, "one reason, on however many backends"
 
 
+def test_a_model_that_cannot_run_is_told_before_the_backends_have_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("doc.py").write_text(DOCUMENT)
+    given = ["--backends", "torch-cpu", "--no-ray", "--results", "lake"]
+    assert main(["--model", "doc.py:MatrixModel", *given]) == BAD_INPUT
+    out, err = capsys.readouterr()
+    place = f"({Path('doc.py').resolve()}:21)"
+    assert err == f"error: --model: mat1 and mat2 shapes cannot be multiplied (2x10 and 2x10) {place}\n"
+    assert "available" not in out and not lake.run_ids(lake.open_lake("lake"))
+    assert main(["--model", "doc.py:Model", *given]) == OK
+    assert [x[1] for x in rows()] == ["pass"]
+
+
+def test_a_model_that_can_run_on_some_of_its_inputs_has_its_rows() -> None:
+    np.savez("wrong.npz", y=np.ones(3, np.float32))
+    files = ["--inputs", "mine.npz", "--inputs", "wrong.npz"]
+    assert main(["--model", "mine.onnx", *files, "--backends", "ort-cpu", "--no-ray", "--results", "lake"]) == FOUND
+    assert [x[1] for x in sorted(rows())] == ["pass", "invalid"]
+
+
 NET = "class Model(torch.nn.Module):\n    def forward(self, x, y=1): return x\n"
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from farm import lake as lakes
 from farm.commands.run import main
 from farm.exits import OK
-from farm.lake import LakeError
-from farm.work import pace, progress
+from farm.work import durations, progress
 from farm.work.accounts import Count
 from farm.work.state import Flight, Flights
 
@@ -38,13 +37,17 @@ class Clock:
         return self.s
 
 
+#: Of a plan none of whose cells an earlier run has timed.
+UNFOUNDED = SimpleNamespace(is_founded=False)
+
+
 class Said:
     """A run under way, and what its progress prints into a log."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, before: pace.Pace | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, estimate: Any = UNFOUNDED) -> None:
         self.clock, self.out = Clock(), io.StringIO()
         monkeypatch.setattr(progress, "time", self.clock)
-        monkeypatch.setattr(pace, "time", self.clock)
+        monkeypatch.setattr(durations, "time", self.clock)
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
         accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
         stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
@@ -57,7 +60,7 @@ class Said:
             outages=SimpleNamespace(notices=[], come=[]),
             flights=Flights(),
         )
-        self.progress = progress.Progress(Console(file=self.out, width=200), pace.Left(lambda: before))
+        self.progress = progress.Progress(Console(file=self.out, width=200), durations.Left(estimate))
 
     def at(self, seconds: float, **came: dict[str, int]) -> str:
         """What is printed at a time, with so many rows by status come from torch_cpu or tvm_cpu."""
@@ -115,8 +118,7 @@ def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPa
     assert "at least 50 s left" in alone.at(0.0)  # what the cases of a backend take that has run none is a guess
     assert "at least" in alone.at(70.0, torch_cpu={"pass": 100})
     assert "about" in alone.at(140.0, tvm_cpu={"pass": 30})
-    before = pace.Pace(1200.0, {"torch-cpu": 600, "tvm-cpu": 400}, {"torch-cpu": 10.0, "tvm-cpu": 1000.0})
-    said = Said(monkeypatch, before)
+    said = Said(monkeypatch, SimpleNamespace(is_founded=True, total_s=1200.0, case_s=np.array([0.01, 1.0])))
     assert "about 20 min left" in said.at(0.0)
     # The quick backend's cases are no measure of the slow one's.
     assert "about 21 min left" in said.at(120.0, torch_cpu={"pass": 600})
@@ -125,7 +127,7 @@ def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (99, "99 s"), (150, "2 min"), (7800, "2 h 10 min")])
 def test_a_duration_is_words(seconds: float, text: str) -> None:
-    assert pace.duration(seconds) == text
+    assert durations.format_duration(seconds) == text
 
 
 # --- a run ------------------------------------------------------------------------------------------------------
@@ -148,31 +150,12 @@ def test_a_run_says_at_once_what_it_is_and_knows_how_long_the_last_one_took(
     assert meaning not in said, "a run of few ops"
     assert re.search(r"^0:00  0 of 8 cases done, .*left$", said, re.M)
     assert re.search(r"^\d+:\d\d  6 of 6 cases done; since the last line: pass 6", said, re.M)
-    lake = lakes.open_lake(results)
-    before = pace.earlier(lake, "mine", 8)
-    assert before is not None and before.cases == {"torch-cpu": 6} and before.took_s > 0
-    assert before.work({"torch-cpu": 3.0}) == pytest.approx(0.5)
-    assert pace.earlier(lake, "other", 8) is None and pace.earlier(lake, "mine", 1000) is None
     assert main([*arguments, "--dry-run"]) == OK
     said = capsys.readouterr().out
-    assert "the last run of this config took " in said.splitlines()[-1] and said.count(meaning) == 1
-
-
-def test_a_lake_that_says_nothing_of_times_has_no_pace(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = lakes.open_lake(results)
-    for record in (
-        {},
-        {"name": "c", "finished_at": "x", "planned": 8},
-        {"name": "c", "finished_at": None, "planned": 8},
-    ):
-        lakes.write_run(lake, "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa", "started_at": "y"})
-        assert pace.earlier(lake, "c", 8) is None
-
-    def broken(lake: lakes.Lake) -> list[str]:
-        raise LakeError("gone")
-
-    monkeypatch.setattr(lakes, "run_ids", broken)
-    assert pace.earlier(lake, "c", 8) is None
+    assert re.match(r"about \d+ s, estimated from earlier runs of 4 of these cells", said.splitlines()[-1]), said
+    assert said.count(meaning) == 1
+    assert main(arguments) == OK
+    assert re.search(r"^0:00  0 of 8 cases done, .*about \d+ s left$", capsys.readouterr().out, re.M)
 
 
 def test_a_dry_run_on_a_terminal_is_a_short_table_with_the_sum_last(

@@ -299,7 +299,7 @@ def _unpacked(packed: dict[str, Any], length: int) -> list[Any]:
 
 def test_emulated_and_quarantined_are_said_and_hostile_names_stay_text() -> None:
     rows = vendors()
-    rows["placement"] = np.where(rows["backend"] == "a-1", "emulated: HTP", "")
+    rows["execution"] = np.where(rows["backend"] == "a-1", "emulated", "")
     rows["op"] = rows["op"].replace("torch:add", f"torch:{HOSTILE}")
     run = RUN | {
         "quarantined": [

@@ -270,7 +270,7 @@ for theme in zoo.themes(zoo.TRITON):
     for op in theme.__farm_ops__:
         _, made = prepare(Group(f"user:{op.name}", "", op.dtypes[0], 4), root)
         rows += [done.row.values() for done in runner.run([whole(made)])]
-print(json.dumps([{k: str(row[k]) for k in ("op", "status", "kind", "error", "placement")} for row in rows]))
+print(json.dumps([{k: str(row[k]) for k in ("op", "status", "kind", "error", "execution")} for row in rows]))
 """
 
 
@@ -289,4 +289,4 @@ def test_every_planted_race_is_caught_and_no_twin_is_blamed(tmp_path: Path) -> N
             assert "races.py:" in row["error"], row
         else:
             assert row["status"] == "pass", row
-        assert row["placement"] == "interpreted: cpu"
+        assert row["execution"] == "interpreted"

@@ -17,6 +17,7 @@ from tasks import checks
 from tasks.judge.fingerprint import distance
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
+from tasks.model.row import EMULATED
 from tasks.nearest import nearest
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
@@ -198,7 +199,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     results = str(rows.attrs.get("results", "results"))
     found = _rows_of(distinct(rows), case_id)
     found = found.assign(units=units(found), agrees=groups(found.assign(run_id="")))
-    found["emulated"] = found["placement"].str.startswith("emulated")
+    found["emulated"] = found["execution"] == EMULATED
     found["outlier"] = outliers(found["agrees"], np.zeros(len(found), dtype="int64"))
     lines = records(found)
     found["same_bytes"] = [

@@ -20,7 +20,7 @@ from tasks.model.kind import KIND_ORACLE
 
 #: What a finding tells.
 _TOLD = [
-    *("status", *CELL, "sample", "samples", "planned", *HOW, "max_rel", "weak", "vendor", "placement"),
+    *("status", *CELL, "sample", "samples", "planned", *HOW, "max_rel", "weak", "vendor", "placement", "execution"),
     *("run_id", "case_id", "reproduce"),
 ]
 

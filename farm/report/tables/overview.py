@@ -38,7 +38,7 @@ from tasks.backends.needs import install_line
 from tasks.model import Status
 from tasks.model.errors import gist
 from tasks.model.kind import OF_NUMBERS
-from tasks.model.row import INTERPRETED, UNVERIFIED
+from tasks.model.row import EMULATED, INTERPRETED, UNVERIFIED
 
 #: Why statuses and rates do not add up.
 _APART = "Failures that are no backend's fault count by status, but in no rate."
@@ -186,7 +186,7 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
             extra = {"vendor": vendor, "backend": "", "available": True, "missing": False, "reason": ""}
             lines.append({**totals[vendor], **extra})
         lines.extend(records(group[group["missing"]]))
-    emulated = set(rows.loc[rows["placement"].str.startswith("emulated"), "backend"])
+    emulated = set(rows.loc[rows["execution"] == EMULATED, "backend"])
     interpreted = set(rows.loc[_are_interpreted(rows), "backend"])
     for line in lines:
         what = said.get(line["backend"], {})
@@ -266,7 +266,7 @@ def _occurring(rows: pd.DataFrame) -> list[str]:
 
 
 def _are_interpreted(rows: pd.DataFrame) -> pd.Series:
-    return rows["placement"].str.startswith(INTERPRETED)
+    return rows["execution"] == INTERPRETED
 
 
 def _interpreted(rows: pd.DataFrame) -> list[str]:
@@ -283,11 +283,11 @@ def _interpreted(rows: pd.DataFrame) -> list[str]:
 
 def _unverified(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows of which nothing says that they ran on the device."""
-    count = int((rows["placement"].str.startswith(UNVERIFIED) & rows["status"].isin(JUDGED_STATUSES)).sum())
+    count = int(((rows["execution"] == UNVERIFIED) & rows["status"].isin(JUDGED_STATUSES)).sum())
     if not count:
         return []
     return [
-        f"{many(count, 'row')} with placement unverified: kernels that copy arrays to the device themselves, counted as judged."
+        f"{many(count, 'row')} whose device is unverified: kernels that copy arrays to the device themselves, counted as judged."
     ]
 
 

@@ -18,6 +18,7 @@ from farm.report.tables.coverage import (
 )
 from tasks import checks
 from tasks.model import Status
+from tasks.model.row import EMULATED
 
 _CELL = ["check", "op", "variant", "dtype"]
 
@@ -67,7 +68,7 @@ def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     )  # aligned by backend
     made = made.assign(
         vendor=rows.drop_duplicates("backend").set_index("backend")["vendor"],
-        emulated=rows["placement"].str.startswith("emulated").groupby(rows["backend"]).any(),
+        emulated=(rows["execution"] == EMULATED).groupby(rows["backend"]).any(),
         share=made["right"] / made["cells"].where(made["cells"] > 0),
     )
     return made.rename_axis("backend").reset_index().sort_values(["place", "backend"], kind="stable")[_TOLD]

@@ -204,9 +204,9 @@ class Watch:
         self.broken: Misbehaviour | None = None
 
     @property
-    def placement(self) -> str:
+    def execution(self) -> str:
         """Of the row of what was called: whether an interpreter has run it."""
-        return f"{INTERPRETED}: cpu" if self.launches else ""
+        return INTERPRETED if self.launches else ""
 
     def check(self) -> None:
         """Raise what was found, if anything was."""

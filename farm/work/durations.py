@@ -1,0 +1,179 @@
+"""How long a run takes: one estimate for planning, for `--budget` and for the time left.
+
+Of each cell what earlier runs of the lake measured (`farm.work.learned`), else a guess; what the run itself measures corrects it.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farm.plan.matrix import Matrix
+from farm.work.learned import Learned
+from farm.work.state import Plan
+from tasks import catalogs
+from tasks.plugins import PluginError
+
+if TYPE_CHECKING:
+    from farm.work.dispatcher import Dispatcher
+
+#: Guesses. Milliseconds of a case, where the backend compiles (JOINT_MS) and where not; of preparing a group: half a second where
+#: shapes are large, next to nothing in the cache; of exporting a group. Seconds that a child takes to start.
+CASE_MS, JOINT_MS, GROUP_MS, EXPORT_MS, START_S = 10.0, 800.0, 31.0, 600.0, 0.5
+#: As many cases a guess weighs beside those that are measured.
+GUESS = 20
+#: Least share of a plan's cells that earlier runs must have timed for their word to be "about", not "at least".
+ENOUGH = 0.25
+
+
+def guess_case_ms(joint: bool) -> float:
+    """Milliseconds of a case that nobody has timed. joint: whether the backend compiles."""
+    return JOINT_MS if joint else CASE_MS
+
+
+def guess_work_s(matrix: Matrix) -> float:
+    """Seconds of work, on one slot, of a plan whose backends nobody has asked yet."""
+    seconds = int(matrix.wanted.any(axis=1).sum()) * GROUP_MS / 1e3
+    for b, spec in enumerate(matrix.backends):
+        if cases := int(matrix.wanted[:, b].sum()):
+            try:
+                seconds += cases * guess_case_ms(spec.create().joint) / 1e3 + START_S
+            except PluginError:  # a line of the preflight
+                continue
+    return seconds
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan is likely to take, by what is known of its cells."""
+
+    plan: Plan
+    known: Learned
+
+    @functools.cached_property
+    def cells_s(self) -> np.ndarray:
+        """Seconds of the cases of each cell, [groups, backends]; 0 where it is not planned."""
+        guess = [guess_case_ms(self.plan.offer(b).joint) for b in range(len(self.plan.backends))]
+        return self.known.filled(self.plan.matrix, guess) * self.plan.matrix.wanted / 1e3
+
+    @functools.cached_property
+    def start_s(self) -> np.ndarray:
+        """Seconds that a process of each backend takes to start, [backends]: as in earlier runs, else as when it was probed, else a
+        guess."""
+        probed = [float(self.plan.offer(b).info.get("start_s") or START_S) for b in range(len(self.plan.backends))]
+        return np.where(np.isnan(self.known.start_s), probed, self.known.start_s)
+
+    def cells(self) -> tuple[np.ndarray, np.ndarray]:
+        """(group, backend) of the planned cells whose backend is there or awaited."""
+        offers = [self.plan.offer(b) for b in range(len(self.plan.backends))]
+        there = np.array([offer.available or offer.awaited for offer in offers], dtype=np.int32)
+        g, b = np.nonzero(self.plan.matrix.wanted * there)
+        return g, b
+
+    def aside_s(self, g: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
+        """(seconds that each cell takes beside its cases, if they come in this order: the first of a group prepares it, the first of a
+        backend starts its process; the number of its kind of slot; slots of each kind)."""
+        plan = self.plan
+        aside = np.zeros(len(g))
+        aside[np.unique(g, return_index=True)[1]] += GROUP_MS / 1e3
+        offers = [plan.offer(x) for x in range(len(plan.backends))]
+        begins = np.unique(b, return_index=True)[1]
+        aside[begins] += self.start_s[b[begins]]
+        kinds_of = [(group.catalog, catalogs.get(group.catalog).forms_of(group)) for group in plan.matrix.groups]
+        first = {kind: group for kind, group in zip(reversed(kinds_of), reversed(plan.matrix.groups))}
+        names = {kind: n for n, kind in enumerate(first)}
+        exports = np.array(
+            [[catalogs.get(kind[0]).needs_export(offer.forms, first[kind]) for offer in offers] for kind in names]
+        )
+        of = np.array([names[kind] for kind in kinds_of])
+        aside[exports[of[g], b] & np.isnan(self.known.ms[g, b])] += EXPORT_MS / 1e3
+        kinds = {name: n for n, name in enumerate(dict.fromkeys(offer.resource for offer in offers))}
+        slots: dict[int, int] = {}
+        for x, offer in enumerate(offers):
+            many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.fraction(x))
+            slots[kinds[offer.resource]] = max(slots.get(kinds[offer.resource], 1), many)
+        return aside, np.array([kinds[offer.resource] for offer in offers])[b], slots
+
+    @functools.cached_property
+    def total_s(self) -> float:
+        """Seconds of the whole plan from its first job on: of its slowest kind of slot."""
+        cells = self.cells()
+        aside, pool, slots = self.aside_s(*cells)
+        cost = aside + self.cells_s[cells]
+        return max((float(cost[pool == p].sum()) / number for p, number in slots.items()), default=0.0)
+
+    @functools.cached_property
+    def case_s(self) -> np.ndarray:
+        """Seconds of a case of each backend, [backends]; 0 where none is planned."""
+        cases: np.ndarray = self.plan.matrix.wanted.sum(axis=0)
+        return self.cells_s.sum(axis=0) / np.maximum(cases, 1)
+
+    @functools.cached_property
+    def is_founded(self) -> bool:
+        """Whether earlier runs have timed enough of the plan's cells."""
+        timed = np.isfinite(self.known.ms[self.cells()])
+        return bool(timed.size) and float(timed.mean()) >= ENOUGH
+
+
+class Left:
+    """Seconds that a run is likely to need still. estimate: of its plan, made before it began."""
+
+    def __init__(self, estimate: Estimate) -> None:
+        self.estimate = estimate
+        self._first_s: float | None = None  # work that was done when this launch began
+
+    def __call__(self, run: Dispatcher) -> tuple[float, str]:
+        """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
+        cases, done = expected_cases(run), [float(count.done) for count in run.accounts.counts.values()]
+        if sum(done) >= sum(cases):
+            return 0.0, "about"
+        if not self.estimate.is_founded:
+            return measure_left_s(run), "at least" if _is_guess(run) else "about"
+        return self._corrected_s(self._work_s(cases), self._work_s(done), time.monotonic() - run.started), "about"
+
+    def _work_s(self, cases: Iterable[float]) -> float:
+        return float(np.dot(list(cases), self.estimate.case_s))
+
+    def _corrected_s(self, work_s: float, done_s: float, elapsed_s: float) -> float:
+        """Seconds left of so much work. The estimate weighs as much as a whole run: it alone is believed at first, half at the end."""
+        if self._first_s is None:
+            self._first_s = done_s
+        made = (done_s - self._first_s) / work_s
+        return (1 - done_s / work_s) * (self.estimate.total_s + elapsed_s) / (1 + made)
+
+
+def expected_cases(run: Dispatcher) -> list[float]:
+    """Cases of every backend: those planned, and those of what is not prepared yet as far as they can be told."""
+    share = run.stock.left["prepare"] / max(run.stock.groups, 1)
+    counts = run.accounts.counts.values()
+    return [max(c.planned + share * asked, c.done) for c, asked in zip(counts, run.stock.asked, strict=True)]
+
+
+def measure_left_s(run: Dispatcher) -> float:
+    """Seconds left by what cases and preparing took so far."""
+    counts = run.accounts.counts.values()
+    cases_ms = sum(
+        (n - c.done) * run.accounts.case_ms(b) for b, (n, c) in enumerate(zip(expected_cases(run), counts, strict=True))
+    )
+    slots = max(run.plan.executor.slots(None, 1.0), 1)
+    making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
+    return (cases_ms + making_ms) / 1e3 / slots
+
+
+def _is_guess(run: Dispatcher) -> bool:
+    """Whether `measure_left_s` takes the time of some backend's cases from a guess: it has run hardly any of them."""
+    counts = run.accounts.counts.values()
+    return any(c.done < min(GUESS, n) for n, c in zip(expected_cases(run), counts, strict=True))
+
+
+def format_duration(seconds: float) -> str:
+    """ "40 s", "14 min" or "2 h 10 min"."""
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{max(round(seconds), 1)} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
