@@ -45,11 +45,20 @@ def door(name: str) -> Callable[..., int]:
 
 
 def command(name: str, argv: Sequence[str] | None) -> int:
-    """Import a command and run it."""
+    """Import a command and run it; BAD_INPUT where the installation goes without what it needs."""
     from tasks.importing import uncollected  # and numpy: Ctrl-C is heeded by now
 
-    with uncollected():
-        module = import_module(f"farm.commands.{name}")
+    try:
+        with uncollected():
+            module = import_module(f"farm.commands.{name}")
+    except ModuleNotFoundError as error:
+        package = error.name or ""
+        if package.partition(".")[0] not in ("farm", "tasks"):
+            raise
+        print(
+            f"error: farm {name} needs {package}, which is not installed here: install the whole farm", file=sys.stderr
+        )
+        return BAD_INPUT
     return int(module.main(argv))
 
 

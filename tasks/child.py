@@ -28,6 +28,7 @@ from tasks.catalogs.told import announce
 from tasks.importing import uncollected
 from tasks.judge import verdict
 from tasks.model import Unavailable
+from tasks.searches import find_search
 
 #: The progress page: the fields of `Flying`.
 PAGE = struct.Struct("<iiiid")
@@ -241,14 +242,9 @@ class Child:
         self.page.write(-1, 1)
         if isinstance(command, wire.Tried):
             return self._searcher.go_on(command)
-        if isinstance(command, wire.Localise):
-            from tasks.localise.serving import Locator
-
-            self._searcher = Locator(command)
-        else:
-            from tasks.minimise.serving import Minimiser
-
-            self._searcher = Minimiser(command)
+        search = find_search(type(command).__name__)
+        assert search, "asked of an installation without it"
+        self._searcher = search.load()(command)
         return self._searcher.begin()
 
 

@@ -23,7 +23,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import catalog, drawn, laid, load
 from tasks.catalogs.user.load import Declared
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group, Status
 from tasks.model.row import Row

@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.client.cases import Case, Cases
 from farm.client.kernels import ClientError
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 
 
 def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any:

@@ -14,14 +14,15 @@ from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
+from farm.fuzz import request as fuzz_request
+from farm.fuzz.fuzzing import Budget, Fuzzing, Told
+from farm.fuzz.schedule import CHUNK
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import How, Request
 from farm.policies.vote import voted
-from farm.work.fuzzing import Budget, Fuzzing, Told
 from farm.work.launch import ready
 from farm.work.progress import print_preflight
-from farm.work.schedule import CHUNK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +111,7 @@ def _request(args: argparse.Namespace) -> Request:
         if "fuzz" not in (request.record or {}):
             raise ConfigError(f"--resume {args.resume}: that is no run of farm fuzz; resume it with farm run --resume")
     else:
-        request = requests.fuzzing(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
+        request = fuzz_request.new(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
     lakes.check_writable(lake)
     return request
 

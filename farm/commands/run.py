@@ -36,8 +36,8 @@ from farm.work.monitoring import Watch
 from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
+from tasks.catalogs import is_generated
 from tasks.catalogs.base import Entry
-from tasks.catalogs.fuzz import GENERATED
 from tasks.model import EXHAUSTIVE, FORWARD, Group
 from tasks.nearest import nearest
 
@@ -374,7 +374,7 @@ def _run(plan: Plan, console: Console) -> int:
         print(f"error: stopped: {error}; fix that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = run.finish(voted if any(c.name == GENERATED for c in request.config.catalogs) else None)
+        rows, missing = run.finish(voted if any(is_generated(c.name) for c in request.config.catalogs) else None)
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,14 +15,12 @@ from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan import config as configs
 from farm.plan import kernels, own
-from farm.plan.config import BackendConfig, CatalogConfig, Config, ConfigError
+from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
 from tasks.cache import default_cache
-from tasks.catalogs.fuzz import GENERATED
 from tasks.checks import names as known_checks
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
-from tasks.model import FORWARD
 from tasks.nearest import nearest
 
 #: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
@@ -97,71 +95,16 @@ def new(
     given = configs.load(path) if path or not model else None
     config = own.config_of(model, inputs, given, drawn, samples) if model or given is None else given
     if dtypes:
-        config = _of_dtypes(config, dtypes)
+        config = of_dtypes(config, dtypes)
     if samples is not None:
         config = _of_samples(config, samples)
     if backends:
-        config = _of_backends(config, backends)
+        config = of_backends(config, backends)
     if checks:
         config = _of_checks(config, checks)
     whole = not (ops or dtypes or backends or checks or model)
     policy = verdict.load(config.policy)
     return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
-
-
-def fuzzing(
-    path: str,
-    lake: Lake,
-    samples: int,
-    seed: int | None = None,
-    ops: Sequence[str] = (),
-    dtypes: Sequence[str] = (),
-    backends: Sequence[str] = (),
-    **more: Any,
-) -> Request:
-    """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are named, in
-    all dtypes that there are but for those that are named. Raises ConfigError."""
-    if path:
-        config = configs.load(path)
-    else:
-        config = Config.model_validate(
-            {"name": GENERATED, "catalogs": [{"name": GENERATED}], "backends": [{"name": "ort-cpu"}]}
-        )
-    generated = [c for c in config.catalogs if c.name == GENERATED]
-    if not generated:
-        raise ConfigError(
-            f"{path}: catalogs: none is {GENERATED!r}, whose cases are generated: add {{name: {GENERATED}}}"
-            + "; for your own kernels, farm run draws cases with distributions: [fuzz]"
-            * any(c.kernels for c in config.catalogs)
-        )
-    left_out = tuple(_not_generated(config, generated, path))
-    more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
-    chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
-    config = config.model_copy(update={"catalogs": chosen, "checks": ["forward"]})
-    config = config if seed is None else config.model_copy(update={"seed": seed})
-    if dtypes:
-        config = _of_dtypes(
-            config.model_copy(update={"catalogs": [c.model_copy(update={"dtypes": None}) for c in chosen]}), dtypes
-        )
-    if backends:
-        config = _of_backends(config, backends)
-    policy = verdict.load(config.policy)
-    return Request(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
-
-
-def _not_generated(config: Config, generated: Sequence[CatalogConfig], path: str) -> Iterator[LeftOut]:
-    """What a config names and a fuzzing run does not do. Raises ConfigError where that is all that it checks."""
-    others = dict.fromkeys(c.name for c in config.catalogs if c.name != GENERATED)
-    if others:
-        yield LeftOut("catalogs", tuple(others), "farm fuzz generates cases, farm run runs these")
-    named = dict.fromkeys(name for c in generated for name in c.checks or config.checks)
-    if FORWARD not in named:
-        raise ConfigError(f"{path}: checks: {', '.join(named)}: generated cases have the check {FORWARD} alone")
-    if len(named) > 1:
-        names = tuple(name for name in named if name != FORWARD)
-        yield LeftOut("checks", names, f"generated cases have the check {FORWARD} alone", "of", (GENERATED,))
-    if sources := tuple(dict.fromkeys(x for c in generated for x in c.distributions if x != "own")):
-        yield LeftOut("distributions", sources, "generated cases have values of their own", "of", (GENERATED,))
 
 
 def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:
@@ -197,7 +140,7 @@ def _newest(lake: Lake, name: str | None) -> dict[str, Any]:
     raise LakeError(f"no run{f' of {name}' if name else ''} in {lake.uri!r} to resume")
 
 
-def _of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
+def of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
     for dtype in dtypes:
         configs.check_dtype(dtype, "--dtypes")
     # A catalog's own dtypes are narrowed, never widened.
@@ -235,7 +178,7 @@ def _of_samples(config: Config, samples: int) -> Config:
     return config.model_copy(update={"catalogs": catalogs})
 
 
-def _of_backends(config: Config, names: Sequence[str]) -> Config:
+def of_backends(config: Config, names: Sequence[str]) -> Config:
     known = {b.name: b for b in config.backends}
     chosen = [known.get(name) or BackendConfig(name=name) for name in names]
     for backend in chosen:

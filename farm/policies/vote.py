@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from farm.lake import causes
-from tasks.catalogs.fuzz import GENERATED
+from tasks.catalogs import is_generated
 from tasks.model import Status
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_SUSPECT
 
@@ -68,7 +68,7 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     """
     from farm.report.tables import agreement
 
-    table = rows[rows["catalog"] == GENERATED]
+    table = rows[rows["catalog"].map(is_generated)]
     blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:

@@ -24,9 +24,7 @@ from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs import told
-from tasks.catalogs.base import Entry
-from tasks.catalogs.fuzz import GENERATED
-from tasks.catalogs.fuzz import catalog as fuzz
+from tasks.catalogs.base import Entry, GeneratingCatalog
 from tasks.catalogs.user import drawn
 from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.judge import verdict
@@ -102,14 +100,14 @@ def seed_of(row: Mapping[str, Any]) -> int | None:
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return drawn.seed_of(seed, place)
-    if _generated(row):
-        return fuzz.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
+    if (generating := catalogs.generating(row.get("catalog", ""))) and _is_todays(generating, row):
+        return generating.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
     return None
 
 
-def _generated(row: Mapping[str, Any]) -> bool:
+def _is_todays(catalog: GeneratingCatalog, row: Mapping[str, Any]) -> bool:
     """Whether today's generator made a row's case: of an older one's nobody knows the seed, but for that of its run."""
-    return bool(row.get("catalog") == GENERATED and row["variant"] == fuzz.variant(row["op"].partition(":")[2]))
+    return bool(row["variant"] == catalog.generator(row["op"].partition(":")[2]))
 
 
 def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
@@ -141,7 +139,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
     other = f" in {dtype}" if dtype else ""
     raise ReproduceError(
-        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by the generators {drawn.GENERATOR} (kernels) and {fuzz.VARIANT}: a finding tells "
+        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by today's generators (of kernels {drawn.GENERATOR}): a finding tells "
         "the seed of its case; one of an older generator is found by its key run_id:case_id:backend"
     )
 
@@ -245,8 +243,8 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
-    if row["catalog"] == GENERATED and not _generated(row):
-        return _of_choices(row, cache)
+    if (generating := catalogs.generating(row["catalog"])) and not _is_todays(generating, row):
+        return _of_choices(generating, row, cache)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
         asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
@@ -265,18 +263,18 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     return next((f for f in found if any(s.record["digest"] == row["digest"] for s in f[1].samples)), found[0])
 
 
-def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]:
+def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]:
     """The group of a case that another version of the generator made, made again of its choices. Raises ReproduceError."""
     if row["choices"] is None:
         raise ReproduceError(
             f"{row['op']} of the generator {row['variant']}: its row holds no choices to make it of again"
         )
-    group = Group(row["op"], fuzz.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
+    group = Group(row["op"], catalog.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
     path = pack_path(cache, content_key(group))
     made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
     if made.samples[0].record["digest"] != row["digest"]:
         raise ReproduceError(
-            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.variant(group.op_name)}) makes other "
+            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({catalog.generator(group.op_name)}) makes other "
             "inputs. Reproduce it with the version of the farm that the run's record names"
         )
     return group, made

@@ -12,11 +12,11 @@ from farm.work.child_pool import Children, imports_of
 from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
 from tasks import wire
-from tasks.catalogs.fuzz import GENERATED
-from tasks.localise.dialogue import PATIENCE
+from tasks.catalogs import is_generated
 from tasks.model import OpClass, Status
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import Row
+from tasks.searches import PATIENCE, find_search
 from tasks.wire import Located, ToRun
 
 #: Seconds that a step of a search may take beyond those of the whole search: the step is where its clock is looked at.
@@ -28,9 +28,10 @@ SOUGHT = (Status.WRONG.value, Status.IMPRECISE.value)
 def is_sought(job: Job, row: Row) -> bool:
     """Whether the culprit of a row is looked for by itself."""
     failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
-    failed = failed and row.catalog != GENERATED  # a generated graph is made smaller instead
+    failed = failed and not is_generated(row.catalog or "")  # a generated graph is made smaller instead
     failed = failed and row.kind != KIND_ACCEPTED  # there is nothing to compare
     failed = failed and not row.culprit  # its check has found it: the way in which the program was built
+    failed = failed and find_search("Localise") is not None
     return failed and job.limits.localise_s > 0 and job.backend is not None
 
 

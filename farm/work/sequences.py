@@ -12,7 +12,7 @@ from farm.fleet.child_process import Death
 from farm.work.child_pool import Children
 from farm.work.job import Job
 from tasks import wire
-from tasks.minimise.parts import fewest
+from tasks.ddmin import fewest
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import ToRun
 

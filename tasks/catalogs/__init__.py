@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
-from tasks.catalogs.base import Catalog, CatalogError
-from tasks.plugins import Part, parts
+from tasks.catalogs.base import Catalog, CatalogError, GeneratingCatalog
+from tasks.plugins import Part, PluginError, parts
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
@@ -34,6 +35,19 @@ def get(name: str) -> Catalog:
     """The catalog called ``name``. Raises KeyError for an unknown name, PluginError if it cannot be imported."""
     catalog: Catalog = known()[name].load()()
     return catalog
+
+
+def generating(name: str) -> GeneratingCatalog | None:
+    """The catalog called ``name`` if its cases are generated; None of another, and of one that cannot be had here."""
+    with contextlib.suppress(PluginError):
+        if isinstance(found := installed(name), GeneratingCatalog):
+            return found
+    return None
+
+
+def is_generated(name: str) -> bool:
+    """Whether a catalog's cases are generated."""
+    return generating(name) is not None
 
 
 def installed(name: str) -> Catalog | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks import importing
 from tasks.arrays.tree import encode
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, Refusal, errors, label_of
 
 
@@ -204,7 +204,7 @@ class Catalog:
 
     def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
         """Ordinary values, by place among the arrays of ``given``, for the inputs whose structure ``labels`` name
-        (`tasks.fuzz.structure.label`; "": for all); none where the catalog cannot say."""
+        (`tasks.draw.structure.label`; "": for all); none where the catalog cannot say."""
         return {}
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
@@ -276,3 +276,20 @@ def stratified(count: int, wanted: int) -> list[int]:
     if wanted == 1:
         return [count // 2]
     return sorted({round(i * (count - 1) / (wanted - 1)) for i in range(wanted)})
+
+
+class GeneratingCatalog(Catalog):
+    """Base of catalogs whose cases are generated: the variant of an op is its generator's version. A failure is made smaller, not
+    localised, and a vote decides whether anyone is blamed."""
+
+    def generator(self, op: str) -> str:
+        """The version of today's generator of an op."""
+        raise NotImplementedError
+
+    def variant_of(self, choices: Sequence[int]) -> str:
+        """The variant whose only sample is made of these choices."""
+        raise NotImplementedError
+
+    def seed_of(self, group: Group, index: int) -> int:
+        """The seed that alone makes a sample of a group."""
+        raise NotImplementedError

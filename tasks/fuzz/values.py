@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.fuzz.choices import Choices
-from tasks.fuzz.seeds import words
+from tasks.draw.choices import Choices
+from tasks.draw.seeds import words
 from tasks.model.dtypes import TABLE, integers, np_dtype
 
 

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tasks.searches import PATIENCE
+
 T = TypeVar("T")
 
 
@@ -69,10 +71,6 @@ class Settings:
 
 
 NOTHING = Settings()
-
-
-#: How many times as long as its seconds of CPU a search may take by the clock: what a busy machine leaves it.
-PATIENCE = 4.0
 
 
 class Clock:

@@ -20,7 +20,7 @@ from tasks.prepare import derived
 @dataclass(frozen=True, eq=False)
 class CallCase:
     """args, kwargs: encoded trees (`tasks.arrays.tree`) over ``stored``; group: of its catalog, which makes its reference;
-    draws: of the noise floor; structure: the labels of its structured inputs (`tasks.fuzz.structure`)."""
+    draws: of the noise floor; structure: the labels of its structured inputs (`tasks.draw.structure`)."""
 
     args: Any
     kwargs: Any

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.minimise.hunt import Search
 
 #: Asked whether the case of a list fails in the same way: the choices that it took, None if it does not.

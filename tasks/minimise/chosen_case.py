@@ -12,7 +12,7 @@ import numpy as np
 from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Unfit
 from tasks.minimise.choices import simplest

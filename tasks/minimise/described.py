@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, tensor_specs
-from tasks.fuzz import structure
+from tasks.draw import structure
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
 from tasks.minimise.chosen_case import ChosenCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tasks.fuzz import structure
+from tasks.draw import structure
 from tasks.minimise import numbers, parts, sizes
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit

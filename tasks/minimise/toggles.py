@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.fuzz import structure
+from tasks.draw import structure
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
 from tasks.minimise.graph_case import GraphCase, copy

@@ -12,7 +12,7 @@ from tasks.model.dtypes import EPS
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
 #: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`); of a structured
-#: one every sample has a structure of one of its inputs (`tasks.fuzz.structure`).
+#: one every sample has a structure of one of its inputs (`tasks.draw.structure`).
 STRUCTURED, FUZZ, EXHAUSTIVE = "structured", "fuzz", "exhaustive"
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", STRUCTURED, FUZZ, EXHAUSTIVE)
 
@@ -148,7 +148,6 @@ class Program:
 
     run: Callable[[], Sequence[Any]]
     placement: str = ""
-    execution: str = ""
     fallback: str | None = None
     flags: str = ""
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
@@ -160,6 +159,7 @@ class Program:
     #: What the same program gave that was built in another way which its user may choose, by name; way: the one of this program then.
     ways: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     way: str = ""
+    execution: str = ""
 
     @property
     def again(self) -> Callable[[list[Any]], Sequence[Any]] | None:

@@ -12,9 +12,9 @@ import pytest
 from farm import lake as lakes
 from farm.commands import fuzz as command
 from farm.commands import reproduce
+from farm.fuzz import fuzzing
+from farm.fuzz.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
 from farm.reproduce import find
-from farm.work import fuzzing
-from farm.work.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
 from tasks.model.kind import KIND_UNDRAWN
@@ -176,7 +176,7 @@ def test_a_row_of_another_generator_is_made_of_its_choices(
     fuzz(config, "--cases", 16, "--ops", "Abs", results=results)
     first = lakes.read(results).iloc[0]
     with pytest.MonkeyPatch.context() as patch:  # the seed of its run, 0, is none of its own
-        patch.setattr(find.fuzz, "variant", lambda op: "g9")
+        patch.setattr(catalog.Fuzz, "generator", lambda self, op: "g9")
         assert reproduce.main(["seed:0", "--results", str(results)]) == 2
     assert "no case of the seed 0" in capsys.readouterr().err
     key = f"last:{first['case_id'].replace('.g1/', '.g0/')}:{first['backend']}"

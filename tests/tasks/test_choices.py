@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.fuzz import seeds
-from tasks.fuzz.choices import MOST, Choices, TooMany
+from tasks.draw import seeds
+from tasks.draw.choices import MOST, Choices, TooMany
 
 
 def test_the_seeds_are_those_of_other_languages() -> None:

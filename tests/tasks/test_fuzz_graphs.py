@@ -14,9 +14,9 @@ import pytest
 from tasks.backends.shared.network import in_torch
 from tasks.catalogs.fuzz.catalog import Fuzz, choices_of, variant_of
 from tasks.catalogs.fuzz.graphs import AND, VARIANT
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
+from tasks.draw.seeds import derive
 from tasks.fuzz.graphs import build
-from tasks.fuzz.seeds import derive
 from tasks.model import Form, Group, OpClass
 
 

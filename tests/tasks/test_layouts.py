@@ -18,7 +18,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.user import laid, load
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Form, Group
 from tasks.model.row import Row

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from tasks.fuzz.choices import Choices
+from tasks.ddmin import fewest
+from tasks.draw.choices import Choices
 from tasks.minimise.case import Unfit, elements
 from tasks.minimise.choices import simplest
-from tasks.minimise.parts import fewest
 from tasks.minimise.same import Failure
 from tasks.model import Group, Leaf
 from tasks.model.errors import masked, said

@@ -14,7 +14,7 @@ import pytest
 from tasks.catalogs.user import dims, drawn, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.model import FUZZ
 from tests.tasks.test_user_catalog import FIELDS, declare, outcome, rows  # noqa: F401  declare is a fixture
 

@@ -15,8 +15,8 @@ from tasks.catalogs import told
 from tasks.catalogs.user import samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.fuzz import structure
-from tasks.fuzz.structure import KINDS, PLAIN, WORDS, Input
+from tasks.draw import structure
+from tasks.draw.structure import KINDS, PLAIN, WORDS, Input
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group
 from tasks.prepare.cases import prepare

@@ -13,7 +13,7 @@ from farm.commandline import plain
 from farm.lake.key import Key
 from farm.report.tables.causes import NEW
 from farm.report.words import number
-from tasks.catalogs.fuzz import GENERATED
+from tasks.catalogs import is_generated
 from tasks.model import FAILED, flags, names
 from tasks.model.errors import gist
 from tasks.model.failing import manner
@@ -32,7 +32,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows: with the
     column ``standing`` (`Report.rows`).
     """
-    failed = rows[(rows["catalog"] == GENERATED) & rows["status"].isin(names(FAILED))]
+    failed = rows[rows["catalog"].map(is_generated) & rows["status"].isin(names(FAILED))]
     if failed.empty:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
     groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
@@ -97,5 +97,5 @@ def undrawn(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
+    some = rows[rows["catalog"].map(is_generated) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
     return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 300))

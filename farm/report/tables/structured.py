@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pandas as pd
 
 from farm.report.tables.coverage import CELL, FAILED_STATUSES
-from tasks.fuzz import structure
+from tasks.draw import structure
 from tasks.model import Status
 
 #: Structures that are named; of more, only the input is.

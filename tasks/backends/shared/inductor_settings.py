@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.model import Form
 
 #: The option's value for settings that are drawn for each case.

@@ -16,8 +16,8 @@ from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical.ops import OPS, Call, Op
-from tasks.fuzz import structure
-from tasks.fuzz.seeds import derive
+from tasks.draw import structure
+from tasks.draw.seeds import derive
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, np_dtype
 

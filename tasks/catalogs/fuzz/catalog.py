@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.base import Entry, Failure, GeneratingCatalog, Sample
 from tasks.catalogs.fuzz import GENERATED, graphs
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
+from tasks.draw.seeds import derive
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
 from tasks.fuzz.onnx.generate import GENERATOR, Generated
-from tasks.fuzz.seeds import derive
 from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.moving import structural_places
@@ -40,7 +40,7 @@ def variant_of(choices: Sequence[int]) -> str:
     return CHOICES + "-".join(map(str, choices))
 
 
-class Fuzz(Catalog):
+class Fuzz(GeneratingCatalog):
     """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
     version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
     `variant_of` some choices, sample 0 is made of them."""
@@ -54,6 +54,15 @@ class Fuzz(Catalog):
         return f"fuzz {VARIANT} {graphs.VARIANT} " + " ".join(
             f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx", "ml_dtypes")
         )
+
+    def generator(self, op: str) -> str:
+        return variant(op)
+
+    def variant_of(self, choices: Sequence[int]) -> str:
+        return variant_of(choices)
+
+    def seed_of(self, group: Group, index: int) -> int:
+        return seed_of(group, index)
 
     def entries(self) -> list[Entry]:
         return [Entry(f"{self.name}:{op}", variant(op), _dtypes(op)) for op in sorted((*table.SPECS, *graphs.NAMES))]

@@ -9,7 +9,7 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.counterparts import by_torch, onnx_names
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import Made
 from tasks.fuzz.onnx.second import agrees

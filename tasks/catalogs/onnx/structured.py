@@ -10,8 +10,8 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
-from tasks.fuzz import structure
-from tasks.fuzz.seeds import derive
+from tasks.draw import structure
+from tasks.draw.seeds import derive
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import expected
 from tasks.model import Group, is_inexact

@@ -12,8 +12,8 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.torch.templates import Path, rebuilt, structure, tensors
-from tasks.fuzz import structure as structures
-from tasks.fuzz.seeds import derive
+from tasks.draw import structure as structures
+from tasks.draw.seeds import derive
 from tasks.model import Group, is_inexact
 
 #: What torch's schemas and signatures call a tensor that selects.
@@ -48,7 +48,7 @@ def samples(
 ) -> Iterator[Sample]:
     """Up to CANDIDATES × group.samples samples, made by ``make``. skip: places, counted from ``first``, whose sample is yielded bare.
 
-    The values are among those that the template's own tensor has (`tasks.fuzz.structure.like`). A sample is vacuous where the float64
+    The values are among those that the template's own tensor has (`tasks.draw.structure.like`). A sample is vacuous where the float64
     reference does not take them, or makes NaN of them; a single one says so where no input selects.
     """
     found = list(_templates(own, group.dtype)) if is_inexact(group.dtype) else []

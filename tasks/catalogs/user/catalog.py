@@ -34,8 +34,8 @@ from tasks.catalogs.user import (
 )
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
-from tasks.fuzz import structure
-from tasks.fuzz.choices import Choices
+from tasks.draw import structure
+from tasks.draw.choices import Choices
 from tasks.graphs.roundings import Read, Round, Roundings
 from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE

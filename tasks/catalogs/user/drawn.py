@@ -1,6 +1,6 @@
 """Fuzzed samples of a kernel: sizes between a dimension's smallest and largest candidate, values of any kind but NaN.
 
-What is drawn is decided by `tasks.fuzz.choices`, so that a seed, a kept list or Hypothesis makes the same sample.
+What is drawn is decided by `tasks.draw.choices`, so that a seed, a kept list or Hypothesis makes the same sample.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from tasks.arrays import inputs
 from tasks.catalogs.user import gradients, laid, samples
 from tasks.catalogs.user.ops import UserOp
-from tasks.fuzz.choices import Choices
-from tasks.fuzz.seeds import derive
+from tasks.draw.choices import Choices
+from tasks.draw.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.

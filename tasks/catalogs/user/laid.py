@@ -14,7 +14,7 @@ from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, MOST_WIDE, OTHER
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user.dims import size_of
 from tasks.catalogs.user.ops import UserOp
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, Group, is_inexact
 from tasks.model.dtypes import PACKED_BITS, dtype_name
 

@@ -13,8 +13,8 @@ import numpy as np
 from tasks.arrays import inputs
 from tasks.catalogs.user.dims import shape_of, size_of
 from tasks.catalogs.user.ops import UserOp
-from tasks.fuzz import structure
-from tasks.fuzz.seeds import derive
+from tasks.draw import structure
+from tasks.draw.seeds import derive
 from tasks.model import STRUCTURED, WITHOUT_NOISE, Group, OpClass, is_complex, is_inexact, np_dtype
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from tasks.arrays import layouts
 from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
-from tasks.fuzz import structure
+from tasks.draw import structure
 from tasks.model import DISTRIBUTIONS, DTYPES, EPS, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.draw.choices import Choices
 from tasks.fuzz import values
-from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
 from tasks.fuzz.graphs.rewrites import rewritten
 from tasks.fuzz.graphs.steps import KINDS, Kind

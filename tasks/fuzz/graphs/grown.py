@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.draw.choices import Choices
 from tasks.fuzz import values
-from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx.spec import ELEMENTS, Draw
 from tasks.fuzz.onnx.table import takes
 from tasks.fuzz.values import Domain

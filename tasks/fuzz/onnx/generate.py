@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.fuzz.choices import Choices
+from tasks.draw.choices import Choices
 from tasks.fuzz.onnx import table
 from tasks.fuzz.onnx.spec import Draw, Made
 from tasks.graphs.call import Call

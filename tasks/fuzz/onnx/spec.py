@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.draw.choices import Choices
+from tasks.draw.seeds import words
 from tasks.fuzz import values
-from tasks.fuzz.choices import Choices
-from tasks.fuzz.seeds import words
 from tasks.fuzz.values import Domain
 
 #: Operator sets, the simplest first.

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from tasks.fuzz.seeds import Generator
+from tasks.draw.seeds import Generator
 
 Option = TypeVar("Option")
 #: The type, whose name a method of `Choices` has.
@@ -42,7 +42,7 @@ class Choices:
 
     @classmethod
     def from_seed(cls, seed: int, begun: Sequence[Int] = ()) -> Choices:
-        """Drawn evenly by the generator of a seed (`tasks.fuzz.seeds`), but for the first ones, which are given."""
+        """Drawn evenly by the generator of a seed (`tasks.draw.seeds`), but for the first ones, which are given."""
         first, drawn = iter(begun), Generator(seed).below
         return cls(
             lambda count: min(given, count - 1) if (given := next(first, None)) is not None else drawn(count), drawn

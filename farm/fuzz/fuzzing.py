@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from farm import lake as lakes
+from farm.fuzz.schedule import CHUNK, Batch, Key, Schedule
 from farm.plan.matrix import Matrix
+from farm.work.accounts import Count
 from farm.work.dispatcher import Dispatcher
-from farm.work.durations import JOINT_MS, Count
+from farm.work.durations import JOINT_MS
 from farm.work.launch import Run
 from farm.work.learned import LOOKED_AT
-from farm.work.schedule import CHUNK, Batch, Key, Schedule
 from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.model import Group

@@ -2,7 +2,7 @@
 
 A kernel that is right for evenly drawn indices may be wrong where all of them are equal, where one value is missing, where
 they end at the boundary of a block. Each kind of input (KINDS) has its structures, and each structure is made by whole
-numbers of `tasks.fuzz.seeds.words` and exact arithmetic, so that a seed makes the same bytes in any language
+numbers of `tasks.draw.seeds.words` and exact arithmetic, so that a seed makes the same bytes in any language
 (tests/tasks/test_structure.py holds vectors).
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.fuzz.seeds import words
+from tasks.draw.seeds import words
 from tasks.model import EPS, is_complex, is_inexact, np_dtype
 
 #: Of a structure, what the input "is": "wrong only where expert is all equal".

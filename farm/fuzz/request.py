@@ -1,0 +1,71 @@
+"""A fuzzing run that is asked for: a config's generated cases, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from farm.lake import Lake
+from farm.plan import config as configs
+from farm.plan.config import CatalogConfig, Config, ConfigError
+from farm.plan.left_out import LeftOut
+from farm.plan.request import Request, of_backends, of_dtypes
+from tasks.cache import default_cache
+from tasks.catalogs.fuzz import GENERATED
+from tasks.judge import verdict
+from tasks.model import FORWARD
+
+
+def new(
+    path: str,
+    lake: Lake,
+    samples: int,
+    seed: int | None = None,
+    ops: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    backends: Sequence[str] = (),
+    **more: Any,
+) -> Request:
+    """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are named, in
+    all dtypes that there are but for those that are named. Raises ConfigError."""
+    if path:
+        config = configs.load(path)
+    else:
+        config = Config.model_validate(
+            {"name": GENERATED, "catalogs": [{"name": GENERATED}], "backends": [{"name": "ort-cpu"}]}
+        )
+    generated = [c for c in config.catalogs if c.name == GENERATED]
+    if not generated:
+        raise ConfigError(
+            f"{path}: catalogs: none is {GENERATED!r}, whose cases are generated: add {{name: {GENERATED}}}"
+            + "; for your own kernels, farm run draws cases with distributions: [fuzz]"
+            * any(c.kernels for c in config.catalogs)
+        )
+    left_out = tuple(_not_generated(config, generated, path))
+    more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
+    chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
+    config = config.model_copy(update={"catalogs": chosen, "checks": ["forward"]})
+    config = config if seed is None else config.model_copy(update={"seed": seed})
+    if dtypes:
+        config = of_dtypes(
+            config.model_copy(update={"catalogs": [c.model_copy(update={"dtypes": None}) for c in chosen]}), dtypes
+        )
+    if backends:
+        config = of_backends(config, backends)
+    policy = verdict.load(config.policy)
+    return Request(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
+
+
+def _not_generated(config: Config, generated: Sequence[CatalogConfig], path: str) -> Iterator[LeftOut]:
+    """What a config names and a fuzzing run does not do. Raises ConfigError where that is all that it checks."""
+    others = dict.fromkeys(c.name for c in config.catalogs if c.name != GENERATED)
+    if others:
+        yield LeftOut("catalogs", tuple(others), "farm fuzz generates cases, farm run runs these")
+    named = dict.fromkeys(name for c in generated for name in c.checks or config.checks)
+    if FORWARD not in named:
+        raise ConfigError(f"{path}: checks: {', '.join(named)}: generated cases have the check {FORWARD} alone")
+    if len(named) > 1:
+        names = tuple(name for name in named if name != FORWARD)
+        yield LeftOut("checks", names, f"generated cases have the check {FORWARD} alone", "of", (GENERATED,))
+    if sources := tuple(dict.fromkeys(x for c in generated for x in c.distributions if x != "own")):
+        yield LeftOut("distributions", sources, "generated cases have values of their own", "of", (GENERATED,))
