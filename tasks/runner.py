@@ -24,7 +24,7 @@ from tasks.backends.shared.flushing import measured
 from tasks.backends.shared.network import completed
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import judged, staged
+from tasks.judging import judge_outputs, judge_stages
 from tasks.model import (
     FILES,
     Fallback,
@@ -241,7 +241,7 @@ class Runner:
         If those pass, the layout is to blame, and of several the first one that is alone. A kernel that need not take the layout and
         raises has refused it, which is no failure: the row is that of the contiguous inputs.
         """
-        row, layout = done.row, case.sample.record["columns"].get("layout")
+        row, layout = done.row, case.sample.record.columns.get("layout")
         if not layout or case.form is None:
             return done
         if case.refused:
@@ -259,7 +259,7 @@ class Runner:
             return replace(done, row=row.with_values(nothing | {"refused_layout": refused})) if refused else done
         if not inputs:  # the form has no strides
             return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
-        refused = "" if case.sample.record.get("takes", True) else self._refused(case)
+        refused = "" if case.sample.record.takes else self._refused(case)
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
@@ -276,7 +276,7 @@ class Runner:
     def _ask_eagerly(self, case: Trial) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
         of all of them, and each would be compiled alone."""
-        if case.sample.record.get("takes", True) or not contiguous.laid_out(case.form):
+        if case.sample.record.takes or not contiguous.laid_out(case.form):
             return
         assert case.form is not None
         try:
@@ -326,7 +326,7 @@ class Runner:
                 form = of_form(form, Pack(case.item.asked.part))
             if self._twins is not None:
                 alone = replace(case.item.asked, positions=(case.position,))
-                form.elsewhere = functools.partial(self._twins.outputs, alone)
+                form = replace(form, elsewhere=functools.partial(self._twins.outputs, alone))
             return form
         if case.raises:  # and the backend takes nothing that it could be asked with
             raise Invalid(str(reason))
@@ -349,7 +349,7 @@ class Runner:
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
                     save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
-                for _ in range(case.sample.record["repeats"] - 1):
+                for _ in range(case.sample.record.repeats - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
             except BaseException as error:
@@ -368,13 +368,12 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                paired = case.form.paired if case.form else ()
-                asked = (paired, self.policy, self.info)
+                asked = (self.policy, self.info, case.form)
                 if len(stages) > 1 and broken is None:
-                    found = staged(case.sample, stages, *asked, case.form)
+                    found = judge_stages(case.sample, stages, *asked)
                 else:
-                    found = judged(case.sample, outputs, *asked, flushes=self._flushes, form=case.form)
-                metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
+                    found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
+                metrics, status, kind, more = found.metrics, found.status, found.kind, dict(found.columns)
                 if broken is not None:
                     status, kind, more = (
                         Status.WRONG,
@@ -514,7 +513,7 @@ class Runner:
             return ""
         catalog = catalogs.installed(group.catalog) if device else None
         try:
-            return catalog.undeclared(group, sample.record["args"], sample.record["kwargs"], device) if catalog else ""
+            return catalog.undeclared(group, sample.record.args, sample.record.kwargs, device) if catalog else ""
         except Exception:
             return ""  # what cannot be asked acquits nobody
 
@@ -532,13 +531,13 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     built = not checks.installed(sample.owner.check).runs
     return sample.owner.columns | {
         "check": sample.owner.check,
-        "op_class": record["op_class"],
-        "sample": record["sample"],
-        "digest": record["digest"],
-        "shapes": record["shapes"],
-        "weak": record["weak"] or built,
-        "excused": record["excused"],
-        "oracle": "" if built else record["oracle"],
-        "prepare_ms": record["prepare_ms"],
-        **record.get("columns", {}),
+        "op_class": record.op_class,
+        "sample": record.sample,
+        "digest": record.digest,
+        "shapes": record.shapes,
+        "weak": record.weak or built,
+        "excused": record.excused,
+        "oracle": "" if built else record.oracle,
+        "prepare_ms": record.prepare_ms,
+        **record.columns,
     }

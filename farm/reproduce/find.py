@@ -262,7 +262,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
             f"{row['op']} in {row['dtype']} has no sample {row['sample']} here: its catalog is not the run's"
         )
     # A config may plan an op twice, with different numbers of samples.
-    return next((f for f in found if any(s.record["digest"] == row["digest"] for s in f[1].samples)), found[0])
+    return next((f for f in found if any(s.record.digest == row["digest"] for s in f[1].samples)), found[0])
 
 
 def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]:
@@ -274,7 +274,7 @@ def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]
     group = Group(row["op"], fuzz.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
     path = pack_path(cache, content_key(group))
     made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
-    if made.samples[0].record["digest"] != row["digest"]:
+    if made.samples[0].record.digest != row["digest"]:
         raise ReproduceError(
             f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.variant(group.op_name)}) makes other "
             "inputs. Reproduce it with the version of the farm that the run's record names"

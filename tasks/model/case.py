@@ -74,18 +74,17 @@ class Group:
         return f"{self.check}/{self.label}/{self.dtype}/{source}{sample}{seed}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Oracle:
-    """A further computation of the expected outputs: one reference array per output, float64 where inexact.
-
-    rounding: up to which share of the largest element of an output a difference to the first oracle is float64's own
-    rounding, for ops that sum over elements. rounded: it was computed in the dtype under test itself, so that the
-    classic tolerance says whether the two agree.
-    """
+    """A further computation of the expected outputs."""
 
     name: str
+    #: One array per output, float64 where inexact.
     references: list[np.ndarray]
+    #: Up to which share of the largest element of an output a difference to the first oracle is float64's own rounding, for ops
+    #: that sum over elements.
     rounding: float = 0.0
+    #: It was computed in the dtype under test itself, so that the classic tolerance says whether the two agree.
     rounded: bool = False
 
 
@@ -93,34 +92,41 @@ class Oracle:
 FILES = ("saved_model", "tflite")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Form:
-    """One sample in a representation some backend can run; ``kind`` names the representation.
+    """One sample in a representation that some backend can run.
 
-    kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
-    kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
-    kind "jax", "tensorflow", "paddle", "mlx": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
-    of a whole network ``model`` as for "onnx", which that framework's functions for torch's names walk.
-    kind "tflite", "saved_model": ``model`` is that file, or that folder as a zip; ``arrays`` and outputs are in the order of
-    their names there, and ``order`` says at which place of them each output of the sample is.
-    Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
+    Of torch's form the trees ``args`` and ``kwargs`` hold a `TensorSpec` over ``arrays`` wherever a tensor stands. Complex tensors
+    enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 
+    #: Name of the representation: "torch", "onnx", "jax", "tensorflow", "paddle", "mlx", "tflite", "saved_model".
     kind: str
+    #: The op with its catalog's prefix.
     op: str
+    #: The dtype under test.
     dtype: str
+    #: The inputs: of torch and other frameworks the storage of the trees' tensors, of a model its inputs in the graph's order (of a
+    #: file in the order of their names there).
     arrays: list[Any]
+    #: The function: torch's, or a `tasks.counterparts.Counterpart` for torch's arguments and another framework's tensors.
     call: Callable[..., Any] | None = None
+    #: Its positional arguments, an encoded tree (`tasks.arrays.tree`).
     args: Any = None
+    #: Its keyword arguments, an encoded tree.
     kwargs: Any = None
+    #: A serialised ModelProto, a .tflite file or a SavedModel's folder as a zip. Of a whole network in a framework that takes no ONNX
+    #: it is the graph that the framework's functions walk.
     model: bytes | None = None
     #: Why ONNX's own rules forbid the model that the exporter made: a runtime that refuses it is not to blame.
     invalid: str = ""
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
+    #: Of a file, whose outputs are in the order of their names: at which place of them each output of the sample is.
     order: tuple[int, ...] = ()
-    #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
+    #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``.
     check: str = "forward"
+    #: The inputs that are differentiated by, by place among the tensors.
     wrt: tuple[int, ...] = ()
     #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
     cotangents: tuple[int, ...] = ()
