@@ -18,6 +18,8 @@ from tasks.model import Leaf
 
 #: Puts an array into the pack and returns its place there.
 Add = Callable[[np.ndarray], int]
+#: Fields of a leaf that are arrays.
+ARRAYS = ("reference", "noise", "of_products", "jumps", "kept", "ties")
 R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 
 
@@ -57,7 +59,7 @@ class LeafRecord:
     def of(cls, leaf: Leaf, add: Add) -> LeafRecord:
         """That of a leaf, whose arrays are added to the pack."""
         values: dict[str, Any] = {f.name: getattr(leaf, f.name) for f in fields(cls)} | {"shape": list(leaf.shape)}
-        return cls(**{k: add(x) if isinstance(x, np.ndarray) else x for k, x in values.items()})
+        return cls(**{k: add(x) if k in ARRAYS and x is not None else x for k, x in values.items()})
 
     def leaf(self, array: Callable[[int], np.ndarray], of_products: bool = False) -> Leaf:
         """The leaf, its arrays as ``array`` gives them; with its floor of products where that is asked for."""
