@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.lake import acquitted
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
@@ -153,13 +152,18 @@ def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, 
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
-    by_backend = {row["backend"]: acquitted.restore(row) for row in rows}
+    by_backend = {row["backend"]: _before_vote(row) for row in rows}
     if key.backend not in by_backend:
         raise ReproduceError(
             f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "
             f"{', '.join(sorted(by_backend))}"
         )
     return by_backend[key.backend], list(by_backend.values())
+
+
+def _before_vote(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the status and kind that it had before a vote acquitted it; any other row as it is."""
+    return {**row, "status": row["was_status"], "kind": row["was_kind"]} if row.get("acquitted") else row
 
 
 def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
