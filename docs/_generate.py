@@ -146,6 +146,23 @@ def dtypes() -> str:
     return table(["dtype", "ε", "smallest normal", "largest"], rows)
 
 
+def judge() -> str:
+    """The judge's steps as it runs them, in the words of their docstrings."""
+    import inspect
+    import itertools
+
+    from tasks import judging
+
+    count = itertools.count(1)
+    parts = {"read": judging.READING, "judge": judging.STEPS, "look again": judging.SECOND_LOOK}
+    rows = (
+        [next(count), part, f"`{step.__name__}`", " ".join((inspect.getdoc(step) or "").split())]
+        for part, steps in parts.items()
+        for step in steps
+    )
+    return table(["", "part", "step", "what it decides, and on what"], rows)
+
+
 def limits() -> str:
     from tasks.judge import verdict
 
@@ -305,6 +322,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "evaluator": evaluator,
     "exercises": exercises,
     "generated": generated,
+    "judge": judge,
     "kinds of invalid": kinds,
     "layers": layers,
     "layouts": layouts,

@@ -254,8 +254,8 @@ def _follow(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
 
 
 def settle_ties(case: Case) -> Case:
-    """Outputs whose equal elements may have changed places (a choice among equal inputs) are put in the reference's order where
-    that is nearer to it: sums of several choices may be off by a rounding, and then stand in another order."""
+    """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in the
+    reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in another order."""
     if all(leaf.ties is None for leaf in case.expected):
         return case
 
@@ -269,7 +269,7 @@ def settle_ties(case: Case) -> Case:
 
 
 def restore_flushed(case: Case) -> Case:
-    """What a device gave that takes subnormal numbers for zero, in these dtypes, is taken for the number it stands for."""
+    """If the device takes subnormal numbers for zero, replace each such zero by the number that it stands for."""
     if case.flushes == Flushes():
         return case
     given = case.elements if case.flushes.inputs else None
@@ -283,8 +283,8 @@ READING: tuple[Callable[[Case], Case], ...] = (settle_ties, restore_flushed)
 
 
 def measure_error(case: Case, found: Judgement) -> Judgement:
-    """Measures how far the outputs are off: count, shapes and dtypes first, then error units and ulps. Of a result defined up to a
-    choice, what its definition makes of it is measured; of a forward op whose zeros have a sign, the signs as well."""
+    """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A result that is
+    defined up to a choice is measured by its definition. Zeros have their signs checked where a forward op defines them."""
     if not case.definition:
         metrics = compare(case.wide, case.expected, case.op_class, case.precision, case.dtypes)
         if case.group.check == checks.FORWARD:
@@ -302,14 +302,15 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
 
 
 def interpret_model(case: Case, found: Judgement) -> Judgement:
-    """Of a whole model: compares what its outputs mean (classes, probabilities, masks), decision by decision."""
+    """Compare the decisions of a whole model (classes, probabilities, masks) with the reference's, one by one."""
     if case.op_class is OpClass.MODEL:
         interpret(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
     return found
 
 
 def compare_runs(case: Case, found: Judgement) -> Judgement:
-    """Of a case that was run several times: other bytes are `nondeterministic`; of a random op, the same bytes are `not random`."""
+    """If the case ran several times, other bytes are `nondeterministic`. A random op must give other bytes, else it is
+    `not random`."""
     metrics, (first, *others) = found.metrics, case.runs
     if not others or metrics.kind:
         return found
@@ -325,12 +326,12 @@ def compare_runs(case: Case, found: Judgement) -> Judgement:
 
 
 def apply_policy(case: Case, found: Judgement) -> Judgement:
-    """Gives status and kind by the policy's limit for the op, class, dtype and precision."""
+    """Set status and kind from these metrics, by the policy's limit for the op, class, dtype and precision."""
     return found.rule(*case.verdict(found.metrics))
 
 
 def describe_outputs(case: Case, found: Judgement) -> Judgement:
-    """Decides nothing: the columns of limit, digest, profile and precision; of what did not pass, its signature and worst element."""
+    """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst element."""
     columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
     if case.group.check == checks.FORWARD and not found.metrics.kind and case.wide and case.elements is not None:
         columns["profile"] = profile.line(case.elements, case.wide[0], case.expected[0])
@@ -346,8 +347,8 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
 
 
 def accept_kept_result(case: Case, found: Judgement) -> Judgement:
-    """Of a derivative that can be computed from the rounded result of the forward pass (1 - y² of a tanh): what that explains is
-    `imprecise` at worst, kind `kept`."""
+    """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that explains is no worse
+    than `imprecise`, kind `kept`."""
     if found.metrics.kind or all(leaf.kept is None for leaf in case.expected):
         return found
 
@@ -362,8 +363,8 @@ def accept_kept_result(case: Case, found: Judgement) -> Judgement:
 
 
 def check_effect(case: Case, found: Judgement) -> Judgement:
-    """Of a check that looks for the effect of a declared precision, and final there: what would pass in the dtype's own precision as
-    well is `wrong` where the precision was a command, and noted where it was a permission; `vacuous` where none is declared."""
+    """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the dtype itself is
+    `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared, the case is `vacuous`."""
     if not checks.installed(case.sample.owner.check).effect:
         return found
     found, dtype = replace(found, final=True), case.group.dtype
@@ -383,8 +384,7 @@ def check_effect(case: Case, found: Judgement) -> Judgement:
 
 
 def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
-    """Of a whole model: measures it by the strict floor of its elements as well. Where the floor is not finite the case is `invalid`,
-    and that is final."""
+    """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is `invalid`: final."""
     if case.op_class is not OpClass.MODEL:
         return found
     strict = compare(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
@@ -396,7 +396,7 @@ def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
 
 
 def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
-    """Of a whole model: decides nothing, names the precision that nobody asked for where the errors are those of weights rounded to it."""
+    """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which one."""
     if case.op_class is not OpClass.MODEL:
         return found
     off = found.fails and not (found.metrics.kind or found.metrics.nonfinite)
@@ -415,8 +415,8 @@ def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
 
 
 def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
-    """Holds the outputs against every further oracle. Where one disagrees with the first, the case is `invalid`, kind `oracle`, and
-    that is final: which of the two is right, no backend can tell, so nobody is blamed and nothing is passed."""
+    """Compare the outputs with every further oracle. If one of them disagrees with the first, the case is `invalid`, kind `oracle`:
+    final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
     for number, other in enumerate(case.sample.record.others):
         leaves = case.sample.other(number, case.expected, case.part)
         second = compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
@@ -435,8 +435,8 @@ def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
 
 
 def compare_twins(case: Case, found: Judgement) -> Judgement:
-    """Of a sample whose last outputs are those before them, computed otherwise: where its numbers are off and the two differ, the kind
-    is `contradicted`; no reference is needed to say that one of them is wrong."""
+    """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the kind is
+    `contradicted`: one of them is wrong, whatever the reference."""
     twins = case.sample.record.twins
     if not (twins and found.fails and found.kind == "numbers" and case.limit is not None):
         return found
@@ -447,8 +447,8 @@ def compare_twins(case: Case, found: Judgement) -> Judgement:
 
 
 def judge_training_step(case: Case, found: Judgement) -> Judgement:
-    """Of a training step: a gradient that is zero everywhere where it is not is `wrong`, whatever the limit says; which one is furthest
-    off, and how far all diverge."""
+    """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record which gradient
+    is furthest off, and how far all of them diverge."""
     if not (names := case.sample.record.names):
         return found
     told = steps.examined(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
@@ -456,7 +456,7 @@ def judge_training_step(case: Case, found: Judgement) -> Judgement:
 
 
 def explain_numbers(case: Case, found: Judgement) -> Judgement:
-    """Looks for the error model that explains numbers that are off. A cast that was asked for and is missing is the kind `cast`."""
+    """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the kind is `cast`."""
     if not found.has_wrong_numbers or case.definition or "cause" in found.columns:
         return found
     cause = _cause(case)
@@ -465,8 +465,8 @@ def explain_numbers(case: Case, found: Judgement) -> Judgement:
 
 
 def accept_accumulators(case: Case, found: Judgement) -> Judgement:
-    """A product no further off than the adder leaves it that the device declares is `imprecise`, kind `accumulator`, and not wrong: the
-    hardware can do no better."""
+    """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
+    `accumulator`: the hardware can do no better."""
     declared = case.info.accumulators
     if not (declared and found.status is Status.WRONG and found.kind == "numbers") or case.definition:
         return found
@@ -474,8 +474,8 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
 
 
 def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
-    """Adds the terms of 16-bit sums and products again: what passed and has lost digits that float32 would have kept is `imprecise`,
-    kind `accumulator`; of what is off, that is the cause."""
+    """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the cause, and a
+    result that passed becomes `imprecise`, kind `accumulator`."""
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     if not asked or found.columns.get("cause"):
         return found
@@ -488,8 +488,8 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
 
 
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
-    """Of a whole model that passes in its own precision: where its errors are the difference that a cast makes which was asked for, it
-    is `imprecise`, kind `cast`."""
+    """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind `cast`. Not asked
+    of a coarser declared precision."""
     if found.status is Status.PASS and case.op_class is OpClass.MODEL and not case.precision:
         with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
             lost = diagnose.lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
@@ -499,7 +499,7 @@ def find_lost_cast(case: Case, found: Judgement) -> Judgement:
 
 
 def word_failure(case: Case, found: Judgement) -> Judgement:
-    """Decides nothing: says how many elements lie outside a tolerance of the op's own, or are one step of a quantised dtype off."""
+    """Decide nothing. Say how many elements are outside the op's own tolerance, or one step of a quantised dtype off."""
     metrics = found.metrics
     if found.status is not Status.WRONG:
         return found
@@ -515,15 +515,15 @@ def word_failure(case: Case, found: Judgement) -> Judgement:
 
 
 def drop_units_of_stored(case: Case, found: Judgement) -> Judgement:
-    """Decides nothing: where only a stored output is expected there is no noise floor, so no error units are told."""
+    """Decide nothing. If there is only a stored expected output, there is no noise floor: drop the error units."""
     if not only_stored(case.oracle, case.op_class):
         return found
     return replace(found, metrics=replace(found.metrics, error_units=None, noise_floor=None))
 
 
 def find_bias(case: Case, found: Judgement) -> Judgement:
-    """What passed with errors that lean to one side, more than chance explains, is `imprecise`, kind `biased`. Only of the op's own
-    samples: generated ones repeat their numbers, so that the errors of all elements may be one and the same."""
+    """If the errors of a result that passed lean to one side more than chance explains, it becomes `imprecise`, kind `biased`. Only for an
+    op's own samples: generated ones repeat their numbers, so all their errors may be the same one."""
     metrics = found.metrics
     if not (found.status is Status.PASS and case.group.distribution == "own" and leans(metrics)):
         return found
@@ -533,8 +533,8 @@ def find_bias(case: Case, found: Judgement) -> Judgement:
 
 
 def check_properties(case: Case, found: Judgement) -> Judgement:
-    """Of an op on all values of a dtype: what passed and breaks what mathematics promises (order, range, symmetry) is `imprecise`, kind
-    `property`."""
+    """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range, symmetry) becomes
+    `imprecise`, kind `property`."""
     if not _whole(case.sample):
         return found
     if not (broken := properties.broken(case.group.op, _given(case.sample), case.outputs[0])):
@@ -572,8 +572,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def measure_flushing(case: Case, found: Judgement) -> Judgement:
-    """Where numbers are off and the device may take subnormal numbers for zero, that is measured on the device; if it does, the
-    outputs are read and judged once more."""
+    """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge the outputs again."""
     if case.measure_flushes is None or not found.fails or found.metrics.kind:
         return found
     dtypes = flushing.may_matter(case.sample.expected()[case.part], case.elements)
@@ -585,8 +584,8 @@ def measure_flushing(case: Case, found: Judgement) -> Judgement:
 
 
 def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
-    """Numbers that are off pass if they are what the ONNX graph gives in the coarser precision that is declared: to round an input that
-    lies outside its range, or at a step of the op, moves a result further than any noise floor says."""
+    """Pass numbers that are what the ONNX graph gives in the coarser precision that is declared: rounding an input that is out of its
+    range, or at a step of the op, moves a result further than any noise floor says."""
     group, form, precision = case.group, case.form, case.precision
     plain = group.check == checks.FORWARD and case.op_class is not OpClass.MODEL and not case.definition
     off = found.fails and found.kind in ("numbers", "nonfinite") and not found.metrics.kind
