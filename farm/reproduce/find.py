@@ -47,7 +47,7 @@ class ReproduceError(Refusal):
     """A case that cannot be run again; the text says what is wrong and what there is instead."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class StoredCase:
     """A case ready to run: its row, its run's config, the backend to run it on, and what was prepared of it.
 

@@ -58,8 +58,9 @@ class LeafRecord:
     @classmethod
     def of(cls, leaf: Leaf, add: Add) -> LeafRecord:
         """That of a leaf, whose arrays are added to the pack."""
-        values: dict[str, Any] = {f.name: getattr(leaf, f.name) for f in fields(cls)} | {"shape": list(leaf.shape)}
-        return cls(**{k: add(x) if k in ARRAYS and x is not None else x for k, x in values.items()})
+        values: dict[str, Any] = {f.name: getattr(leaf, f.name) for f in fields(cls)}
+        values |= {name: add(values[name]) for name in ARRAYS if values[name] is not None}
+        return cls(**{**values, "shape": list(leaf.shape)})
 
     def leaf(self, array: Callable[[int], np.ndarray], of_products: bool = False) -> Leaf:
         """The leaf, its arrays as ``array`` gives them; with its floor of products where that is asked for."""
