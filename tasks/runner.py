@@ -24,7 +24,7 @@ from tasks.backends.shared.flushing import measured
 from tasks.backends.shared.network import completed
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import judge_outputs, judge_stages
+from tasks.judging import Judgement, judge_outputs, judge_stages
 from tasks.model import (
     FILES,
     Fallback,
@@ -333,7 +333,7 @@ class Runner:
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     def _finish(self, case: Trial, together: int) -> Done:
-        metrics: Metrics | None = None
+        found: Judgement | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
         stages: list[checks.Stage] = []
@@ -360,11 +360,7 @@ class Runner:
                     case.error = _of_case(error)
         if case.raises:
             case.error = self._held_to_refusal(case)
-        status, kind = Status.ERROR, ""
-        more: dict[str, Any] = {}
-        if case.error is None and only_built:
-            status = Status.FALLBACK if case.program is not None and case.program.fallback else Status.PASS
-        elif case.error is None:
+        if case.error is None and not only_built:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
@@ -373,24 +369,17 @@ class Runner:
                     found = judge_stages(case.sample, stages, *asked)
                 else:
                     found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
-                metrics, status, kind, more = found.metrics, found.status, found.kind, dict(found.columns)
-                if broken is not None:
-                    status, kind, more = (
-                        Status.WRONG,
-                        broken.kind,
-                        more | {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]},
-                    )
-                program = case.program
-                if program is not None and program.fallback and status is not Status.VACUOUS:
-                    # What a compiler makes of the pieces of a model is its own, wrong results too.
-                    if not (program.pieces and status is Status.WRONG):
-                        status, kind = Status.FALLBACK, ""
             except Exception as error:
                 case.error = error
-        row = self._row(case, metrics, status, kind, run_ms)
-        if measured := more.pop("flags", ""):
-            row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
-        return Done(case.number, Row.of(row | more))
+        if found is not None and broken is not None:
+            said = {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]}
+            found = found.rule(Status.WRONG, broken.kind, said)
+        program = case.program
+        if found is not None and program is not None and program.fallback and found.status is not Status.VACUOUS:
+            # What a compiler makes of the pieces of a model is its own, wrong results too.
+            if not (program.pieces and found.status is Status.WRONG):
+                found = found.rule(Status.FALLBACK, "")
+        return Done(case.number, self._row(case, found, run_ms))
 
     def _held_to_refusal(self, case: Trial) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
@@ -430,28 +419,33 @@ class Runner:
             stages.append(stage)
         return stages
 
-    def _row(
-        self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
-    ) -> dict[str, Any]:
+    def _row(self, case: Trial, found: Judgement | None, run_ms: float | None) -> Row:
+        """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""
         row = sample_columns(case.sample)
-        stage, error_type, text = "", "", ""
+        program, metrics = case.program, found.metrics if found else None
+        status, kind, stage, error_type, text = Status.PASS, "", "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
             if isinstance(case.error, Misbehaviour):
                 kind = case.error.kind
             elif isinstance(case.error, Invalid) and case.sample.failure:
                 kind = case.sample.failure.kind
-        elif metrics is not None and metrics.kind:
-            text = metrics.detail
-        elif metrics is not None and metrics.nonfinite:
-            text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
-        if case.program is not None:
-            where = case.program.placement
+        elif found is not None:
+            status, kind = found.status, found.kind
+        elif program is not None and program.fallback:
+            status = Status.FALLBACK
+        if case.error is None and metrics is not None:
+            if metrics.kind:
+                text = metrics.detail
+            elif metrics.nonfinite:
+                text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
+        if program is not None:
+            where = program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
-            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags, variables.HERE)))
-            row |= case.program.columns
-            if case.program.fallback and not text:
-                text = case.program.fallback
+            row["flags"] = " ".join(filter(None, (row.get("flags"), program.flags, variables.HERE)))
+            row |= program.columns
+            if program.fallback and not text:
+                text = program.fallback
         if self.backend.identity:
             row["flags"] = " ".join(filter(None, (row.get("flags"), *self.backend.identity)))
         row |= {
@@ -468,7 +462,12 @@ class Runner:
         }
         if metrics is not None:
             row |= zip(METRICS, _measured(metrics))
-        return row
+        if found is not None:
+            columns = dict(found.columns)
+            if measured := columns.pop("flags", ""):
+                row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
+            row |= columns
+        return Row.of(row)
 
     def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
         """(status, stage, error type, text) of what was raised."""
