@@ -143,27 +143,29 @@ class Form:
 
 @dataclass
 class Program:
-    """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
-
-    placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
-    asked to run (None when it is). pieces: whether that is so of a part alone, and the whole is what the backend's user gets. given: a ``run`` for other arrays in place of the form's (same dtypes, and same shapes
-    where the program was not built for any), which are handed over at once; None where the runtime takes a program's inputs
-    only once. threads: whether the runtime promises that ``again`` may be called from several threads at a time. columns: of the row, what was
-    measured while it was run.
-    """
+    """A built case: ``run()`` returns the flat list of outputs as numpy arrays."""
 
     run: Callable[[], Sequence[Any]]
+    #: Where it really runs, in the runtime's own words.
     placement: str = ""
+    #: Why that is not where it was asked to run; None where it is.
     fallback: str | None = None
+    #: Modes in force (`tasks.model.flags`).
     flags: str = ""
+    #: A ``run`` for other arrays in place of the form's (same dtypes, and same shapes where the program was not built for any), which
+    #: are handed over at once; None where the runtime takes a program's inputs only once.
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
+    #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
+    #: Columns of the row that were measured while it was run.
     columns: dict[str, Any] = field(default_factory=dict)
+    #: Whether `fallback` is true of a part alone, and the whole is what the backend's user gets.
     pieces: bool = False
-    #: What the same program gave that was built in another way which its user may choose, by name; way: the one of this program then.
+    #: What the same program gave that was built in another way which its user may choose, by name.
     ways: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: The way of this program then.
     way: str = ""
 
     @property
@@ -192,24 +194,25 @@ class Flushes:
 
 @dataclass(frozen=True)
 class RuntimeInfo:
-    """What a backend says of itself once it has been imported.
-
-    compute_precision: what it computes in, coarser than the dtype ("" = in the dtype). of_products: that holds for the factors
-    of products alone (matrix units: TF32), else for all that is computed. permission: it may compute in it, as a switch that
-    allows TF32 does; False: it must, and to be as precise as the dtype is to disobey. unasked: the runtime chose it, and nobody
-    asked for less than the dtype's own. flushes: `Flushes.results`, where it is measured at the start. accumulators: names of
-    `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in. memory: of the device in bytes, where its driver or runtime tells.
-    """
+    """What a backend says of itself once it has been imported."""
 
     runtime_version: str
     device: str
     driver_version: str = ""
+    #: What it computes in, coarser than the dtype; "" is the dtype itself.
     compute_precision: str = ""
+    #: Whether that holds for the factors of products alone (matrix units: TF32), or for all that is computed.
     of_products: bool = False
+    #: `Flushes.results`, where it is measured at the start.
     flushes: tuple[str, ...] = ()
+    #: The runtime chose that precision, and nobody asked for less than the dtype's own.
     unasked: bool = False
+    #: It may compute in that precision, as a switch that allows TF32 does. False: it must, and to be as precise as the dtype is to
+    #: disobey.
     permission: bool = False
+    #: Names of `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in.
     accumulators: tuple[str, ...] = ()
+    #: Of the device in bytes, where its driver or runtime tells.
     memory: int = 0
 
     def __post_init__(self) -> None:
