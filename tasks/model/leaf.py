@@ -25,7 +25,7 @@ class Leaf:
     #: The classic tolerance, where the case brings its own.
     rtol: float | None = None
     atol: float | None = None
-    #: What a model's output stands for (`tasks.judge.meaning`); "" where nobody has said it.
+    #: What a model's output stands for (`interpret`); "" where nobody has said it.
     meaning: str = ""
     #: How far the result moves when every factor of every product inside moves by ε of TF32, where several steps make that another
     #: number than `noise` tells.
