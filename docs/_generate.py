@@ -146,6 +146,58 @@ def dtypes() -> str:
     return table(["dtype", "ε", "smallest normal", "largest"], rows)
 
 
+#: What a case is on its way from a config to the lake, in order.
+WAY = (
+    "tasks.catalogs.base.Entry",
+    "tasks.model.case.Group",
+    "farm.plan.matrix.Matrix",
+    "tasks.wire.ToPrepare",
+    "tasks.catalogs.base.Sample",
+    "tasks.prepare.record.SampleRecord",
+    "tasks.prepare.cases.PreparedSample",
+    "tasks.wire.ToExport",
+    "farm.work.job.Job",
+    "tasks.wire.ToRun",
+    "tasks.runner.Trial",
+    "tasks.model.case.Form",
+    "tasks.model.case.Program",
+    "tasks.checks.base.Stage",
+    "tasks.judging.Case",
+    "tasks.judging.Judgement",
+    "tasks.model.row.Row",
+    "tasks.wire.Done",
+)
+
+
+def way() -> str:
+    import importlib
+    import inspect
+
+    def row(name: str) -> list[str]:
+        module, _, found = name.rpartition(".")
+        text = inspect.getdoc(getattr(importlib.import_module(module), found)) or ""
+        return [f"`{found}`", f"`{module.replace('.', '/')}.py`", " ".join(text.partition("\n\n")[0].split())]
+
+    return table(["class", "where", "what it is"], map(row, WAY))
+
+
+def judge() -> str:
+    """The judge's steps as it runs them, in the words of their docstrings."""
+    import inspect
+    import itertools
+
+    from tasks import judging
+
+    count = itertools.count(1)
+    parts = {"read": judging.READING, "judge": judging.STEPS, "look again": judging.SECOND_LOOK}
+    rows = (
+        [next(count), part, f"`{step.__name__}`", " ".join((inspect.getdoc(step) or "").split())]
+        for part, steps in parts.items()
+        for step in steps
+    )
+    return table(["", "part", "step", "what it decides, and on what"], rows)
+
+
 def limits() -> str:
     from tasks.judge import verdict
 
@@ -305,6 +357,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "evaluator": evaluator,
     "exercises": exercises,
     "generated": generated,
+    "judge": judge,
     "kinds of invalid": kinds,
     "layers": layers,
     "layouts": layouts,
@@ -314,6 +367,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "statuses": statuses,
     "vendor row": vendor_row,
     "vendors": vendors,
+    "way": way,
 }
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""What the outputs of a case are worth: measured, repeated, held against a second oracle, judged by a policy."""
+"""What the outputs of a case are worth. `STEPS` are the judge's steps in the order in which they run; `judge_outputs` runs them.
+
+A step takes the case and the judgement so far, and returns the judgement that goes on to the next. The table in docs/verdict.md is
+made of these lists and of the docstrings of the steps.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +28,7 @@ from tasks.model import (
     WITHOUT_NOISE,
     Flushes,
     Form,
+    Group,
     Leaf,
     OpClass,
     RuntimeInfo,
@@ -44,6 +50,7 @@ from tasks.model.kind import (
 )
 from tasks.model.leaf import floor_of_kept, settled
 from tasks.prepare.cases import PreparedSample
+from tasks.prepare.record import OracleRecord
 
 #: Of a derivative that is off by no more than that.
 KEPT = (
@@ -52,33 +59,157 @@ KEPT = (
 )
 #: Dtypes of quantised results, whose numbers are steps of a scale.
 _QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
+#: What the numbers of an output are when they are off, before anything explains them.
+_UNEXPLAINED = ("numbers", "nonfinite", KIND_TOLERANCE)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one case; columns: those of its row that come with it, but for the metrics."""
+    """A verdict on the outputs of a case, as far as the steps have come."""
 
+    #: How far the outputs are from what is expected.
     metrics: Metrics
     status: Status
+    #: In what way they are wrong, imprecise or invalid (`tasks.model.kind`); "" of what passes.
     kind: str
-    columns: dict[str, Any] = field(default_factory=dict)
+    #: Columns of the row that come with it, other than the metrics.
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether no later step is asked.
+    final: bool = False
+
+    def note(self, columns: Mapping[str, Any]) -> Judgement:
+        """With further columns, in place of those of the same name."""
+        return replace(self, columns={**self.columns, **columns}) if columns else self
+
+    def rule(
+        self, status: Status, kind: str, columns: Mapping[str, Any] | None = None, final: bool = False
+    ) -> Judgement:
+        """With another verdict, and further columns."""
+        return replace(self, status=status, kind=kind, columns={**self.columns, **(columns or {})}, final=final)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the outputs are wrong or imprecise."""
+        return self.status in (Status.WRONG, Status.IMPRECISE)
+
+    @property
+    def has_wrong_numbers(self) -> bool:
+        """Whether numbers are off and no step has said yet in what way."""
+        return self.fails and self.kind in _UNEXPLAINED
 
 
-def staged(
+@dataclass(frozen=True)
+class Case:
+    """The outputs that a backend returned for a prepared sample, and what they are held to."""
+
+    sample: PreparedSample
+    policy: Policy
+    info: RuntimeInfo
+    #: What the backend was given; None where nobody knows.
+    form: Form | None
+    #: Which of the sample's expected outputs these are.
+    part: slice
+    #: What the device computes in, where that is coarser than the dtype: the coarser of what it declares and what the check asks for.
+    precision: str
+    #: One leaf per output.
+    expected: list[Leaf]
+    #: The outputs of every run, as they were returned.
+    returned: list[list[np.ndarray]]
+    #: The same as they are measured, after `READING`.
+    runs: list[list[np.ndarray]]
+    #: Dtypes whose subnormal numbers the device takes for zero.
+    flushes: Flushes
+    #: Measures that for further dtypes; None where the device cannot be asked.
+    measure_flushes: Callable[[Sequence[str]], Flushes] | None = None
+
+    @property
+    def group(self) -> Group:
+        return self.sample.owner.group
+
+    @property
+    def op_class(self) -> OpClass:
+        return self.sample.op_class
+
+    @property
+    def oracle(self) -> str:
+        return self.sample.record.oracle
+
+    @property
+    def definition(self) -> str:
+        return self.sample.record.definition
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """Those of the first run."""
+        return self.runs[0]
+
+    @functools.cached_property
+    def dtypes(self) -> list[str]:
+        return [dtype_name(x.dtype) for x in self.outputs]
+
+    @functools.cached_property
+    def wide(self) -> list[np.ndarray]:
+        """The outputs; real floats as float64 where they are looked at several times."""
+        if self.definition or not self.sample.record.others:
+            return self.outputs
+        return [x.astype(np.float64) if _is_real_float(d) else x for x, d in zip(self.outputs, self.dtypes)]
+
+    @functools.cached_property
+    def limit(self) -> float | None:
+        """The policy's."""
+        return self.policy.limit_value(self.group.label, self.op_class.value, self.group.dtype, self.precision)
+
+    @functools.cached_property
+    def elements(self) -> np.ndarray | None:
+        """The input of an op of one tensor each of whose results is of the element in its place; None of any other."""
+        return _elementwise(self.sample)
+
+    def verdict(self, metrics: Metrics) -> tuple[Status, str]:
+        """(status, kind) of some metrics by the policy."""
+        group = self.group
+        return judge(metrics, self.policy, group.label, self.op_class.value, group.dtype, self.oracle, self.precision)
+
+
+Step = Callable[[Case, Judgement], Judgement]
+
+
+# --- entry points -------------------------------------------------------------------------------------------------
+
+
+def judge_outputs(
     sample: PreparedSample,
-    stages: Sequence[Stage],
-    paired: Sequence[int],
+    runs: Sequence[Sequence[Any]],
     policy: Policy,
     info: RuntimeInfo,
     form: Form | None = None,
+    part: slice = slice(None),
+    measure_flushes: Callable[[Sequence[str]], Flushes] | None = None,
 ) -> Judgement:
-    """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
+    """The judgement of the flat outputs of one or several runs of a case under a policy.
+
+    form: what the backend was given; part: which of the case's expected outputs these are; measure_flushes: what the device takes
+    for zero in some dtypes, asked where it may matter.
+    """
+    precision = _precision(sample, info)
+    expected = sample.expected(of_products=info.of_products)[part]
+    paired = form.paired if form else ()
+    returned = [[_unpaired(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
+    flushes = Flushes(info.flushes)
+    case = Case(sample, policy, info, form, part, precision, expected, returned, returned, flushes, measure_flushes)
+    found = _judge(case)
+    return found if measure_flushes is None or not found.fails else _follow(SECOND_LOOK, case, found)
+
+
+def judge_stages(
+    sample: PreparedSample, stages: Sequence[Stage], policy: Policy, info: RuntimeInfo, form: Form | None = None
+) -> Judgement:
+    """The judgement of what the steps of a check returned: that of the first of the worst, which is to blame if another is better.
 
     Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of the
     same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
     nondeterministic and no step is to blame.
     """
-    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part), form=form) for x in stages]
+    found = [judge_outputs(sample, [list(x.outputs)], policy, info, form, slice(*x.part)) for x in stages]
     order = [x.status.facts.severity for x in found]
     worst = min(order)
     if worst == max(order):
@@ -92,463 +223,8 @@ def staged(
     unsteady = [name for name in dict.fromkeys([blamed, *sound]) if runs[name] > 1]
     if blamed in sound or (blamed in unsteady and len(unsteady) > 1):
         error = f"{said}{blamed} is {first.status} in one run; other runs of {', '.join(unsteady)} give other bytes"
-        return replace(first, kind="nondeterministic", columns=first.columns | {"error": error})
-    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {', '.join(sound)} not")
-    return first
-
-
-def judged(
-    sample: PreparedSample,
-    outputs: list[list[Any]],
-    paired: Sequence[int],
-    policy: Policy,
-    info: RuntimeInfo,
-    part: slice = slice(None),
-    flushes: Callable[[Sequence[str]], Flushes] | None = None,
-    form: Form | None = None,
-) -> Judgement:
-    """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; part: which of
-    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter; form:
-    what the backend was given."""
-    known = Flushes(info.flushes)
-    # A backend that called a function was not given the case's ONNX graph, if it has one: an error in that is no cause.
-    called = form is not None and form.call is not None
-    found = _judged(sample, outputs, paired, policy, info, part, known, called)
-    if flushes is None or found.status not in (Status.WRONG, Status.IMPRECISE) or found.metrics.kind:
-        return found
-    dtypes = flushing.may_matter(sample.expected()[part], _elementwise(sample))
-    measured = known | flushes(dtypes) if dtypes else known
-    if measured != known:
-        found = _judged(sample, outputs, paired, policy, info, part, measured, called)
-        found.columns["flags"] = str(measured)
-    return _narrowed(sample, outputs[0], policy, info, form, found)
-
-
-def _narrowed(
-    sample: PreparedSample, actual: list[Any], policy: Policy, info: RuntimeInfo, form: Form | None, found: Judgement
-) -> Judgement:
-    """A judgement, and a pass where the outputs are what the ONNX graph gives in the coarser precision that is declared: to round an
-    input that lies outside its range, or at a step of the op, moves a result further than any noise floor says."""
-    group, precision = sample.owner.group, _precision(sample, info)
-    plain = group.check == checks.FORWARD and sample.op_class is not OpClass.MODEL and not sample.record["definition"]
-    off = found.kind in ("numbers", "nonfinite") and found.status in (Status.WRONG, Status.IMPRECISE)
-    if not (plain and off and is_coarser(precision, group.dtype)):
-        return found
-    if form is None or form.kind != "onnx" or form.model is None or form.paired:
-        return found
-    from tasks.graphs import coarse
-
-    bar = _Bar(sample, sample.op_class, sample.expected(), slice(None), policy, precision)
-    for results in coarse.in_precision(form.model, form.arrays, precision):
-        if [x.shape for x in results] != [leaf.shape for leaf in bar.expected]:
-            break
-        leaves = [replace(leaf, reference=x, noise=_scaled(leaf, x)) for leaf, x in zip(bar.expected, results)]
-        metrics = compare([np.asarray(x) for x in actual], leaves, bar.op_class, precision)
-        if bar.verdict(metrics)[0] is Status.PASS:
-            kept = {
-                k: v
-                for k, v in found.columns.items()
-                if k in ("limit", "output_digest", "compute_precision", "unasked")
-            }
-            return Judgement(
-                metrics,
-                Status.PASS,
-                "",
-                kept | {"flags": f"{found.columns.get('flags', '')} rounds_inputs={precision}".strip()},
-            )
-    return found
-
-
-def _scaled(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
-    """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as little."""
-    if leaf.noise is None or leaf.reference is None:
-        return leaf.noise
-    with np.errstate(all="ignore"):
-        return leaf.noise * np.fmin(np.abs(results) / np.abs(leaf.reference), 1.0)
-
-
-def _elementwise(sample: PreparedSample) -> np.ndarray | None:
-    """The input of an op of one tensor each of whose results is of the element in its place; None of any other."""
-    if sample.owner.group.distribution != EXHAUSTIVE:
-        return None
-    with contextlib.suppress(ValueError):
-        found = sample.tensors()
-        if found and is_inexact(dtype_name(found[0].dtype)) and not is_complex(dtype_name(found[0].dtype)):
-            return found[0]
-    return None
-
-
-def _judged(
-    sample: PreparedSample,
-    outputs: list[list[Any]],
-    paired: Sequence[int],
-    policy: Policy,
-    info: RuntimeInfo,
-    part: slice,
-    flushes: Flushes,
-    called: bool,
-) -> Judgement:
-    group, record, op_class = sample.owner.group, sample.record, sample.op_class
-    for actual in outputs:
-        for i in paired:
-            actual[i] = _unpaired(actual[i])
-    arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-    raw = arrays[0]
-    precision = _precision(sample, info)
-    bar = _Bar(sample, op_class, sample.expected(of_products=info.of_products)[part], part, policy, precision)
-    if any(leaf.ties is not None for leaf in bar.expected):
-        arrays = [_settled(actual, bar.expected, op_class, precision) for actual in arrays]
-    if flushes != Flushes():
-        given = _elementwise(sample) if flushes.inputs else None
-        arrays = [flushing.unflushed(actual, bar.expected, flushes, given) for actual in arrays]
-    expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
-    seen, dtypes = _widened(sample, arrays[0]), [dtype_name(a.dtype) for a in arrays[0]]
-    metrics = _measure(sample, seen, expected, precision, dtypes)
-    if op_class is OpClass.MODEL:
-        interpret(metrics, arrays[0], expected, op_class, precision, limit)
-    _repeated(sample, arrays, metrics)
-    oracle = record["oracle"]
-    status, kind = bar.verdict(metrics)
-    more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(raw)}
-    more |= _profiled(sample, seen, expected, metrics)
-    if status is not Status.PASS and oracle != "stored" and not record["definition"]:
-        # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
-        more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
-        more |= _furthest(bar, arrays[0], metrics, limit)
-    if not metrics.kind and any(leaf.kept is not None for leaf in expected):
-        (status, kind), columns = _kept(bar, seen, dtypes, (status, kind))
-        more |= columns
-    more |= _computed_in(precision, info, group.dtype)
-    if checks.installed(sample.owner.check).effect:
-        return _effect(bar, arrays[0], info.permission, Judgement(metrics, status, kind, more))
-    if op_class is OpClass.MODEL:
-        more |= _of_model(arrays[0], expected, precision, status)
-        if status is Status.INVALID:
-            return Judgement(metrics, status, kind, more)
-        numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
-        if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
-            more |= _told(bar, arrays[0], status)
-    if record["others"]:
-        others = _held_against_others(bar, seen, metrics, dtypes)
-        more |= others.columns
-        if others.verdict is not None:
-            return Judgement(metrics, *others.verdict, more)
-    if status in (Status.WRONG, Status.IMPRECISE) and (twins := record.get("twins", 0)) and kind == "numbers":
-        kind = _contradicted(arrays[0], expected, twins, precision, limit) or kind
-    if names := record.get("names"):
-        found = steps.examined(arrays[0], expected, names, precision, (status, kind))
-        (status, kind), more = found.verdict, more | found.columns
-    off = status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite", KIND_TOLERANCE)
-    if off and not record["definition"] and "cause" not in more:
-        cause = _cause(bar, arrays[0], called)
-        more |= _columns(cause)
-        if kind == "numbers" and cause.code == CAUSE_CAST:
-            kind = KIND_CAST
-        if (
-            status is Status.WRONG
-            and kind == "numbers"
-            and info.accumulators
-            and _within(bar, arrays[0], info.accumulators)
-        ):
-            status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
-    if (off or status is Status.PASS) and not more.get("cause") and (sums := _narrow_sums(bar, arrays[0], info)).words:
-        more |= _columns(sums)
-        if status is Status.PASS and not oracle.endswith(OWN_TOLERANCE):
-            status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
-    if status is Status.PASS and op_class is OpClass.MODEL and not precision:
-        with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-            lost = diagnose.lost_cast(sample.tensors(), arrays[0], expected, sample.graph)
-            if lost.words:
-                status, kind, more = Status.IMPRECISE, KIND_CAST, more | _columns(lost)
-    if oracle.endswith(OWN_TOLERANCE) and status is Status.WRONG and kind in ("numbers", KIND_TOLERANCE):
-        rtol, atol = tolerance_of(expected[0], op_class, precision)
-        more["error"] = (
-            f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
-        )
-    if status is Status.WRONG and kind == "numbers" and (words := _one_step(dtypes, metrics)):
-        more.setdefault("error", words)
-    if only_stored(oracle, op_class):
-        metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
-    return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))
-
-
-def _settled(actual: list[np.ndarray], expected: list[Leaf], op_class: OpClass, precision: str) -> list[np.ndarray]:
-    """Results of which equal elements have changed places, where that is nearer to the reference: sums of several choices may be off by
-    a rounding, and then stand in another order."""
-    if len(actual) != len(expected):
-        return actual
-    both = (actual, [settled(x, leaf) for x, leaf in zip(actual, expected)])
-    return min(both, key=lambda x: compare(x, expected, op_class, precision).error_units or 0.0)
-
-
-def _one_step(dtypes: Sequence[str], metrics: Metrics) -> str:
-    """How many elements of quantised outputs are a single step off, which is another thing than a lost result; "" where any is more."""
-    if metrics.max_diff != 1.0 or not set(dtypes) <= _QUANTISED:
-        return ""
-    return f"one step of {'/'.join(dict.fromkeys(dtypes))} off in {metrics.mismatched:,} of {metrics.numel:,} elements"
-
-
-def _beside(sample: PreparedSample, actual: list[np.ndarray], found: Judgement) -> Judgement:
-    """A judgement by the limit, with what needs none: results that lean to one side or break what mathematics promises are imprecise."""
-    status, kind, metrics, more = found.status, found.kind, found.metrics, dict(found.columns)
-    if status is Status.PASS and sample.owner.group.distribution == "own" and leans(metrics):
-        # Generated samples repeat their numbers: there the errors of all elements may be one and the same.
-        status, kind = Status.IMPRECISE, KIND_BIASED
-        side, sigmas = abs(metrics.bias or 0.0), abs(metrics.bias_sigmas or 0.0)
-        more["error"] = f"off to one side by {side:.2g} error units on average, {sigmas:.0f} standard errors"
-    if _whole(sample) and (broken := properties.broken(sample.owner.group.op, _given(sample), actual[0])):
-        more["breaks"] = broken
-        if status is Status.PASS:
-            status, kind = Status.IMPRECISE, KIND_PROPERTY
-    return replace(found, status=status, kind=kind, columns=more)
-
-
-def _whole(sample: PreparedSample) -> bool:
-    """Whether the results are those of an op on all its inputs, and of nothing else: a threshold may break any order."""
-    group, record = sample.owner.group, sample.record
-    if group.distribution != EXHAUSTIVE or group.check != checks.FORWARD or group.variant:
-        return False
-    return len(record["args"]["v"]) == len(sample.specs) and not record["kwargs"]["v"]
-
-
-def _given(sample: PreparedSample) -> list[np.ndarray]:
-    with contextlib.suppress(ValueError):
-        return sample.tensors()
-    return []
-
-
-def _contradicted(
-    actual: list[np.ndarray], expected: list[Leaf], twins: int, precision: str, limit: float | None
-) -> str:
-    """ "contradicted" where the last outputs are not those before them: no reference is needed to say that one is wrong."""
-    first, again = actual[-2 * twins : -twins], actual[-twins:]
-    leaves = [replace(leaf, reference=x.astype(np.float64)) for leaf, x in zip(expected[-twins:], first)]
-    apart = compare(again, leaves, OpClass.MODEL, precision).error_units
-    return "contradicted" if limit is not None and (apart is None or apart > limit) else ""
-
-
-@dataclass(frozen=True)
-class _Bar:
-    """What the outputs of a case are held to. part: which of all that are expected ``expected`` are."""
-
-    sample: PreparedSample
-    op_class: OpClass
-    expected: list[Leaf]
-    part: slice
-    policy: Policy
-    precision: str
-
-    def verdict(self, metrics: Metrics) -> tuple[Status, str]:
-        """(status, kind) of metrics against the case's first oracle, or another one."""
-        group, oracle = self.sample.owner.group, self.sample.record["oracle"]
-        return judge(metrics, self.policy, group.label, self.op_class.value, group.dtype, oracle, self.precision)
-
-
-@dataclass(frozen=True)
-class _Others:
-    """What the further oracles say. columns: of the row; verdict: status and kind where one disagrees with the first."""
-
-    columns: dict[str, Any]
-    verdict: tuple[Status, str] | None = None
-
-
-def _kept(
-    bar: _Bar, actual: list[np.ndarray], dtypes: list[str], found: tuple[Status, str]
-) -> tuple[tuple[Status, str], dict[str, Any]]:
-    """Verdict and columns of a derivative that can be computed from a rounded result: how far off it is if that excuses nothing. What
-    it explains is imprecise at worst."""
-
-    def measured(excused: bool) -> Metrics:
-        leaves = [floor_of_kept(leaf, excused) for leaf in bar.expected]
-        return compare(actual, leaves, bar.op_class, bar.precision, dtypes)
-
-    columns: dict[str, Any] = {"kept": measured(False).error_units}
-    if found[0] in (Status.WRONG, Status.IMPRECISE) and bar.verdict(measured(True))[0] is Status.PASS:
-        return (Status.IMPRECISE, KIND_KEPT), columns | _columns(diagnose.Cause(KEPT, CAUSE_KEPT))
-    return found, columns
-
-
-def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, dtypes: list[str]) -> _Others:
-    """What the oracles beside the first one say of a result, of ``dtypes`` before it was widened, whose ``metrics`` are by the first."""
-    group, record, op_class = bar.sample.owner.group, bar.sample.record, bar.op_class
-    columns: dict[str, Any] = {}
-    for number, other in enumerate(record["others"]):
-        second = compare(actual, bar.sample.other(number, bar.expected, bar.part), op_class, bar.precision, dtypes)
-        own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
-        columns |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-        if _apart(other, bar.policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:
-            # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
-            named = [(record["oracle"], metrics), (other["name"], second)]
-            sides = [name for name, m in named if bar.verdict(m)[0] is Status.PASS]
-            error = (
-                f"the oracles {record['oracle']} and {other['name']} disagree ({other['units']:.3g} units; "
-                f"{other['detail']}); this backend agrees with {' and '.join(sides) or 'neither'}"
-            )
-            return _Others(columns | {"error": error}, (Status.INVALID, KIND_ORACLE))
-    return _Others(columns)
-
-
-def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: float | None) -> dict[str, Any]:
-    """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
-    if metrics.kind or limit is None or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
-        return {}
-    count, where = furthest(actual, bar.expected, bar.op_class, limit, bar.precision)
-    columns: dict[str, Any] = {"beyond": count}
-    if where is not None:
-        output, index = where
-        said = element(actual[output], bar.expected[output], index, bar.op_class, bar.precision)
-        given = _elementwise(bar.sample)
-        placed = given is not None and given.shape == actual[output].shape
-        of = f" of {shown(given[index])}" if given is not None and placed else ""
-        at = ", ".join(map(str, (*[output] * bool(output), *index)))
-        columns["worst"] = f"{said['actual']} for {said['expected']}{of}, at {at}"
-    return columns
-
-
-def _effect(bar: _Bar, actual: list[np.ndarray], permission: bool, found: Judgement) -> Judgement:
-    """What passes in the declared precision and would pass in the dtype's own as well: a command that is not obeyed is wrong, a
-    permission that is not used is noted."""
-    dtype = bar.sample.owner.group.dtype
-    if not is_coarser(bar.precision, dtype):
-        error = f"the backend declares no precision coarser than {dtype} for it"
-        return replace(found, status=Status.VACUOUS, kind="", columns=found.columns | {"error": error})
-    if found.status not in (Status.PASS, Status.IMPRECISE):
-        return found
-    fine = compare(actual, bar.expected, bar.op_class)
-    own = _Bar(bar.sample, bar.op_class, bar.expected, bar.part, bar.policy, "")
-    if own.verdict(fine)[0] is not Status.PASS:
-        return found
-    if permission:
-        return replace(found, columns=found.columns | {"unused_permission": bar.precision})
-    units = f"{fine.error_units:.3g}" if fine.error_units is not None else "no"
-    error = f"told to compute in {bar.precision}, it is as precise as {dtype}: {units} units of that"
-    return replace(found, status=Status.WRONG, kind="no effect", columns=found.columns | {"error": error})
-
-
-def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> diagnose.Cause:
-    """The error model that explains numbers that are off. called: no ONNX graph was run."""
-    sample, whole = bar.sample, bar.op_class is OpClass.MODEL
-    if bar.op_class is OpClass.RANDOM:
-        return diagnose.Cause()
-    try:
-        graph = (lambda: None) if called and not whole else sample.graph
-        uncast = sample.uncast()[bar.part] if whole else []
-        one_by_one = _elementwise(sample) is not None
-        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one, uncast)
-    except Exception:
-        return diagnose.Cause()  # what it did not think of must not cost the verdict
-
-
-def _columns(cause: diagnose.Cause) -> dict[str, str]:
-    """What a row says of a cause."""
-    return {"cause": cause.words, "cause_code": cause.code}
-
-
-def _narrow_sums(bar: _Bar, actual: list[np.ndarray], info: RuntimeInfo) -> diagnose.Cause:
-    """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
-    in 16 bits."""
-    group = bar.sample.owner.group
-    if group.check != checks.FORWARD or bar.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
-        return diagnose.Cause()
-    if bar.precision or group.dtype in info.accumulators or bar.sample.record["definition"]:
-        return diagnose.Cause()
-    with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        return diagnose.narrow_sums(bar.sample.tensors(), actual, bar.expected)
-    return diagnose.Cause()
-
-
-def _within(bar: _Bar, actual: list[np.ndarray], accumulators: Sequence[str]) -> bool:
-    """Whether products are no further off than the limit leaves them where the device's matrix units add them: these cannot do better."""
-    if bar.op_class is not OpClass.CONTRACTION:
-        return False
-    leaves = []
-    for leaf in bar.expected:
-        floor = diagnose.within(accumulators, bar.sample.tensors(), leaf, bar.op_class)
-        if floor is None:
-            return False
-        leaves.append(replace(leaf, noise=floor + (0.0 if leaf.noise is None else leaf.noise)))
-    return bar.verdict(compare(actual, leaves, bar.op_class, bar.precision))[0] is Status.PASS
-
-
-def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
-    """The coarser of what the backend declares and what the check asks for."""
-    group = sample.owner.group
-    asked = checks.installed(sample.owner.check).precision(group.dtype)
-    if not info.compute_precision:
-        return asked
-    declared = info.precision_for(sample.products)
-    return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
-
-
-def _told(bar: _Bar, actual: list[np.ndarray], status: Status) -> dict[str, Any]:
-    """The precision, coarser than the declared one, that a model was computed in without being asked, where its errors tell."""
-    group = bar.sample.owner.group
-    asked = EPS[bar.precision] if bar.precision else 0.0
-    twins = {name: outputs[bar.part] for name, outputs in bar.sample.coarse().items() if EPS[name] > asked}
-    found = coarser.told(actual, bar.expected, twins, bar.policy, group.label, group.dtype)
-    if found is None:
-        return {}
-    said = f"its errors are those of weights rounded to {found.precision} (correlation {found.alike:.2f})"
-    words = {"error": f"computed in {found.precision}, which nobody asked for: {said}"}
-    return {"unasked": found.precision} | (words if status is not Status.PASS else {})
-
-
-def _of_model(actual: list[np.ndarray], expected: list[Leaf], precision: str, status: Status) -> dict[str, Any]:
-    """What only the row of a whole model has."""
-    more: dict[str, Any] = {"strict_units": compare(actual, expected, OpClass.COMPOSITE, precision).error_units}
-    if status is Status.INVALID:
-        more["error"] = "the noise floor is not finite: moving an input, a weight or a node's output gave NaN or Inf"
-    return more
-
-
-def _apart(other: dict[str, Any], limit: float | None) -> bool:
-    """Whether two oracles disagree. A second one that was computed in the dtype under test is held to its tolerance."""
-    apart = not other["classic"] if limit is None else bool(other["units"] > limit)
-    return apart and not (other["rounded"] and other["classic"])
-
-
-def _widened(sample: PreparedSample, actual: list[np.ndarray]) -> list[np.ndarray]:
-    """The outputs; real floats as float64 where they are looked at several times."""
-    if sample.record["definition"] or not sample.record["others"]:
-        return actual
-    names = [dtype_name(x.dtype) for x in actual]
-    return [x.astype(np.float64) if is_inexact(d) and not is_complex(d) else x for x, d in zip(actual, names)]
-
-
-def _computed_in(precision: str, info: RuntimeInfo, dtype: str) -> dict[str, str]:
-    """The columns of a coarser precision, declared or chosen by the runtime."""
-    unasked = {"unasked": precision} if info.unasked and is_coarser(precision, dtype) else {}
-    return {"compute_precision": precision} | unasked if precision else {}
-
-
-def _profiled(
-    sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], metrics: Metrics
-) -> dict[str, str]:
-    """The column of an exhaustive case that says how far each of its inputs is off."""
-    if sample.owner.group.check != checks.FORWARD or metrics.kind or not actual:
-        return {}
-    inputs = _elementwise(sample)
-    return {} if inputs is None else {"profile": profile.line(inputs, actual[0], expected[0])}
-
-
-def _measure(
-    sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str, dtypes: list[str]
-) -> Metrics:
-    """dtypes: of the outputs, which may have been widened since."""
-    record = sample.record
-    if not record["definition"]:
-        metrics = compare(actual, expected, sample.op_class, precision, dtypes)
-        if sample.owner.group.check == checks.FORWARD:
-            metrics.zero_signs = zeros.wrong_signs(sample.owner.group.op, actual, expected)
-        return metrics
-    metrics = Metrics()
-    check_metadata(actual, expected, metrics, dtypes)
-    if metrics.kind:
-        return metrics
-    from tasks.judge import definitions
-
-    made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
-    return compare(made, derived(sample, precision))
+        return first.rule(first.status, "nondeterministic", {"error": error})
+    return first.note({"culprit": blamed, "error": f"{said}{blamed} is {first.status}, {', '.join(sound)} not"})
 
 
 def derived(sample: PreparedSample, precision: str) -> list[Leaf]:
@@ -558,26 +234,516 @@ def derived(sample: PreparedSample, precision: str) -> list[Leaf]:
     return [x if x.noise is None else replace(x, noise=x.noise * times) for x in sample.derived()]
 
 
-def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:
-    """Results of one case that differ are a finding; for a random op, results that do not."""
-    if len(arrays) < 2 or metrics.kind:
-        return
+def _judge(case: Case) -> Judgement:
+    for reading in READING:
+        case = reading(case)
+    return _follow(STEPS, case, Judgement(Metrics(), Status.PASS, ""))
+
+
+def _follow(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
+    """The judgement after the last of some steps, or after the first that is final."""
+    found = replace(found, final=False)
+    for step in steps:
+        found = step(case, found)
+        if found.final:
+            break
+    return found
+
+
+# --- reading the outputs ------------------------------------------------------------------------------------------
+
+
+def settle_ties(case: Case) -> Case:
+    """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in the
+    reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in another order."""
+    if all(leaf.ties is None for leaf in case.expected):
+        return case
+
+    def settle(actual: list[np.ndarray]) -> list[np.ndarray]:
+        if len(actual) != len(case.expected):
+            return actual
+        both = (actual, [settled(x, leaf) for x, leaf in zip(actual, case.expected)])
+        return min(both, key=lambda x: compare(x, case.expected, case.op_class, case.precision).error_units or 0.0)
+
+    return replace(case, runs=[settle(actual) for actual in case.runs])
+
+
+def restore_flushed(case: Case) -> Case:
+    """If the device takes subnormal numbers for zero, replace each such zero by the number that it stands for."""
+    if case.flushes == Flushes():
+        return case
+    given = case.elements if case.flushes.inputs else None
+    return replace(case, runs=[flushing.unflushed(x, case.expected, case.flushes, given) for x in case.runs])
+
+
+READING: tuple[Callable[[Case], Case], ...] = (settle_ties, restore_flushed)
+
+
+# --- the steps ----------------------------------------------------------------------------------------------------
+
+
+def measure_error(case: Case, found: Judgement) -> Judgement:
+    """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A result that is
+    defined up to a choice is measured by its definition. Zeros have their signs checked where a forward op defines them."""
+    if not case.definition:
+        metrics = compare(case.wide, case.expected, case.op_class, case.precision, case.dtypes)
+        if case.group.check == checks.FORWARD:
+            metrics.zero_signs = zeros.wrong_signs(case.group.op, case.wide, case.expected)
+        return replace(found, metrics=metrics)
+    metrics = Metrics()
+    check_metadata(case.wide, case.expected, metrics, case.dtypes)
+    if not metrics.kind:
+        from tasks.judge import definitions
+
+        record = case.sample.record
+        made = definitions.derive(case.definition, record.args, record.kwargs, case.sample.inputs(), case.wide)
+        metrics = compare(made, derived(case.sample, case.precision))
+    return replace(found, metrics=metrics)
+
+
+def interpret_model(case: Case, found: Judgement) -> Judgement:
+    """Compare the decisions of a whole model (classes, probabilities, masks) with the reference's, one by one."""
+    if case.op_class is OpClass.MODEL:
+        interpret(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
+    return found
+
+
+def compare_runs(case: Case, found: Judgement) -> Judgement:
+    """If the case ran several times, other bytes are `nondeterministic`. A random op must give other bytes, else it is
+    `not random`."""
+    metrics, (first, *others) = found.metrics, case.runs
+    if not others or metrics.kind:
+        return found
     same = all(
-        len(again) == len(arrays[0]) and all(a.tobytes() == b.tobytes() for a, b in zip(again, arrays[0]))
-        for again in arrays[1:]
+        len(again) == len(first) and all(a.tobytes() == b.tobytes() for a, b in zip(again, first)) for again in others
     )
-    if sample.op_class is OpClass.RANDOM and same:
-        metrics.kind, metrics.detail = "not random", f"{len(arrays)} runs gave the same bytes"
-    elif sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
-        metrics.kind, metrics.detail = (
-            "nondeterministic",
-            f"{len(arrays)} runs on the same inputs gave different bytes",
+    if case.op_class is OpClass.RANDOM and same:
+        metrics.kind, metrics.detail = "not random", f"{len(case.runs)} runs gave the same bytes"
+    elif case.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
+        metrics.kind = "nondeterministic"
+        metrics.detail = f"{len(case.runs)} runs on the same inputs gave different bytes"
+    return found
+
+
+def apply_policy(case: Case, found: Judgement) -> Judgement:
+    """Set status and kind from these metrics, by the policy's limit for the op, class, dtype and precision."""
+    return found.rule(*case.verdict(found.metrics))
+
+
+def describe_outputs(case: Case, found: Judgement) -> Judgement:
+    """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst element."""
+    columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
+    if case.group.check == checks.FORWARD and not found.metrics.kind and case.wide and case.elements is not None:
+        columns["profile"] = profile.line(case.elements, case.wide[0], case.expected[0])
+    if found.status is not Status.PASS and case.oracle != "stored" and not case.definition:
+        # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
+        columns["signature"] = fingerprint.signature(case.outputs, case.expected, case.op_class, case.precision)
+        columns |= _furthest(case, found.metrics)
+    if case.precision:
+        columns["compute_precision"] = case.precision
+        if case.info.unasked and is_coarser(case.precision, case.group.dtype):
+            columns["unasked"] = case.precision
+    return found.note(columns)
+
+
+def accept_kept_result(case: Case, found: Judgement) -> Judgement:
+    """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that explains is no worse
+    than `imprecise`, kind `kept`."""
+    if found.metrics.kind or all(leaf.kept is None for leaf in case.expected):
+        return found
+
+    def measured(excused: bool) -> Metrics:
+        leaves = [floor_of_kept(leaf, excused) for leaf in case.expected]
+        return compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
+
+    found = found.note({"kept": measured(False).error_units})
+    if found.fails and case.verdict(measured(True))[0] is Status.PASS:
+        return found.rule(Status.IMPRECISE, KIND_KEPT, _columns(diagnose.Cause(KEPT, CAUSE_KEPT)))
+    return found
+
+
+def check_effect(case: Case, found: Judgement) -> Judgement:
+    """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the dtype itself is
+    `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared, the case is `vacuous`."""
+    if not checks.installed(case.sample.owner.check).effect:
+        return found
+    found, dtype = replace(found, final=True), case.group.dtype
+    if not is_coarser(case.precision, dtype):
+        error = f"the backend declares no precision coarser than {dtype} for it"
+        return found.rule(Status.VACUOUS, "", {"error": error}, final=True)
+    if found.status not in (Status.PASS, Status.IMPRECISE):
+        return found
+    fine = compare(case.outputs, case.expected, case.op_class)
+    if replace(case, precision="").verdict(fine)[0] is not Status.PASS:
+        return found
+    if case.info.permission:
+        return found.note({"unused_permission": case.precision})
+    units = f"{fine.error_units:.3g}" if fine.error_units is not None else "no"
+    error = f"told to compute in {case.precision}, it is as precise as {dtype}: {units} units of that"
+    return found.rule(Status.WRONG, "no effect", {"error": error}, final=True)
+
+
+def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
+    """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is `invalid`: final."""
+    if case.op_class is not OpClass.MODEL:
+        return found
+    strict = compare(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
+    found = found.note({"strict_units": strict})
+    if found.status is not Status.INVALID:
+        return found
+    error = "the noise floor is not finite: moving an input, a weight or a node's output gave NaN or Inf"
+    return replace(found.note({"error": error}), final=True)
+
+
+def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
+    """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which one."""
+    if case.op_class is not OpClass.MODEL:
+        return found
+    off = found.fails and not (found.metrics.kind or found.metrics.nonfinite)
+    if not (off or (found.status is Status.PASS and is_coarser(case.precision, case.group.dtype))):
+        return found
+    asked = EPS[case.precision] if case.precision else 0.0
+    twins = {name: outputs[case.part] for name, outputs in case.sample.coarse().items() if EPS[name] > asked}
+    told = coarser.told(case.outputs, case.expected, twins, case.policy, case.group.label, case.group.dtype)
+    if told is None:
+        return found
+    columns = {"unasked": told.precision}
+    if found.status is not Status.PASS:
+        said = f"its errors are those of weights rounded to {told.precision} (correlation {told.alike:.2f})"
+        columns["error"] = f"computed in {told.precision}, which nobody asked for: {said}"
+    return found.note(columns)
+
+
+def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
+    """Compare the outputs with every further oracle. If one of them disagrees with the first, the case is `invalid`, kind `oracle`:
+    final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
+    for number, other in enumerate(case.sample.record.others):
+        leaves = case.sample.other(number, case.expected, case.part)
+        second = compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
+        own = second.max_ulp if case.op_class in WITHOUT_NOISE else second.error_units
+        found = found.note({"second_oracle": other.name, "second_units": own, "oracles_units": other.units})
+        limit = case.policy.limit_value(case.group.label, case.op_class.value, case.group.dtype)
+        if _apart(other, limit) and not found.metrics.kind:
+            named = [(case.oracle, found.metrics), (other.name, second)]
+            sides = [name for name, m in named if case.verdict(m)[0] is Status.PASS]
+            error = (
+                f"the oracles {case.oracle} and {other.name} disagree ({other.units:.3g} units; "
+                f"{other.detail}); this backend agrees with {' and '.join(sides) or 'neither'}"
+            )
+            return found.rule(Status.INVALID, KIND_ORACLE, {"error": error}, final=True)
+    return found
+
+
+def compare_twins(case: Case, found: Judgement) -> Judgement:
+    """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the kind is
+    `contradicted`: one of them is wrong, whatever the reference."""
+    twins = case.sample.record.twins
+    if not (twins and found.fails and found.kind == "numbers" and case.limit is not None):
+        return found
+    first, again = case.outputs[-2 * twins : -twins], case.outputs[-twins:]
+    leaves = [replace(leaf, reference=x.astype(np.float64)) for leaf, x in zip(case.expected[-twins:], first)]
+    apart = compare(again, leaves, OpClass.MODEL, case.precision).error_units
+    return found.rule(found.status, "contradicted") if apart is None or apart > case.limit else found
+
+
+def judge_training_step(case: Case, found: Judgement) -> Judgement:
+    """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record which gradient
+    is furthest off, and how far all of them diverge."""
+    if not (names := case.sample.record.names):
+        return found
+    told = steps.examined(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
+    return found.rule(*told.verdict, told.columns)
+
+
+def explain_numbers(case: Case, found: Judgement) -> Judgement:
+    """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the kind is `cast`."""
+    if not found.has_wrong_numbers or case.definition or "cause" in found.columns:
+        return found
+    cause = _cause(case)
+    is_cast = found.kind == "numbers" and cause.code == CAUSE_CAST
+    return found.rule(found.status, KIND_CAST if is_cast else found.kind, _columns(cause))
+
+
+def accept_accumulators(case: Case, found: Judgement) -> Judgement:
+    """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
+    `accumulator`: the hardware can do no better."""
+    declared = case.info.accumulators
+    if not (declared and found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+        return found
+    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _within(case, declared) else found
+
+
+def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
+    """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the cause, and a
+    result that passed becomes `imprecise`, kind `accumulator`."""
+    asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
+    if not asked or found.columns.get("cause"):
+        return found
+    sums = _narrow_sums(case)
+    if not sums.words:
+        return found
+    if found.status is Status.PASS and not case.oracle.endswith(OWN_TOLERANCE):
+        return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, _columns(sums))
+    return found.note(_columns(sums))
+
+
+def find_lost_cast(case: Case, found: Judgement) -> Judgement:
+    """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind `cast`. Not asked
+    of a coarser declared precision."""
+    if found.status is Status.PASS and case.op_class is OpClass.MODEL and not case.precision:
+        with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+            lost = diagnose.lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
+            if lost.words:
+                return found.rule(Status.IMPRECISE, KIND_CAST, _columns(lost))
+    return found
+
+
+def word_failure(case: Case, found: Judgement) -> Judgement:
+    """Decide nothing. Say how many elements are outside the op's own tolerance, or one step of a quantised dtype off."""
+    metrics = found.metrics
+    if found.status is not Status.WRONG:
+        return found
+    if case.oracle.endswith(OWN_TOLERANCE) and found.kind in ("numbers", KIND_TOLERANCE):
+        rtol, atol = tolerance_of(case.expected[0], case.op_class, case.precision)
+        error = (
+            f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
         )
+        return found.note({"error": error})
+    if found.kind == "numbers" and "error" not in found.columns and (words := _one_step(case.dtypes, metrics)):
+        return found.note({"error": words})
+    return found
 
 
-def _unpaired(array: np.ndarray) -> np.ndarray:
+def drop_units_of_stored(case: Case, found: Judgement) -> Judgement:
+    """Decide nothing. If there is only a stored expected output, there is no noise floor: drop the error units."""
+    if not only_stored(case.oracle, case.op_class):
+        return found
+    return replace(found, metrics=replace(found.metrics, error_units=None, noise_floor=None))
+
+
+def find_bias(case: Case, found: Judgement) -> Judgement:
+    """If the errors of a result that passed lean to one side more than chance explains, it becomes `imprecise`, kind `biased`. Only for an
+    op's own samples: generated ones repeat their numbers, so all their errors may be the same one."""
+    metrics = found.metrics
+    if not (found.status is Status.PASS and case.group.distribution == "own" and leans(metrics)):
+        return found
+    side, sigmas = abs(metrics.bias or 0.0), abs(metrics.bias_sigmas or 0.0)
+    error = f"off to one side by {side:.2g} error units on average, {sigmas:.0f} standard errors"
+    return found.rule(Status.IMPRECISE, KIND_BIASED, {"error": error})
+
+
+def check_properties(case: Case, found: Judgement) -> Judgement:
+    """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range, symmetry) becomes
+    `imprecise`, kind `property`."""
+    if not _whole(case.sample):
+        return found
+    if not (broken := properties.broken(case.group.op, _given(case.sample), case.outputs[0])):
+        return found
+    found = found.note({"breaks": broken})
+    return found.rule(Status.IMPRECISE, KIND_PROPERTY) if found.status is Status.PASS else found
+
+
+#: The judge's steps, in order.
+STEPS: tuple[Step, ...] = (
+    measure_error,
+    interpret_model,
+    compare_runs,
+    apply_policy,
+    describe_outputs,
+    accept_kept_result,
+    check_effect,
+    reject_infinite_floor,
+    find_unasked_precision,
+    ask_other_oracles,
+    compare_twins,
+    judge_training_step,
+    explain_numbers,
+    accept_accumulators,
+    find_narrow_sums,
+    find_lost_cast,
+    word_failure,
+    drop_units_of_stored,
+    find_bias,
+    check_properties,
+)
+
+
+# --- a second look at what fails ----------------------------------------------------------------------------------
+
+
+def measure_flushing(case: Case, found: Judgement) -> Judgement:
+    """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge the outputs again."""
+    if case.measure_flushes is None or not found.fails or found.metrics.kind:
+        return found
+    dtypes = flushing.may_matter(case.sample.expected()[case.part], case.elements)
+    measured = case.flushes | case.measure_flushes(dtypes) if dtypes else case.flushes
+    if measured == case.flushes:
+        return found
+    again = _judge(replace(case, flushes=measured))
+    return replace(again.note({"flags": str(measured)}), final=False)
+
+
+def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
+    """Pass numbers that are what the ONNX graph gives in the coarser precision that is declared: rounding an input that is out of its
+    range, or at a step of the op, moves a result further than any noise floor says."""
+    group, form, precision = case.group, case.form, case.precision
+    plain = group.check == checks.FORWARD and case.op_class is not OpClass.MODEL and not case.definition
+    off = found.fails and found.kind in ("numbers", "nonfinite") and not found.metrics.kind
+    if not (plain and off and is_coarser(precision, group.dtype)):
+        return found
+    if form is None or form.kind != "onnx" or form.model is None or form.paired:
+        return found
+    from tasks.graphs import coarse
+
+    expected = case.sample.expected()
+    for results in coarse.in_precision(form.model, form.arrays, precision):
+        if [x.shape for x in results] != [leaf.shape for leaf in expected]:
+            break
+        leaves = [replace(leaf, reference=x, noise=_scaled(leaf, x)) for leaf, x in zip(expected, results)]
+        metrics = compare(case.returned[0], leaves, case.op_class, precision)
+        if case.verdict(metrics)[0] is Status.PASS:
+            names = ("limit", "output_digest", "compute_precision", "unasked")
+            kept = {name: found.columns[name] for name in names if name in found.columns}
+            flags = f"{found.columns.get('flags', '')} rounds_inputs={precision}".strip()
+            return Judgement(metrics, Status.PASS, "", kept | {"flags": flags})
+    return found
+
+
+#: Steps for what is wrong or imprecise after `STEPS`, where the device can be asked.
+SECOND_LOOK: tuple[Step, ...] = (measure_flushing, accept_rounded_inputs)
+
+
+# --- what the steps ask -------------------------------------------------------------------------------------------
+
+
+def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
+    """The coarser of what the backend declares and what the check asks for."""
+    asked = checks.installed(sample.owner.check).precision(sample.owner.group.dtype)
+    if not info.compute_precision:
+        return asked
+    declared = info.precision_for(sample.products)
+    return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
+
+
+def _unpaired(output: Any) -> np.ndarray:
     """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
+    array = np.asarray(output)
     if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
         return array
     pairs = np.ascontiguousarray(array)
     return pairs.view(np.complex64 if array.dtype == np.float32 else np.complex128)[..., 0]
+
+
+def _is_real_float(dtype: str) -> bool:
+    return is_inexact(dtype) and not is_complex(dtype)
+
+
+def _elementwise(sample: PreparedSample) -> np.ndarray | None:
+    if sample.owner.group.distribution != EXHAUSTIVE:
+        return None
+    with contextlib.suppress(ValueError):
+        found = sample.tensors()
+        if found and _is_real_float(dtype_name(found[0].dtype)):
+            return found[0]
+    return None
+
+
+def _furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
+    """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
+    if metrics.kind or case.limit is None or case.op_class in (OpClass.RANDOM, OpClass.MODEL):
+        return {}
+    actual = case.outputs
+    count, where = furthest(actual, case.expected, case.op_class, case.limit, case.precision)
+    columns: dict[str, Any] = {"beyond": count}
+    if where is not None:
+        output, index = where
+        said = element(actual[output], case.expected[output], index, case.op_class, case.precision)
+        given = case.elements
+        placed = given is not None and given.shape == actual[output].shape
+        of = f" of {shown(given[index])}" if given is not None and placed else ""
+        at = ", ".join(map(str, (*[output] * bool(output), *index)))
+        columns["worst"] = f"{said['actual']} for {said['expected']}{of}, at {at}"
+    return columns
+
+
+def _apart(other: OracleRecord, limit: float | None) -> bool:
+    """Whether two oracles disagree. A second one that was computed in the dtype under test is held to its tolerance."""
+    apart = not other.classic if limit is None else bool(other.units > limit)
+    return apart and not (other.rounded and other.classic)
+
+
+def _columns(cause: diagnose.Cause) -> dict[str, str]:
+    """What a row says of a cause."""
+    return {"cause": cause.words, "cause_code": cause.code}
+
+
+def _cause(case: Case) -> diagnose.Cause:
+    """The error model that explains numbers that are off."""
+    if case.op_class is OpClass.RANDOM:
+        return diagnose.Cause()
+    sample, whole = case.sample, case.op_class is OpClass.MODEL
+    # A backend that called a function was not given the case's ONNX graph, if it has one: an error in that is no cause.
+    called = case.form is not None and case.form.call is not None
+    try:
+        graph = (lambda: None) if called and not whole else sample.graph
+        uncast = sample.uncast()[case.part] if whole else []
+        one_by_one = case.elements is not None
+        return diagnose.cause(sample.tensors(), case.outputs, case.expected, case.op_class, graph, one_by_one, uncast)
+    except Exception:
+        return diagnose.Cause()  # what it did not think of must not cost the verdict
+
+
+def _narrow_sums(case: Case) -> diagnose.Cause:
+    """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
+    in 16 bits."""
+    if case.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
+        return diagnose.Cause()
+    if case.group.check != checks.FORWARD or case.group.dtype in case.info.accumulators:
+        return diagnose.Cause()
+    if case.precision or case.definition:
+        return diagnose.Cause()
+    with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+        return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
+    return diagnose.Cause()
+
+
+def _within(case: Case, accumulators: Sequence[str]) -> bool:
+    """Whether products are no further off than the limit leaves them where the device's matrix units add them: these cannot do better."""
+    if case.op_class is not OpClass.CONTRACTION:
+        return False
+    leaves = []
+    for leaf in case.expected:
+        floor = diagnose.within(accumulators, case.sample.tensors(), leaf, case.op_class)
+        if floor is None:
+            return False
+        leaves.append(replace(leaf, noise=floor + (0.0 if leaf.noise is None else leaf.noise)))
+    return case.verdict(compare(case.outputs, leaves, case.op_class, case.precision))[0] is Status.PASS
+
+
+def _one_step(dtypes: Sequence[str], metrics: Metrics) -> str:
+    """How many elements of quantised outputs are a single step off, which is another thing than a lost result; "" where any is more."""
+    if metrics.max_diff != 1.0 or not set(dtypes) <= _QUANTISED:
+        return ""
+    return f"one step of {'/'.join(dict.fromkeys(dtypes))} off in {metrics.mismatched:,} of {metrics.numel:,} elements"
+
+
+def _whole(sample: PreparedSample) -> bool:
+    """Whether the results are those of an op on all its inputs, and of nothing else: a threshold may break any order."""
+    group, record = sample.owner.group, sample.record
+    if group.distribution != EXHAUSTIVE or group.check != checks.FORWARD or group.variant:
+        return False
+    return len(record.args["v"]) == len(sample.specs) and not record.kwargs["v"]
+
+
+def _given(sample: PreparedSample) -> list[np.ndarray]:
+    with contextlib.suppress(ValueError):
+        return sample.tensors()
+    return []
+
+
+def _scaled(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
+    """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as little."""
+    if leaf.noise is None or leaf.reference is None:
+        return leaf.noise
+    with np.errstate(all="ignore"):
+        return leaf.noise * np.fmin(np.abs(results) / np.abs(leaf.reference), 1.0)

@@ -24,7 +24,7 @@ from tasks.backends.shared.flushing import measured
 from tasks.backends.shared.network import completed
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import judged, staged
+from tasks.judging import Judgement, judge_outputs, judge_stages
 from tasks.model import (
     FILES,
     Fallback,
@@ -241,7 +241,7 @@ class Runner:
         If those pass, the layout is to blame, and of several the first one that is alone. A kernel that need not take the layout and
         raises has refused it, which is no failure: the row is that of the contiguous inputs.
         """
-        row, layout = done.row, case.sample.record["columns"].get("layout")
+        row, layout = done.row, case.sample.record.columns.get("layout")
         if not layout or case.form is None:
             return done
         if case.refused:
@@ -259,7 +259,7 @@ class Runner:
             return replace(done, row=row.with_values(nothing | {"refused_layout": refused})) if refused else done
         if not inputs:  # the form has no strides
             return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
-        refused = "" if case.sample.record.get("takes", True) else self._refused(case)
+        refused = "" if case.sample.record.takes else self._refused(case)
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
@@ -276,7 +276,7 @@ class Runner:
     def _ask_eagerly(self, case: Trial) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
         of all of them, and each would be compiled alone."""
-        if case.sample.record.get("takes", True) or not contiguous.laid_out(case.form):
+        if case.sample.record.takes or not contiguous.laid_out(case.form):
             return
         assert case.form is not None
         try:
@@ -326,14 +326,14 @@ class Runner:
                 form = of_form(form, Pack(case.item.asked.part))
             if self._twins is not None:
                 alone = replace(case.item.asked, positions=(case.position,))
-                form.elsewhere = functools.partial(self._twins.outputs, alone)
+                form = replace(form, elsewhere=functools.partial(self._twins.outputs, alone))
             return form
         if case.raises:  # and the backend takes nothing that it could be asked with
             raise Invalid(str(reason))
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     def _finish(self, case: Trial, together: int) -> Done:
-        metrics: Metrics | None = None
+        found: Judgement | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
         stages: list[checks.Stage] = []
@@ -349,7 +349,7 @@ class Runner:
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
                     save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
-                for _ in range(case.sample.record["repeats"] - 1):
+                for _ in range(case.sample.record.repeats - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
             except BaseException as error:
@@ -360,38 +360,26 @@ class Runner:
                     case.error = _of_case(error)
         if case.raises:
             case.error = self._held_to_refusal(case)
-        status, kind = Status.ERROR, ""
-        more: dict[str, Any] = {}
-        if case.error is None and only_built:
-            status = Status.FALLBACK if case.program is not None and case.program.fallback else Status.PASS
-        elif case.error is None:
+        if case.error is None and not only_built:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                paired = case.form.paired if case.form else ()
-                asked = (paired, self.policy, self.info)
+                asked = (self.policy, self.info, case.form)
                 if len(stages) > 1 and broken is None:
-                    found = staged(case.sample, stages, *asked, case.form)
+                    found = judge_stages(case.sample, stages, *asked)
                 else:
-                    found = judged(case.sample, outputs, *asked, flushes=self._flushes, form=case.form)
-                metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
-                if broken is not None:
-                    status, kind, more = (
-                        Status.WRONG,
-                        broken.kind,
-                        more | {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]},
-                    )
-                program = case.program
-                if program is not None and program.fallback and status is not Status.VACUOUS:
-                    # What a compiler makes of the pieces of a model is its own, wrong results too.
-                    if not (program.pieces and status is Status.WRONG):
-                        status, kind = Status.FALLBACK, ""
+                    found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
             except Exception as error:
                 case.error = error
-        row = self._row(case, metrics, status, kind, run_ms)
-        if measured := more.pop("flags", ""):
-            row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
-        return Done(case.number, Row.of(row | more))
+        if found is not None and broken is not None:
+            said = {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]}
+            found = found.rule(Status.WRONG, broken.kind, said)
+        program = case.program
+        if found is not None and program is not None and program.fallback and found.status is not Status.VACUOUS:
+            # What a compiler makes of the pieces of a model is its own, wrong results too.
+            if not (program.pieces and found.status is Status.WRONG):
+                found = found.rule(Status.FALLBACK, "")
+        return Done(case.number, self._row(case, found, run_ms))
 
     def _held_to_refusal(self, case: Trial) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
@@ -431,28 +419,33 @@ class Runner:
             stages.append(stage)
         return stages
 
-    def _row(
-        self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
-    ) -> dict[str, Any]:
+    def _row(self, case: Trial, found: Judgement | None, run_ms: float | None) -> Row:
+        """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""
         row = sample_columns(case.sample)
-        stage, error_type, text = "", "", ""
+        program, metrics = case.program, found.metrics if found else None
+        status, kind, stage, error_type, text = Status.PASS, "", "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
             if isinstance(case.error, Misbehaviour):
                 kind = case.error.kind
             elif isinstance(case.error, Invalid) and case.sample.failure:
                 kind = case.sample.failure.kind
-        elif metrics is not None and metrics.kind:
-            text = metrics.detail
-        elif metrics is not None and metrics.nonfinite:
-            text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
-        if case.program is not None:
-            row["placement"] = case.program.placement
-            row["execution"] = EMULATED if self.backend.emulated else case.program.execution
-            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags, variables.HERE)))
-            row |= case.program.columns
-            if case.program.fallback and not text:
-                text = case.program.fallback
+        elif found is not None:
+            status, kind = found.status, found.kind
+        elif program is not None and program.fallback:
+            status = Status.FALLBACK
+        if case.error is None and metrics is not None:
+            if metrics.kind:
+                text = metrics.detail
+            elif metrics.nonfinite:
+                text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
+        if program is not None:
+            row["placement"] = program.placement
+            row["execution"] = EMULATED if self.backend.emulated else program.execution
+            row["flags"] = " ".join(filter(None, (row.get("flags"), program.flags, variables.HERE)))
+            row |= program.columns
+            if program.fallback and not text:
+                text = program.fallback
         if self.backend.identity:
             row["flags"] = " ".join(filter(None, (row.get("flags"), *self.backend.identity)))
         row |= {
@@ -469,7 +462,12 @@ class Runner:
         }
         if metrics is not None:
             row |= zip(METRICS, _measured(metrics))
-        return row
+        if found is not None:
+            columns = dict(found.columns)
+            if measured := columns.pop("flags", ""):
+                row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
+            row |= columns
+        return Row.of(row)
 
     def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
         """(status, stage, error type, text) of what was raised."""
@@ -514,7 +512,7 @@ class Runner:
             return ""
         catalog = catalogs.installed(group.catalog) if device else None
         try:
-            return catalog.undeclared(group, sample.record["args"], sample.record["kwargs"], device) if catalog else ""
+            return catalog.undeclared(group, sample.record.args, sample.record.kwargs, device) if catalog else ""
         except Exception:
             return ""  # what cannot be asked acquits nobody
 
@@ -532,13 +530,13 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     built = not checks.installed(sample.owner.check).runs
     return sample.owner.columns | {
         "check": sample.owner.check,
-        "op_class": record["op_class"],
-        "sample": record["sample"],
-        "digest": record["digest"],
-        "shapes": record["shapes"],
-        "weak": record["weak"] or built,
-        "excused": record["excused"],
-        "oracle": "" if built else record["oracle"],
-        "prepare_ms": record["prepare_ms"],
-        **record.get("columns", {}),
+        "op_class": record.op_class,
+        "sample": record.sample,
+        "digest": record.digest,
+        "shapes": record.shapes,
+        "weak": record.weak or built,
+        "excused": record.excused,
+        "oracle": "" if built else record.oracle,
+        "prepare_ms": record.prepare_ms,
+        **record.columns,
     }

@@ -194,8 +194,8 @@ RECIPES: dict[str, list[Edit]] = {
         ),
         Edit(
             "tasks/judging.py",
-            'more: dict[str, Any] = {"highest": max(float(np.abs(a).max()) for a in arrays[0]), "limit": limit, ',
-            'more: dict[str, Any] = {"limit": limit, ',
+            'columns: dict[str, Any] = {"highest": max(float(np.abs(a).max()) for a in case.outputs), "limit": case.limit, ',
+            'columns: dict[str, Any] = {"limit": case.limit, ',
         ),
     ],
     "check": [

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from farm.lake import acquitted
+from farm.lake import upgrade
 from farm.lake.columns import KEY, SCHEMA, Origin
 from tasks.model import Refusal
 from tasks.model.row import Row
@@ -372,8 +372,7 @@ def _part(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
         if not where.keys() <= present:
             return schema.empty_table()
         names = [name for name in {**dict.fromkeys(schema.names), **where} if name in present]
-        if "acquitted" not in present and not set(acquitted.FILLED).isdisjoint(schema.names):
-            names += [name for name in acquitted.READ if name not in names and name in present]
+        names += [name for name in upgrade.needs(schema.names, present) if name not in names]
         # Who asks for few rows asks many parts, each in a thread of its own.
         table = part.read_row_groups(_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
@@ -436,7 +435,7 @@ def coded_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with just the schema's columns, null where it has none; rows of an older schema say the same in this one's columns.
     Raises ArrowException for foreign types."""
-    table = acquitted.upgrade(table)
+    table = upgrade.upgrade(table)
     there = set(table.column_names)
     columns = []
     for field in schema:

@@ -33,10 +33,10 @@ class Defined:
     def of(cls, sample: PreparedSample, precision: str) -> Defined | None:
         """That of a prepared sample; None of one that is judged by its numbers."""
         record = sample.record
-        if not record["definition"]:
+        if not record.definition:
             return None
         double = any(x.dtype == "float64" for x in sample.inputs())
-        return cls(record["definition"], record["args"], record["kwargs"], judging.derived(sample, precision), double)
+        return cls(record.definition, record.args, record.kwargs, judging.derived(sample, precision), double)
 
     def lines(self, form: Form) -> list[str]:
         """Lines that make ``got``, what came, what the definition makes of it. Raises NoScript."""

@@ -18,7 +18,7 @@ from tasks.wire import ToRun
 _NOT_RUN = [str(x.value) for x in (Status.UNAVAILABLE, Status.SKIPPED, Status.INVALID, Status.LOST)]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Earlier:
     """The last cases of the same run, backend and device that were begun before one which died, in their order; each is
     looked up when it is asked for."""

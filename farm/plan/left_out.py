@@ -65,7 +65,7 @@ def joined(found: Iterable[LeftOut]) -> list[LeftOut]:
     return [replace(one, names=tuple(names)) for one, names in by_of.items()]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Asked:
     """What a catalog of a config is asked. values: by key, what is asked of its ops; named: the keys whose values the config says
     itself; devices: of the backends that it is given to, as torch calls them, None for the CPU; unfit: checks that none of these

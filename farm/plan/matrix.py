@@ -23,7 +23,7 @@ from tasks.plugins import PluginError
 GROUP = ("check", "op", "variant", "dtype", "distribution")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Matrix:
     """The plan of a run: rows are groups, columns backends.
 

@@ -25,6 +25,7 @@ from farm.report.words import number
 from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.verdict import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass, Status
+from tasks.model.kind import OF_ROUNDING
 from tasks.nearest import nearest
 
 #: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
@@ -94,7 +95,7 @@ def evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
     wanted = (
         rows["backend"].isin(backends)
         & rows["status"].isin(DECIDED)
-        & rows["kind"].fillna("").isin(("", "numbers"))
+        & rows["kind"].fillna("").isin(OF_ROUNDING)
         & rows["op_class"].isin([c.value for c in CALIBRATED])
         & rows["error_units"].notna()
         & (rows["check"] == "forward")

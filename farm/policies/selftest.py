@@ -31,7 +31,7 @@ CONFIG = Path(__file__).resolve().parents[2] / "configs" / "zoo.yaml"
 PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic", "race", "out_of_bounds", "layout")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Count:
     """What one policy makes of faults and of their twins: names of the ops, and the dtypes in which faults escape.
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from farm.lake import causes
 from tasks.catalogs import is_generated
 from tasks.model import Status
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_SUSPECT
@@ -89,7 +88,7 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
     second = rows["second_oracle"].fillna("").ne("").any()
     outside = rows[~rows["agrees"].isin([agreement.REFERENCE, agreement.NO_RESULT, agreement.UNKNOWN])]
     if second or supports:
-        alike = outside.loc[causes.codes(outside) == CAUSE_ARITHMETIC, "agrees"].unique()
+        alike = outside.loc[outside["cause_code"] == CAUSE_ARITHMETIC, "agrees"].unique()
         outside = outside[~outside["agrees"].isin(alike)]
     most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
     if most >= AGAINST and most > len(supports):

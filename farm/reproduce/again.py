@@ -27,7 +27,7 @@ from tasks.runner import Runner
 from tasks.wire import ToRun
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """What a case did now. row: as in the lake; actual: its outputs, None when it gave none."""
 

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.lake import acquitted
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
@@ -46,7 +45,7 @@ class ReproduceError(Refusal):
     """A case that cannot be run again; the text says what is wrong and what there is instead."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class StoredCase:
     """A case ready to run: its row, its run's config, the backend to run it on, and what was prepared of it.
 
@@ -151,13 +150,18 @@ def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, 
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
-    by_backend = {row["backend"]: acquitted.restore(row) for row in rows}
+    by_backend = {row["backend"]: _before_vote(row) for row in rows}
     if key.backend not in by_backend:
         raise ReproduceError(
             f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "
             f"{', '.join(sorted(by_backend))}"
         )
     return by_backend[key.backend], list(by_backend.values())
+
+
+def _before_vote(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the status and kind that it had before a vote acquitted it; any other row as it is."""
+    return {**row, "status": row["was_status"], "kind": row["was_kind"]} if row.get("acquitted") else row
 
 
 def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
@@ -260,7 +264,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
             f"{row['op']} in {row['dtype']} has no sample {row['sample']} here: its catalog is not the run's"
         )
     # A config may plan an op twice, with different numbers of samples.
-    return next((f for f in found if any(s.record["digest"] == row["digest"] for s in f[1].samples)), found[0])
+    return next((f for f in found if any(s.record.digest == row["digest"] for s in f[1].samples)), found[0])
 
 
 def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]:
@@ -272,7 +276,7 @@ def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) ->
     group = Group(row["op"], catalog.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
     path = pack_path(cache, content_key(group))
     made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
-    if made.samples[0].record["digest"] != row["digest"]:
+    if made.samples[0].record.digest != row["digest"]:
         raise ReproduceError(
             f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({catalog.generator(group.op_name)}) makes other "
             "inputs. Reproduce it with the version of the farm that the run's record names"

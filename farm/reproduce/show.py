@@ -54,8 +54,7 @@ def print_case(case: StoredCase) -> None:
         precision = declared_precision(case.row)
         limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision)}"
     line(
-        "policy",
-        f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}",
+        "policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record.oracle}"
     )
     record = case.sample.record
     try:
@@ -64,11 +63,9 @@ def print_case(case: StoredCase) -> None:
         raise ReproduceError(f"the cache's {case.asked.pack} cannot be read: {error}") from None
     for i, spec in enumerate(case.sample.specs):
         line("inputs" if not i else "", _tensor_text(spec, arrays))
-    digest = record["digest"]
+    digest = record.digest
     other = (
-        "the module's tensors"
-        if case.row.get("weights") not in (None, record["columns"].get("weights"))
-        else "the inputs"
+        "the module's tensors" if case.row.get("weights") not in (None, record.columns.get("weights")) else "the inputs"
     )
     agrees = (
         "as stored"

@@ -29,8 +29,8 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
     row = outcome.row
     form = form_of(case, backend)
     story = case.stored or case.row
-    if case.sample.record["definition"]:
-        raise NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
+    if case.sample.record.definition:
+        raise NoScript(f"no script: the op is judged by its definition ({case.sample.record.definition})")
     if not checks.installed(case.sample.owner.check).plain:
         raise NoScript(
             f"no script: none can be written for the {case.sample.owner.check} check: it builds or runs more"
@@ -47,7 +47,7 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
         group=case.group,
         policy=case.policy,
         op_class=case.sample.op_class,
-        oracle=case.sample.record["oracle"],
+        oracle=case.sample.record.oracle,
         precision=declared_precision(row),
         version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
         device=outcome.info.device if outcome.info else story["device"],

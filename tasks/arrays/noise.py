@@ -5,6 +5,10 @@ the size u is random in [½, 1]. Both are others in every draw, so that two term
 signs of draws 2 and 3 are the opposite of those of 0 and 1, so that a step is met from both sides.
 The floor of an element is its largest distance from the exact result over all draws. A catalog says how its reference is
 evaluated on moved inputs, and nothing else.
+
+A factor is decided by the number of the draw, the *place* of the tensor (a number that tells apart all tensors that one evaluation
+moves: inputs, weights, results) and the place of the element in it; where equal elements must stay equal, by its value
+(`by_value`). Nothing else draws noise.
 """
 
 from __future__ import annotations
@@ -81,14 +85,10 @@ def _start(draw: int, place: int) -> int:
     return (place + draw // _TABLES) * 104729 % (_TABLE // 2)
 
 
-def factors(eps: float, draw: int) -> np.ndarray:
-    """1 + ε·s·u of a draw for all elements of the table, whose number is at least 2¹⁸."""
-    return _factors(eps, draw % _TABLES)
-
-
 @functools.lru_cache(maxsize=64)
-def _factors(eps: float, draw: int) -> np.ndarray:
-    return _steps(draw) * eps + 1.0
+def _factors(eps: float, table: int) -> np.ndarray:
+    """1 + ε·s·u for all elements of a table."""
+    return _steps(table) * eps + 1.0
 
 
 def moved(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
@@ -97,7 +97,7 @@ def moved(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
         return _moved_alone(x)
     start, n = _start(draw, place), x.size
     if n > _TABLE - start:
-        return _moved_far(x, factors(eps, draw)[start:])
+        return _moved_far(x, _factors(eps, draw % _TABLES)[start:])
     u = _steps(draw % _TABLES)[start : start + n] * eps
     u += 1.0
     u = u.reshape(x.shape)
@@ -120,6 +120,12 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
     np.multiply(given[:whole].reshape(-1, n), row, out=made[:whole].reshape(-1, n))
     np.multiply(given[whole:], row[: x.size - whole], out=made[whole:])
     return made.reshape(x.shape)
+
+
+def by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
+    """As `moved`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what is added to the bits of
+    an element before they are hashed to the number of its factor."""
+    return _factors(eps, draw % _TABLES), place + draw // _TABLES
 
 
 def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:

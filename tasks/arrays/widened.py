@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from tasks.arrays import noise
 
@@ -24,19 +23,21 @@ PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
 @contextlib.contextmanager
-def widened(eps: float = 0.0, draw: int = 0, elsewhere: float | None = None) -> Iterator[None]:
+def widened(
+    eps: float = 0.0, draw: int = 0, elsewhere: float | None = None, places: Iterator[int] | None = None
+) -> Iterator[None]:
     """In here torch computes in float64 on the CPU: a cast to a narrower floating dtype, or a tensor made in one, is float64.
 
     Programs that cast by themselves (a norm that sums in float32) are so evaluated exactly, forward and backward.
-    eps: if not 0, every element of every result that a runtime would round, gradients' included, is multiplied by
-    1 + ε·s·u (see `tasks.arrays.noise`). elsewhere: the ε of all but products, if it is another. torch's default dtype is
-    float64 inside.
+    eps: if not 0, every result that a runtime would round, gradients' included, is moved as a draw says (`tasks.arrays.noise`).
+    elsewhere: the ε of all but products, if it is another. places: tell the results apart; the same that tell apart what else the
+    evaluation moves. torch's default dtype is float64 inside.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     narrow = (torch.float32, torch.float16, torch.bfloat16)
-    places = iter(range(1, 1 << 60))
+    places = places or itertools.count(1)
 
     def wide(x: Any) -> Any:
         if isinstance(x, torch.dtype):
@@ -45,8 +46,7 @@ def widened(eps: float = 0.0, draw: int = 0, elsewhere: float | None = None) -> 
 
     def move(x: Any, eps: float) -> None:
         if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
-            steps = _factors(eps, draw, next(places), x.numel())
-            x.mul_(torch.from_numpy(steps).view(x.shape))
+            x.copy_(torch.from_numpy(noise.moved(x.detach().numpy(), eps, draw, next(places))))
 
     class Wide(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,12 +66,3 @@ def widened(eps: float = 0.0, draw: int = 0, elsewhere: float | None = None) -> 
             yield
     finally:
         torch.set_default_dtype(before)
-
-
-def _factors(eps: float, draw: int, place: int, count: int) -> np.ndarray:
-    """1 + ε·s·u for the ``count`` elements of one result, repeating a table."""
-    table = noise.factors(eps, draw)
-    start = place * 104729 % (len(table) // 2)
-    if count <= len(table) - start:
-        return table[start : start + count]
-    return np.resize(table[start:], count)

@@ -71,57 +71,69 @@ ROUNDING = 64 * 2.0**-52
 
 @dataclass
 class Sample:
-    """One sample as a catalog makes it.
+    """One sample as a catalog makes it, step by step. What a pack keeps of it is `tasks.prepare.record.SampleRecord`."""
 
-    index: its place in the op's full list; args, kwargs: trees with `TensorSpec` where tensors stood, or encoded ones (`encoded`);
-    arrays: the tensors' storage, in the dtype under test; expected: one Leaf per output, flat;
-    op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.judge.definitions`
-    that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
-    oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
-    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; program: of a sample of no catalog, its torch form (`tasks.graphs.program.told`); files: of forms that are a file of some
-    framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
-    sorted names, which are the order of those of a file; on_device: dtype and shape of each output of torch's kernels for a
-    device other than the CPU, empty where they are those of ``expected``; repeats: how often a backend runs it
-    (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
-    it (`tasks.graphs.coarse`); uncast: of a model that is no graph, the outputs without its casts to narrower dtypes, if it has any; wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
-    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
-    computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
-    arrays whose first axis is a batch, in a sample of the check batch_invariance; state: the tensors that the module holds which is its torch form, by name
-    (`tasks.arrays.held`): that is made anew in every process; alike: digest of what else it holds; writes: whether a call changes what it holds; written: tensors
-    that a call writes to and that are judged after it, as outputs after those that it returns; takes: whether the layouts of its inputs, which are not
-    contiguous, are declared to be taken: to refuse them is an error then.
-    """
-
+    #: Its place in the op's full list.
     index: int
+    #: Positional arguments, with a `TensorSpec` where a tensor stood; or an encoded tree (`encoded`).
     args: tuple[Any, ...] = ()
+    #: Keyword arguments, in the same way.
     kwargs: dict[str, Any] = field(default_factory=dict)
+    #: The tensors' storage, in the dtype under test.
     arrays: list[np.ndarray] = field(default_factory=list)
+    #: One leaf per output, flat. Of a sample with a `definition` they give shapes and dtypes alone.
     expected: list[Leaf] = field(default_factory=list)
+    #: How a result of it can be right.
     op_class: OpClass = OpClass.COMPOSITE
+    #: Of a result that is defined up to a choice: what turns outputs into `derived`, by name in `tasks.judge.definitions`.
     definition: str = ""
+    #: What the definition is to make of the outputs: these are compared.
     derived: list[Leaf] = field(default_factory=list)
+    #: Dtype and shape of each output of torch's kernels for a device other than the CPU; empty where they are those of `expected`.
     on_device: Sequence[Metadata] = ()
+    #: Who computed the expected outputs.
     oracle: str = "float64"
+    #: Further oracles of the same outputs.
     others: list[Oracle] = field(default_factory=list)
+    #: How often a backend runs it; results that differ are a finding.
     repeats: int = 1
+    #: How many of the last outputs are those before them, computed otherwise.
     twins: int = 0
+    #: See `Form.wrt`.
     wrt: tuple[int, ...] = ()
+    #: See `Form.cotangents`: arrays of `arrays`.
     cotangents: tuple[int, ...] = ()
+    #: Of a model, by precision: the outputs with its products' weights rounded to it (`tasks.graphs.coarse`).
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    #: Of a model that is no graph: the outputs without its casts to narrower dtypes, if it has any.
     uncast: list[np.ndarray] = field(default_factory=list)
+    #: Of a training step: what its outputs are called (`tasks.judge.steps`).
     names: tuple[str, ...] = ()
+    #: Places of the arrays whose first axis is a batch, in a sample of the check batch_invariance.
     batched: tuple[int, ...] = ()
+    #: Whether sums of products are computed in it, of a dtype that matrix units may take coarser (`tasks.prepare.products` tells).
     products: bool = False
+    #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.held`): it is made anew in every process.
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
+    #: Digest of what else that module holds.
     alike: str = ""
+    #: Whether a call changes what the module holds.
     writes: bool = False
+    #: Tensors that a call writes to and that are judged after it, as outputs after those that it returns.
     written: tuple[str, ...] = ()
+    #: Whether the layouts of its inputs, which are not contiguous, are declared to be taken: to refuse them is an error then.
     takes: bool = True
+    #: ONNX bytes, where the catalog itself has them.
     model: bytes | None = None
+    #: Of a sample of no catalog: its torch form (`tasks.graphs.program.told`).
     program: Mapping[str, Any] | None = None
+    #: Forms that are a file of some framework, by kind: "tflite", "saved_model" (its folder as a zip).
     files: Mapping[str, bytes] = field(default_factory=dict)
+    #: Ranks of the model's inputs and of its outputs among their sorted names, which are the order of those of a file.
     ranks: tuple[Sequence[int], Sequence[int]] = ((), ())
+    #: Columns of every row of it that the sample alone decides.
     columns: dict[str, Any] = field(default_factory=dict)
+    #: Why there is no expected output; None where there is one.
     failure: Failure | None = None
 
     def encoded(self) -> tuple[Any, Any]:

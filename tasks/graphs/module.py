@@ -33,7 +33,7 @@ _GIVEN, _STILL = "_given", "_of_cast"
 _BITS = ("view.dtype", "view_copy.dtype")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seen:
     """What a run dispatched: names of ATen's operations, and of those that draw random numbers."""
 

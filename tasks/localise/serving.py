@@ -23,13 +23,13 @@ from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
 from tasks.judge.policy import Policy
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
 from tasks.localise.searched import Searched, Whole
 from tasks.localise.subject import Subject
 from tasks.localise.traced import Traced
-from tasks.model import FILES, Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model import FILES, Form, Group, Invalid, Leaf, RuntimeInfo, Unsupported, Vacuous
 from tasks.model.dtypes import dtype_name
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 from tasks.wire import Located, ToRun, Wants
@@ -189,7 +189,7 @@ def _judge(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo
     """(whether outputs fail, the dtype, the precision that is declared) of a sample."""
 
     def fails(outputs: Any) -> bool:
-        return judged(sample, [list(outputs)], form.paired, policy, info).status in (Status.WRONG, Status.IMPRECISE)
+        return judge_outputs(sample, [list(outputs)], policy, info, form).fails
 
     group = sample.owner.group
     return fails, group.dtype, info.precision_for(sample.products)

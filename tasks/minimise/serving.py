@@ -88,7 +88,7 @@ class Minimiser:
             graph = check.graph(form, self._command.row.culprit or "") if form.model is not None else None
             if form.model is not None and graph is None:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
-            group, choices = replace(self._asked.group, check=check.samples), sample.record["columns"].get("choices")
+            group, choices = replace(self._asked.group, check=check.samples), sample.record.columns.get("choices")
             if choices and self._command.strategy in ("shrink-all", "choices"):
                 self._first = ChosenCase(tuple(choices), group, DRAWS)
             elif graph is not None:
@@ -97,9 +97,9 @@ class Minimiser:
                 self._first = self._traced(form, group)
             else:
                 record = sample.record
-                labels = record["columns"].get("structure") or ""
+                labels = record.columns.get("structure") or ""
                 given = tuple(sample.inputs())
-                self._first = CallCase(record["args"], record["kwargs"], given, group, DRAWS, labels)
+                self._first = CallCase(record.args, record.kwargs, given, group, DRAWS, labels)
             return self._first
         raise Unfit(why or "the backend takes no form of it")
 

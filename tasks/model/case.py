@@ -74,18 +74,17 @@ class Group:
         return f"{self.check}/{self.label}/{self.dtype}/{source}{sample}{seed}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Oracle:
-    """A further computation of the expected outputs: one reference array per output, float64 where inexact.
-
-    rounding: up to which share of the largest element of an output a difference to the first oracle is float64's own
-    rounding, for ops that sum over elements. rounded: it was computed in the dtype under test itself, so that the
-    classic tolerance says whether the two agree.
-    """
+    """A further computation of the expected outputs."""
 
     name: str
+    #: One array per output, float64 where inexact.
     references: list[np.ndarray]
+    #: Up to which share of the largest element of an output a difference to the first oracle is float64's own rounding, for ops
+    #: that sum over elements.
     rounding: float = 0.0
+    #: It was computed in the dtype under test itself, so that the classic tolerance says whether the two agree.
     rounded: bool = False
 
 
@@ -93,34 +92,41 @@ class Oracle:
 FILES = ("saved_model", "tflite")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Form:
-    """One sample in a representation some backend can run; ``kind`` names the representation.
+    """One sample in a representation that some backend can run.
 
-    kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
-    kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
-    kind "jax", "tensorflow", "paddle", "mlx": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
-    of a whole network ``model`` as for "onnx", which that framework's functions for torch's names walk.
-    kind "tflite", "saved_model": ``model`` is that file, or that folder as a zip; ``arrays`` and outputs are in the order of
-    their names there, and ``order`` says at which place of them each output of the sample is.
-    Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
+    Of torch's form the trees ``args`` and ``kwargs`` hold a `TensorSpec` over ``arrays`` wherever a tensor stands. Complex tensors
+    enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 
+    #: Name of the representation: "torch", "onnx", "jax", "tensorflow", "paddle", "mlx", "tflite", "saved_model".
     kind: str
+    #: The op with its catalog's prefix.
     op: str
+    #: The dtype under test.
     dtype: str
+    #: The inputs: of torch and other frameworks the storage of the trees' tensors, of a model its inputs in the graph's order (of a
+    #: file in the order of their names there).
     arrays: list[Any]
+    #: The function: torch's, or a `tasks.counterparts.Counterpart` for torch's arguments and another framework's tensors.
     call: Callable[..., Any] | None = None
+    #: Its positional arguments, an encoded tree (`tasks.arrays.tree`).
     args: Any = None
+    #: Its keyword arguments, an encoded tree.
     kwargs: Any = None
+    #: A serialised ModelProto, a .tflite file or a SavedModel's folder as a zip. Of a whole network in a framework that takes no ONNX
+    #: it is the graph that the framework's functions walk.
     model: bytes | None = None
     #: Why ONNX's own rules forbid the model that the exporter made: a runtime that refuses it is not to blame.
     invalid: str = ""
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
+    #: Of a file, whose outputs are in the order of their names: at which place of them each output of the sample is.
     order: tuple[int, ...] = ()
-    #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
+    #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``.
     check: str = "forward"
+    #: The inputs that are differentiated by, by place among the tensors.
     wrt: tuple[int, ...] = ()
     #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
     cotangents: tuple[int, ...] = ()
@@ -137,28 +143,31 @@ class Form:
 
 @dataclass
 class Program:
-    """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
-
-    placement: where it really runs, in the runtime's own words; execution: as in the row (`tasks.model.row`). fallback: why that is not where it was
-    asked to run (None when it is). pieces: whether that is so of a part alone, and the whole is what the backend's user gets. given: a ``run`` for other arrays in place of the form's (same dtypes, and same shapes
-    where the program was not built for any), which are handed over at once; None where the runtime takes a program's inputs
-    only once. threads: whether the runtime promises that ``again`` may be called from several threads at a time. columns: of the row, what was
-    measured while it was run.
-    """
+    """A built case: ``run()`` returns the flat list of outputs as numpy arrays."""
 
     run: Callable[[], Sequence[Any]]
+    #: Where it really runs, in the runtime's own words.
     placement: str = ""
+    #: Why that is not where it was asked to run; None where it is.
     fallback: str | None = None
+    #: Modes in force (`tasks.model.flags`).
     flags: str = ""
+    #: A ``run`` for other arrays in place of the form's (same dtypes, and same shapes where the program was not built for any), which
+    #: are handed over at once; None where the runtime takes a program's inputs only once.
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
+    #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
+    #: Columns of the row that were measured while it was run.
     columns: dict[str, Any] = field(default_factory=dict)
+    #: Whether `fallback` is true of a part alone, and the whole is what the backend's user gets.
     pieces: bool = False
-    #: What the same program gave that was built in another way which its user may choose, by name; way: the one of this program then.
+    #: What the same program gave that was built in another way which its user may choose, by name.
     ways: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: The way of this program then.
     way: str = ""
+    #: How it ran, if not on the backend's device: a value of the column `execution` (`tasks.model.row`).
     execution: str = ""
 
     @property
@@ -187,24 +196,25 @@ class Flushes:
 
 @dataclass(frozen=True)
 class RuntimeInfo:
-    """What a backend says of itself once it has been imported.
-
-    compute_precision: what it computes in, coarser than the dtype ("" = in the dtype). of_products: that holds for the factors
-    of products alone (matrix units: TF32), else for all that is computed. permission: it may compute in it, as a switch that
-    allows TF32 does; False: it must, and to be as precise as the dtype is to disobey. unasked: the runtime chose it, and nobody
-    asked for less than the dtype's own. flushes: `Flushes.results`, where it is measured at the start. accumulators: names of
-    `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in. memory: of the device in bytes, where its driver or runtime tells.
-    """
+    """What a backend says of itself once it has been imported."""
 
     runtime_version: str
     device: str
     driver_version: str = ""
+    #: What it computes in, coarser than the dtype; "" is the dtype itself.
     compute_precision: str = ""
+    #: Whether that holds for the factors of products alone (matrix units: TF32), or for all that is computed.
     of_products: bool = False
+    #: `Flushes.results`, where it is measured at the start.
     flushes: tuple[str, ...] = ()
+    #: The runtime chose that precision, and nobody asked for less than the dtype's own.
     unasked: bool = False
+    #: It may compute in that precision, as a switch that allows TF32 does. False: it must, and to be as precise as the dtype is to
+    #: disobey.
     permission: bool = False
+    #: Names of `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in.
     accumulators: tuple[str, ...] = ()
+    #: Of the device in bytes, where its driver or runtime tells.
     memory: int = 0
 
     def __post_init__(self) -> None:

@@ -43,6 +43,8 @@ CAUSE_OTHER = "other"
 
 #: Of results that are off by their numbers, and measured.
 OF_NUMBERS = ("numbers", "flip", KIND_CAST)
+#: Of results that pass, or are off by their numbers and by nothing else that is known: they show how far rounding goes.
+OF_ROUNDING = ("", "numbers")
 
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"

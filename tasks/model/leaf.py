@@ -12,32 +12,32 @@ from tasks.model.dtypes import EPS
 
 @dataclass(frozen=True)
 class Leaf:
-    """One expected output of a case.
+    """One expected output of a case. Arrays beside the reference are float64 and have its shape."""
 
-    dtype: name of the dtype the backend must return; shape: its shape; reference: the exact result
-    (float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and
-    strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
-    or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
-    output stands for (`interpret`), "" where nobody has said it; of_products: how far the result moves when every factor of
-    every product inside moves by ε of TF32, shaped as noise, where several steps make that another number than ``noise`` tells; jumps: of
-    an output of a model, how far each element moves, by itself, where a rounding that the program asks for goes the other way;
-    kept: of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²), the noise floor without
-    what that loses, where ``noise`` has it, or with it, where ``noise`` has not (`floor_of_kept`); shared: the share of the output that
-    moves with a single element of each input, None where nobody has asked; ties: numbers shaped as the
-    reference: elements of one number may have changed places, as which of equal inputs is chosen is nobody's promise (`settled`).
-    """
-
+    #: Name of the dtype that the backend must return.
     dtype: str
     shape: tuple[int, ...]
+    #: The exact result: float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and strings;
+    #: None where only the metadata is defined.
     reference: np.ndarray | None
+    #: The noise floor δ; None for zero everywhere.
     noise: np.ndarray | None = None
+    #: The classic tolerance, where the case brings its own.
     rtol: float | None = None
     atol: float | None = None
+    #: What a model's output stands for (`interpret`); "" where nobody has said it.
     meaning: str = ""
+    #: How far the result moves when every factor of every product inside moves by ε of TF32, where several steps make that another
+    #: number than `noise` tells.
     of_products: np.ndarray | None = None
+    #: Of a model: how far each element moves, by itself, where a rounding that the program asks for goes the other way.
     jumps: np.ndarray | None = None
+    #: Of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²): the noise floor without what
+    #: that loses, where `noise` has it, or with it, where `noise` has not (`floor_of_kept`).
     kept: np.ndarray | None = None
+    #: The share of the output that moves with a single element of each input; None where nobody has asked.
     shared: float | None = None
+    #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise (`settled`).
     ties: np.ndarray | None = None
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from tasks.judge.prepared import (
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous, is_complex, is_inexact
 from tasks.prepare import derived, products
 from tasks.prepare.ranked import ranked
+from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
@@ -160,18 +161,20 @@ def _collect(
     records = []
     for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
-        record = _record(sample, arrays, models)
-        record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
-        records.append(record)
+        records.append(_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return {"group": dict(vars(group)), "public": found_by_name, "samples": ranked(records)}, arrays
+    return _header(group, found_by_name, ranked(records)), arrays
+
+
+def _header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str, Any]:
+    """The header of a group's pack, as `PreparedGroup` reads it."""
+    return {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
     """Write a pack of one sample that no catalog makes. Raises OSError."""
     arrays: list[np.ndarray] = []
-    record = _record(sample, arrays, {}) | {"weak": False, "excused": 0.0, "prepare_ms": 0.0}
-    save(path, {"group": dict(vars(group)), "public": False, "samples": [record]}, arrays)
+    save(path, _header(group, False, [_record(sample, arrays, {})]), arrays)
 
 
 def _strong(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
@@ -258,8 +261,15 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     )
 
 
-def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, int]) -> dict[str, Any]:
-    """The JSON record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are, an array by its
+def _record(
+    sample: Sample,
+    arrays: list[np.ndarray],
+    models: dict[bytes | int, int],
+    weak: bool = False,
+    excused: float = 0.0,
+    prepare_ms: float = 0.0,
+) -> SampleRecord:
+    """The record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are, an array by its
     id: the weights of a network are kept once."""
 
     def add(array: np.ndarray) -> int:
@@ -282,62 +292,51 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
         args, kwargs = [], {"$": "dict", "v": []}
         failure = failure or Failure.of(error, "store")
     specs = tensor_specs(args) + tensor_specs(kwargs)
-
-    def leaf_record(leaf: Leaf) -> dict[str, Any]:
-        return {
-            "dtype": leaf.dtype,
-            "shape": list(leaf.shape),
-            "reference": None if leaf.reference is None else add(leaf.reference),
-            "noise": None if leaf.noise is None else add(leaf.noise),
-            "rtol": leaf.rtol,
-            "atol": leaf.atol,
-            "meaning": leaf.meaning,
-            "of_products": None if leaf.of_products is None else add(leaf.of_products),
-            "jumps": None if leaf.jumps is None else add(leaf.jumps),
-            "kept": None if leaf.kept is None else add(leaf.kept),
-            "shared": leaf.shared,
-            "ties": None if leaf.ties is None else add(leaf.ties),
-        }
-
-    return {
-        "sample": sample.index,
-        "args": args,
-        "kwargs": kwargs,
-        "base": base,
-        "inputs": len(sample.arrays),
-        "expected": [leaf_record(leaf) for leaf in sample.expected],
-        "oracle": sample.oracle,
-        "op_class": sample.op_class.value,
-        "definition": sample.definition,
-        "derived": [leaf_record(leaf) for leaf in sample.derived],
-        "on_device": [[dtype, list(shape)] for dtype, shape in sample.on_device],
-        "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
-        "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
-        "uncast": list(map(add, sample.uncast)),
-        "repeats": sample.repeats,
-        "twins": sample.twins,
-        "products": sample.products,
-        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
-        "digest": _digest(sample),
-        "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
-        "model": None if sample.model is None else models[sample.model],
-        "program": sample.program,
-        "state": {name: models[id(x)] for name, x in sample.state.items()},
-        "alike": sample.alike,
-        "writes": sample.writes,
-        "written": list(sample.written),
-        "takes": sample.takes,
-        "files": {form: models[content] for form, content in sample.files.items()},
-        "ranks": list(map(list, sample.ranks)),
-        "columns": sample.columns,
-        "failure": None if failure is None else asdict(failure),
-    }
+    return SampleRecord(
+        sample=sample.index,
+        args=args,
+        kwargs=kwargs,
+        base=base,
+        inputs=len(sample.arrays),
+        expected=[LeafRecord.of(leaf, add) for leaf in sample.expected],
+        oracle=sample.oracle,
+        op_class=sample.op_class.value,
+        definition=sample.definition,
+        derived=[LeafRecord.of(leaf, add) for leaf in sample.derived],
+        others=[_oracle_record(oracle, sample, add) for oracle in sample.others],
+        repeats=sample.repeats,
+        wrt=list(sample.wrt),
+        cotangents=list(sample.cotangents),
+        digest=_digest(sample),
+        shapes=" ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
+        model=None if sample.model is None else models[sample.model],
+        columns=sample.columns,
+        failure=failure,
+        on_device=[(dtype, list(shape)) for dtype, shape in sample.on_device],
+        coarse={name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
+        uncast=list(map(add, sample.uncast)),
+        twins=sample.twins,
+        products=sample.products,
+        names=list(sample.names),
+        batched=list(sample.batched),
+        program=sample.program,
+        state={name: models[id(x)] for name, x in sample.state.items()},
+        alike=sample.alike,
+        writes=sample.writes,
+        written=list(sample.written),
+        takes=sample.takes,
+        files={form: models[content] for form, content in sample.files.items()},
+        ranks=list(map(list, sample.ranks)),
+        weak=weak,
+        excused=excused,
+        prepare_ms=prepare_ms,
+    )
 
 
-def _oracle_record(oracle: Oracle, sample: Sample, add: Callable[[np.ndarray], int]) -> dict[str, Any]:
+def _oracle_record(oracle: Oracle, sample: Sample, add: Add) -> OracleRecord:
     """The record of a further oracle, with its distance to the first."""
-    found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
-    return {"name": oracle.name, "references": list(map(add, oracle.references)), "rounded": oracle.rounded, **found}
+    apart = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
+    return OracleRecord(oracle.name, list(map(add, oracle.references)), oracle.rounded, **apart)
 
 
 def _digest(sample: Sample) -> str:
@@ -369,7 +368,7 @@ class PreparedGroup:
         self.pack = Pack(path, written)
         self.group = Group(**self.pack.header["group"])
         self.check = check or self.group.check
-        self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
+        self.samples = [PreparedSample(self, SampleRecord.read(x)) for x in self.pack.header["samples"]]
         self.columns = self.group.columns
 
 
@@ -378,25 +377,27 @@ class PreparedSample:
     """One sample of a prepared group; arrays are read from the pack when asked for."""
 
     owner: PreparedGroup
-    record: dict[str, Any]
+    record: SampleRecord
 
     @property
     def index(self) -> int:
-        return int(self.record["sample"])
+        return self.record.sample
 
     @property
     def failure(self) -> Failure | None:
-        return Failure(**self.record["failure"]) if self.record["failure"] else None
+        return self.record.failure
+
+    def _arrays(self, places: Iterable[int]) -> list[np.ndarray]:
+        return [self.owner.pack.array(i) for i in places]
 
     def inputs(self) -> list[np.ndarray]:
         """The stored arrays of the inputs, read-only."""
-        base = self.record["base"]
-        return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
+        return self._arrays(range(self.record.base, self.record.base + self.record.inputs))
 
     @functools.cached_property
     def specs(self) -> list[TensorSpec]:
         """The tensors among the arguments, in their order."""
-        return [*tensor_specs(self.record["args"]), *tensor_specs(self.record["kwargs"])]
+        return [*tensor_specs(self.record.args), *tensor_specs(self.record.kwargs)]
 
     def tensors(self) -> list[np.ndarray]:
         """The values of `specs`, as they are laid out. Raises ValueError for one that is not strided."""
@@ -407,12 +408,12 @@ class PreparedSample:
 
     @functools.cached_property
     def op_class(self) -> OpClass:
-        return OpClass(self.record["op_class"])
+        return OpClass(self.record.op_class)
 
     def again(self) -> Sample:
         """The sample as its catalog made it, but for what only its own rows need."""
         record = self.record
-        args, kwargs = (decode(record[name], lambda kind, node: spec_of(node)) for name in ("args", "kwargs"))
+        args, kwargs = (decode(x, lambda kind, node: spec_of(node)) for x in (record.args, record.kwargs))
         return Sample(
             self.index,
             args,
@@ -420,23 +421,20 @@ class PreparedSample:
             arrays=self.inputs(),
             expected=self.expected(),
             op_class=self.op_class,
-            definition=record["definition"],
+            definition=record.definition,
             derived=self.derived(),
-            on_device=[(dtype, tuple(shape)) for dtype, shape in record.get("on_device", ())],
-            oracle=record["oracle"],
-            others=[
-                Oracle(x["name"], [self.owner.pack.array(i) for i in x["references"]], rounded=x["rounded"])
-                for x in record["others"]
-            ],
-            repeats=record["repeats"],
-            twins=record.get("twins", 0),
+            on_device=[(dtype, tuple(shape)) for dtype, shape in record.on_device],
+            oracle=record.oracle,
+            others=[Oracle(x.name, self._arrays(x.references), rounded=x.rounded) for x in record.others],
+            repeats=record.repeats,
+            twins=record.twins,
             model=self.graph(),
             state=self.state(),
-            alike=record.get("alike", ""),
-            writes=record.get("writes", False),
-            written=tuple(record.get("written", ())),
-            takes=record.get("takes", True),
-            columns=record["columns"],
+            alike=record.alike,
+            writes=record.writes,
+            written=tuple(record.written),
+            takes=record.takes,
+            columns=dict(record.columns),
             failure=self.failure,
         )
 
@@ -445,59 +443,34 @@ class PreparedSample:
 
         An output that has another shape there, or is none of the CPU's, has no reference: only its metadata is expected.
         """
-        there = self.record.get("on_device")
+        there, here = self.record.on_device, self.record.expected
         if not (device and there):
             return self
-        here = self.record["expected"]
         made = []
         for place, (dtype, shape) in enumerate(there):
-            known = here[place] if place < len(here) else {}
-            alike = known and known["shape"] == shape and _kind(known["dtype"]) == _kind(dtype)
-            unknown = dict.fromkeys(("reference", "noise", "rtol", "atol"))
-            made.append((known if alike else unknown) | {"dtype": dtype, "shape": shape})
-        others = self.record["others"] if len(made) == len(here) else []
-        return replace(self, record=self.record | {"expected": made, "others": others, "on_device": []})
+            known = here[place] if place < len(here) else None
+            alike = known is not None and list(known.shape) == list(shape) and _kind(known.dtype) == _kind(dtype)
+            made.append(replace(known, dtype=dtype) if known is not None and alike else LeafRecord(dtype, shape))
+        others = self.record.others if len(made) == len(here) else ()
+        return replace(self, record=replace(self.record, expected=made, others=others, on_device=()))
 
     def expected(self, of_products: bool = False) -> list[Leaf]:
         """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype."""
-        found = [self._leaf(e) for e in self.record["expected"]]
-        if not of_products:
-            return found
-        floors = [e.get("of_products") for e in self.record["expected"]]
-        return [
-            leaf if place is None else replace(leaf, of_products=self.owner.pack.array(place))
-            for leaf, place in zip(found, floors)
-        ]
+        return [x.leaf(self.owner.pack.array, of_products) for x in self.record.expected]
 
     @property
     def products(self) -> bool:
         """Whether products are computed in it that a matrix unit may take coarser than the dtype."""
-        return bool(self.record.get("products"))
+        return self.record.products
 
     def derived(self) -> list[Leaf]:
         """What `tasks.judge.definitions` is to make of the outputs, for a sample with a definition."""
-        return [self._leaf(e) for e in self.record["derived"]]
-
-    def _leaf(self, e: dict[str, Any]) -> Leaf:
-        pack = self.owner.pack
-        return Leaf(
-            e["dtype"],
-            tuple(e["shape"]),
-            None if e["reference"] is None else pack.array(e["reference"]),
-            None if e["noise"] is None else pack.array(e["noise"]),
-            e["rtol"],
-            e["atol"],
-            e.get("meaning", ""),
-            jumps=None if e.get("jumps") is None else pack.array(e["jumps"]),
-            kept=None if e.get("kept") is None else pack.array(e["kept"]),
-            shared=e.get("shared"),
-            ties=None if e.get("ties") is None else pack.array(e["ties"]),
-        )
+        return [x.leaf(self.owner.pack.array) for x in self.record.derived]
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
         """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor,
         which nothing of another shape has."""
-        found = map(self.owner.pack.array, self.record["others"][number]["references"][part])
+        found = self._arrays(self.record.others[number].references[part])
         return [
             replace(leaf, reference=y)
             if y.shape == leaf.shape
@@ -507,20 +480,19 @@ class PreparedSample:
 
     def coarse(self) -> dict[str, list[np.ndarray]]:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
-        found = self.record.get("coarse", {})
-        return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
+        return {name: self._arrays(places) for name, places in self.record.coarse.items()}
 
     def uncast(self) -> list[np.ndarray]:
         """Of a model that is no graph: the outputs without its casts to narrower dtypes; empty where it has none."""
-        return [self.owner.pack.array(i) for i in self.record.get("uncast", ())]
+        return self._arrays(self.record.uncast)
 
     def state(self) -> dict[str, np.ndarray]:
         """The tensors that the module holds which is the torch form, by name; nothing where it is none of one's own."""
-        return {name: self.owner.pack.array(k) for name, k in self.record.get("state", {}).items()}
+        return {name: self.owner.pack.array(k) for name, k in self.record.state.items()}
 
     def graph(self) -> bytes | None:
         """The ONNX model that is the sample, None where it is none."""
-        return None if (k := self.record["model"]) is None else bytes(self.owner.pack.array(k).tobytes())
+        return None if (k := self.record.model) is None else bytes(self.owner.pack.array(k).tobytes())
 
     def form(self, kind: str, exported: Pack | None = None) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
@@ -535,72 +507,112 @@ class PreparedSample:
         return self._form(kind, exported)
 
     def _form(self, kind: str, exported: Pack | None = None) -> Form:
-        """`form`, whatever the check is about: what a sample of it is held against may be another form."""
-        group = self.owner.group
-        catalog = catalogs.installed(group.catalog)
-        form = Form(
+        """`form`, whatever the check is about: what a sample of it is held against may be another form.
+
+        It is what the first of these has: the sample itself (a file, a graph, a program), its catalog's function, its network's graph,
+        another framework's function of the same name, what was exported.
+        """
+        group, record = self.owner.group, self.record
+        blank = Form(
             kind,
             group.op,
             group.dtype,
             self.inputs(),
-            args=self.record["args"],
-            kwargs=self.record["kwargs"],
+            args=record.args,
+            kwargs=record.kwargs,
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
-            wrt=tuple(self.record["wrt"]),
-            cotangents=tuple(self.record["cotangents"]),
-            batched=tuple(self.record.get("batched", ())),
+            wrt=tuple(record.wrt),
+            cotangents=tuple(record.cotangents),
+            batched=tuple(record.batched),
             also=self._form,
         )
-        if kind in (files := self.record.get("files", {})):
-            form.model = self.owner.pack.array(files[kind]).tobytes()
-            inputs, outputs = self.record["ranks"]
-            form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
-        elif kind == "onnx" and self.record["model"] is not None:
-            form.model = self.graph()
-        elif kind == "torch" and (stored := self.record.get("program")):
-            form.call = programs.read(stored)
-        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
-            if form.check != group.check and not checks.installed(group.check).own_call:
-                group = replace(group, check=form.check)  # what is computed, whatever is asked of it
-            form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-            if self.record.get("alike"):
-                self._given(form.call, self.state())
-        elif form.check != checks.FORWARD:
+        found = self._own(blank) or self._function(blank)
+        if found is None and blank.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif (model := self.op_class is OpClass.MODEL and self.graph()) and kind in ("torch", *counterparts.FRAMEWORKS):
-            form.model = model
-        elif kind in counterparts.FRAMEWORKS:
-            form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
-        elif exported is not None and (catalog is None or kind in catalog.exports):
-            made = exported.header["samples"].get(str(self.index))
-            if made is not None and "bad" in made:
-                raise Invalid(made["bad"])
-            if made is None or "error" in made:
-                raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
-            if "vacuous" in made:
-                raise Vacuous(made["vacuous"])
-            form.model = exported.array(made["model"]).tobytes()
-            specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
-            form.batched = tuple(k for k, i in enumerate(made["inputs"]) if specs[i].id in form.batched)
-            form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
-            form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
-            form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")
-            form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
-        else:
-            there = "" if catalog is not None else ": its package is not installed in the backend's environment"
-            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
-        return form
+        found = found or self._network(blank) or self._counterpart(blank) or self._exported(blank, exported)
+        if found is None:
+            there = catalogs.installed(group.catalog) is not None
+            why = "" if there else ": its package is not installed in the backend's environment"
+            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
+        return found
 
-    def _given(self, call: Any, state: dict[str, np.ndarray]) -> None:
+    def _own(self, blank: Form) -> Form | None:
+        """The form that the sample itself is."""
+        record, kind = self.record, blank.kind
+        if kind in record.files:
+            inputs, outputs = record.ranks
+            model = self.owner.pack.array(record.files[kind]).tobytes()
+            arrays = [blank.arrays[inputs.index(k)] for k in range(len(inputs))]
+            return replace(blank, model=model, arrays=arrays, order=tuple(outputs))
+        if kind == "onnx" and record.model is not None:
+            return replace(blank, model=self.graph())
+        if kind == "torch" and record.program:
+            return replace(blank, call=programs.read(record.program))
+        return None
+
+    def _function(self, blank: Form) -> Form | None:
+        """The function that the catalog has for its samples."""
+        group = self.owner.group
+        catalog = catalogs.installed(group.catalog)
+        if (
+            catalog is None or blank.kind not in catalog.forms or blank.kind == "onnx"
+        ):  # of which the bytes are the form
+            return None
+        if blank.check != group.check and not checks.installed(group.check).own_call:
+            group = replace(group, check=blank.check)  # what is computed, whatever is asked of it
+        call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
+        if self.record.alike:
+            self._give_state(call, self.state())
+        return replace(blank, call=call)
+
+    def _network(self, blank: Form) -> Form | None:
+        """A whole network as its graph, whose operators a framework has functions for."""
+        if blank.kind not in ("torch", *counterparts.FRAMEWORKS) or self.op_class is not OpClass.MODEL:
+            return None
+        model = self.graph()
+        return replace(blank, model=model) if model else None
+
+    def _counterpart(self, blank: Form) -> Form | None:
+        """The function of another framework that has torch's name."""
+        if blank.kind not in counterparts.FRAMEWORKS:
+            return None
+        group = self.owner.group
+        return replace(blank, call=counterparts.counterpart(blank.kind, group.op, group.variant, group.dtype))
+
+    def _exported(self, blank: Form, exported: Pack | None) -> Form | None:
+        """What an exporter made of the catalog's function, and of the sample's arrays as it takes them."""
+        catalog = catalogs.installed(self.owner.group.catalog)
+        if exported is None or not (catalog is None or blank.kind in catalog.exports):
+            return None
+        made = exported.header["samples"].get(str(self.index))
+        if made is not None and "bad" in made:
+            raise Invalid(made["bad"])
+        if made is None or "error" in made:
+            raise Unsupported(made["error"] if made else f"the {blank.kind} form was not exported")
+        if "vacuous" in made:
+            raise Vacuous(made["vacuous"])
+        taken = [self.specs[i] for i in made["inputs"]]
+        arrays = [contiguous(blank.arrays[spec.id], spec) for spec in taken]
+        return replace(
+            blank,
+            model=exported.array(made["model"]).tobytes(),
+            arrays=[a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in arrays],
+            args={"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(self.specs))]},
+            batched=tuple(k for k, spec in enumerate(taken) if spec.id in blank.batched),
+            paired=tuple(made["paired"]),
+            invalid=made.get("invalid", ""),
+        )
+
+    def _give_state(self, call: Any, state: dict[str, np.ndarray]) -> None:
         """Make a module that was made in this process the one that the sample is of. Raises Invalid."""
         try:
             held.load(call, state)
         except held.NotAlike as error:
             raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
-        if held.plain_digest(call) != self.record["alike"]:
+        if held.plain_digest(call) != self.record.alike:
             raise Invalid(
                 "made again it is another module: a number or an array that it holds is another; draw it by a seed"
             )
-        call.written = tuple(self.record.get("written", ()))
-        if self.record.get("writes"):
+        call.written = tuple(self.record.written)
+        if self.record.writes:
             call.renew = functools.partial(held.load, call, state)

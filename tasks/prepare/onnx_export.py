@@ -75,7 +75,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     _walk((args, kwargs), collect)
     if len(tensors) != len(tensor_specs(form.args) + tensor_specs(form.kwargs)):
         raise ValueError("the tensors of the arguments could not be told apart")
-    if kept := [x for x in sample.record.get("written", ()) if not x.startswith("inputs.")]:
+    if kept := [x for x in sample.record.written if not x.startswith("inputs.")]:
         raise ValueError(f"forward writes to {kept[0].removeprefix('model.')}, and an ONNX graph keeps nothing")
     if any(t.layout != torch.strided for t in tensors):
         raise ValueError("ONNX has no sparse tensors of this layout")
@@ -109,7 +109,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     ]
     # Of a whole model the judge sees it, and who is to blame for it is searched for.
     unchecked = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.MODEL)
-    if sample.op_class not in unchecked and not sample.record["definition"]:
+    if sample.op_class not in unchecked and not sample.record.definition:
         _check(model, [arrays[i] for i in order], expected, paired)
     return model.SerializeToString(), order, paired
 

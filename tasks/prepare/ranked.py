@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from tasks.prepare.record import SampleRecord
 
 
-def ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ranked(records: list[SampleRecord]) -> list[SampleRecord]:
     """Order in which samples are chosen when a backend is given fewer than were prepared.
 
     Strong samples first, and within each kind the middle, then the ends, then what lies between.
     """
 
-    def spread(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def spread(items: list[SampleRecord]) -> list[SampleRecord]:
         order: list[int] = []
         for i in range(len(items)):
             # van der Corput sequence: every prefix is spread evenly
@@ -22,6 +22,6 @@ def ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         seen = list(dict.fromkeys(order))
         return [items[k] for k in seen] + [x for k, x in enumerate(items) if k not in seen]
 
-    strong = [r for r in records if not r["failure"] and not r["weak"]]
-    weak = [r for r in records if not r["failure"] and r["weak"]]
-    return spread(strong) + spread(weak) + [r for r in records if r["failure"]]
+    strong = [r for r in records if not r.failure and not r.weak]
+    weak = [r for r in records if not r.failure and r.weak]
+    return spread(strong) + spread(weak) + [r for r in records if r.failure]

@@ -14,7 +14,7 @@ import numpy as np
 from tasks import heap
 from tasks.judge import verdict
 from tasks.judge.plain import leans
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.bench.record import Result
@@ -46,9 +46,9 @@ def inputs(folder: Path, size: Size) -> Result:
             told = set()
             for sample, right, wrong in _outputs(group, folder / "cache", fault.wrong):
                 begin = time.process_time()
-                sound = judged(sample, [[right]], (), policy, info)
+                sound = judge_outputs(sample, [[right]], policy, info)
                 between = time.process_time()
-                told.add(judged(sample, [[wrong]], (), policy, info).status)
+                told.add(judge_outputs(sample, [[wrong]], policy, info).status)
                 if distribution == EXHAUSTIVE:
                     spent["passing"].append(1e3 * (between - begin))
                     spent["failing"].append(1e3 * (time.process_time() - between))

@@ -14,7 +14,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
 from tasks.judge import verdict
-from tasks.judging import Judgement, judged
+from tasks.judging import Judgement, judge_outputs
 from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact, rounded
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.bench.record import Result
@@ -70,7 +70,7 @@ def models(folder: Path, size: Size) -> Result:
         _, group = prepare(Group(op, variant, "float32", SAMPLES), default_cache())
         samples = [x for x in group.samples if not x.failure]
         tally.counts["samples"] += len(samples)
-        tally.counts["weak samples"] += sum(x.record["weak"] for x in samples)
+        tally.counts["weak samples"] += sum(x.record.weak for x in samples)
         if not samples:
             tally.odd.append(f"{label}: {group.samples[0].failure}")
         for backend, info in backends:
@@ -114,7 +114,7 @@ def _of_backend(
     found = [(x, y) for x in samples if (y := _run(x, backend, tally)) is not None]
 
     def of(sample: PreparedSample, outputs: Outputs) -> Judgement:
-        return judged(sample, [list(outputs)], (), policy, info)
+        return judge_outputs(sample, [list(outputs)], policy, info)
 
     for place, (sample, own) in enumerate(found):
         healthy = of(sample, own)
@@ -127,7 +127,7 @@ def _of_backend(
         other = found[place - 1][1]
         for name, plant in PLANTED.items():
             planted = of(sample, plant(own, other))
-            weak = " (weak samples)" if sample.record["weak"] else ""
+            weak = " (weak samples)" if sample.record.weak else ""
             units = planted.metrics.error_units or 0.0
             right = planted.status is Status.WRONG
             tally.add(f"{name} wrong{weak}", right, f"{told}: {planted.status}, {units:.3g} units")
@@ -146,7 +146,7 @@ def _told(
     for sample in samples:
         if (outputs := _run(sample, backend, tally)) is None:
             continue
-        found = judged(sample, [outputs], (), policy, silent)
+        found = judge_outputs(sample, [outputs], policy, silent)
         units = found.metrics.error_units or 0.0
         told = f"{label} in {info.compute_precision}: {found.status}, {units:.3g} units, {found.columns.get('error')}"
         tally.add("coarser than asked wrong", found.status is Status.WRONG, told)

@@ -11,7 +11,7 @@ import numpy as np
 from farm.report.tables.training import steps
 from tasks.cache import default_cache
 from tasks.judge import verdict
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, rounded
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.bench.models import rows_of
@@ -82,4 +82,4 @@ def _with(outputs: list[np.ndarray], place: int, other: np.ndarray) -> list[np.n
 
 def status(sample: PreparedSample, outputs: list[np.ndarray]) -> Status:
     """What the judge says of outputs."""
-    return judged(sample, [list(outputs)], (), verdict.load("error_units"), RuntimeInfo("exact", "cpu")).status
+    return judge_outputs(sample, [list(outputs)], verdict.load("error_units"), RuntimeInfo("exact", "cpu")).status

@@ -37,9 +37,9 @@ def tally(every: int, cache: Path) -> dict[str, Counter[str]]:
 
 
 def _of(sample: PreparedSample) -> list[str]:
-    if sample.record["weak"]:
+    if sample.record.weak:
         return ["samples", "weak"]
-    leaves = sample.derived() if sample.record["definition"] else sample.expected()
+    leaves = sample.derived() if sample.record.definition else sample.expected()
     found = ["samples", "evidence"]
     for name, check in (("zero", zero_would_pass), ("constant", constant_would_pass)):
         if all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in leaves):

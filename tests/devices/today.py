@@ -34,7 +34,7 @@ from tasks.catalogs.torch.opinfo import OnDevice
 from tasks.diagnose import products
 from tasks.judge import definitions, verdict
 from tasks.judge.plain import unit_of
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.model import Group, OpClass, RuntimeInfo
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.conftest import ROOT
@@ -97,7 +97,7 @@ def _prepared(group: Group) -> list[PreparedSample]:
 def sample(row: Row, count: int) -> PreparedSample:
     """The sample of a row as it is prepared today. count: how many its run asked for."""
     group = Group(row["op"], row["variant"], row["dtype"], count, int(row["seed"]), row["check"], row["distribution"])
-    (found,) = (x for x in _prepared(group) if x.record["sample"] == row["sample"])
+    (found,) = (x for x in _prepared(group) if x.record.sample == row["sample"])
     return found
 
 
@@ -211,7 +211,7 @@ def accumulators_of_the_device(row: Row) -> str | None:
     for product, name in itertools.product(products._fitted(given, exact), names):
         with contextlib.suppress(ValueError):
             output = product.added_in(accumulators.ACCUMULATORS[name], given).astype(np.float32)
-            again = judged(found, [[output]], (), verdict.load("error_units"), info)
+            again = judge_outputs(found, [[output]], verdict.load("error_units"), info)
             units = again.metrics.error_units
             if units is not None and abs(units - row["error_units"]) <= 1e-4 * units:
                 return again.status.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_a_network_of_ones_own_is_loaded_from_its_file(tmp_path: Path, monkeypat
     backend = BackendSpec.parse("torch-cpu").create()
     text = short(form, group, [], row, backend, "t", [])
     assert said_here(text) == 0 and said_here(text.replace("got = [", "got = [3 * ")) == "wrong"
-    form.arrays = [x + 1]
+    form = replace(form, arrays=[x + 1])
     with pytest.raises(NoScript, match="no longer in a file"):
         short(form, group, [], row, backend, "t", [])
 

@@ -101,11 +101,11 @@ def test_a_script_of_a_sound_row_says_nothing(
     assert texts and any(has in text for text in texts)
     assert {said(text) for text in texts} == {0}
     for sample in samples:
-        leaves = sample.derived() if sample.record["definition"] else sample.expected()
+        leaves = sample.derived() if sample.record.definition else sample.expected()
         first = next(
             (k for k, x in enumerate(leaves) if x.reference is not None and np.isfinite(x.reference).any()), None
         )
-        if first is not None and (sample.record["definition"] or sample.op_class is not OpClass.RANDOM):
+        if first is not None and (sample.record.definition or sample.op_class is not OpClass.RANDOM):
             planted = [off(x) if k == first else x for k, x in enumerate(leaves)]
             assert said(scripted(sample, group, {}, planted)) == "wrong"
 

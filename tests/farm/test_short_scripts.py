@@ -343,7 +343,7 @@ def convolved(framework: str, backend: str, off: float = 0.0) -> str:
     )
     x = np.random.default_rng(0).uniform(-1, 1, (1, 3, 4, 4)).astype(np.float32)
     form = completed(Form(framework, "fuzz:graph", "float32", [x], model=model.SerializeToString()))
-    form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    form = replace(form, args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]})
     weight = torch.ones(2, 3, 2, 2, dtype=torch.float64)
     right = torch.conv2d(torch.from_numpy(x).double(), weight, stride=2).relu().softmax(1).numpy() + off
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}

@@ -17,6 +17,7 @@ from farm.commands import minimise, reproduce
 from farm.commands import run as command
 from farm.commands.minimise import BAD_INPUT
 from farm.exits import FOUND, OK
+from farm.lake.upgrade import code_of
 from farm.policies.rejudge import rejudge
 from farm.policies.vote import CHANGED, COLUMNS, suspects, unvoted
 from tasks.graphs.ops import OPERATORS
@@ -168,13 +169,26 @@ def test_who_loses_digits_in_the_same_way_is_not_independent(code: str, outvoted
 )
 def test_rows_of_an_older_farm_have_the_sentence_alone(cause: str, outvoted: bool) -> None:
     """Their vote is what it was; without anybody with the reference, all are acquitted."""
-    three = [row(v, "wrong", cause=cause if v == "B" else "") for v in "ABC"]
+    three = [row(v, "wrong", cause_code=code_of(cause if v == "B" else "")) for v in "ABC"]
     others = [row("D", "wrong", output_digest="D", signature=[99.0]), row("E", "pass")]
     assert after(*three, *others) == ["invalid" if outvoted else "wrong"] * 4 + ["pass"]
     assert (
         after(*(one | {"second_oracle": "onnx-float64"} for one in three)) == ["invalid" if outvoted else "wrong"] * 3
     )
     assert after(*three) == ["invalid"] * 3
+
+
+def test_an_older_lake_s_causes_have_codes_as_they_are_read(tmp_path: Path) -> None:
+    said = ["accumulated in float16", "zero everywhere", "", None]
+    part = {name: ["x"] * 4 for name in ("run_id", "backend", "op", "dtype", "status", "kind")}
+    part |= {"run_id": ["r"] * 4, "case_id": list("abcd"), "cause": said}
+    (tmp_path / "run=r").mkdir()
+    pq.write_table(pa.table(part), tmp_path / "run=r" / "part-1.parquet")
+    few = lakes.read_table(str(tmp_path), "r", ["case_id", "cause_code"]).to_pylist()
+    assert [x["cause_code"] or "" for x in sorted(few, key=lambda x: x["case_id"])] == ["arithmetic", "other", "", ""]
+    # What has codes is read as it stands: its sentences may be put otherwise.
+    pq.write_table(pa.table({**part, "cause_code": ["other"] * 4}), tmp_path / "run=r" / "part-1.parquet")
+    assert set(lakes.read(str(tmp_path), "r")["cause_code"]) == {"other"}
 
 
 def test_who_contradicts_itself_needs_no_reference() -> None:

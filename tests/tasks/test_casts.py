@@ -14,7 +14,7 @@ from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.catalogs.casts import quantised, rules, values
 from tasks.judge import verdict
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, np_dtype
 from tasks.model.dtypes import TABLE
 from tasks.prepare.cases import PreparedSample, prepare
@@ -149,7 +149,7 @@ def test_a_conversion_that_is_wrong_at_a_few_inputs_is_told_and_its_sound_twin_i
         outputs = [y.astype(target) for y in (right, fault(given.astype(np.float64), right))]
     changed = outputs[0].astype(np.float64) != outputs[1].astype(np.float64)
     assert 0 < (changed & ~(np.isnan(right) & np.isnan(outputs[1].astype(np.float64)))).sum() <= 16
-    found = [judged(made, [[y]], (), POLICY, INFO).status for y in outputs]
+    found = [judge_outputs(made, [[y]], POLICY, INFO).status for y in outputs]
     assert found == [Status.PASS, Status.WRONG]
 
 
@@ -186,5 +186,5 @@ def test_a_function_that_was_called_has_no_attribute_to_ignore() -> None:
     x = torch.from_numpy(made.samples[0].tensors()[0].view(np.int16)).view(torch.bfloat16)
     y = x.to(torch.float8_e8m0fnu).view(torch.uint8).numpy().view(np_dtype(rules.E8M0))
     forms = [Form("torch", "", "bfloat16", [], call=call) for call in (None, x.to)]
-    found = [judged(made.samples[0], [[y]], (), POLICY, INFO, form=form) for form in forms]
+    found = [judge_outputs(made.samples[0], [[y]], POLICY, INFO, form=form) for form in forms]
     assert ["saturate is ignored" in x.columns["cause"] for x in found] == [True, False]

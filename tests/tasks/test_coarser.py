@@ -78,8 +78,8 @@ def test_openvino_is_told_where_its_own_default_is_bfloat16() -> None:
     from tasks.model import Form
 
     model, feeds, _, _ = prepared()
-    form = Form("onnx", "models:tiny", "float32", list(feeds.values()), model=model.SerializeToString())
-    form.args = encode((TensorSpec(0),))
+    args, data = encode((TensorSpec(0),)), model.SerializeToString()
+    form = Form("onnx", "models:tiny", "float32", list(feeds.values()), args=args, model=data)
     for option, unasked in (("f32", False), ("default", True)):
         backend = BackendSpec.parse("o", "openvino-cpu", {"inference_precision": option}).create()
         info = backend.start()

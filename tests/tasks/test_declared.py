@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,9 @@ def test_a_wrong_statistic_in_the_right_dtype_is_wrong(batch_norm: PreparedGroup
 
 def test_an_output_that_only_a_device_has_is_expected_by_its_metadata(batch_norm: PreparedGroup) -> None:
     sample = batch_norm.samples[0]
-    other = [["float16", [1, 2, 3]], ["float32", [2, 1]], ["int64", [2]], ["uint8", [0]]]
-    leaves = type(sample)(sample.owner, sample.record | {"on_device": other}).on("cuda").expected()
-    assert [(leaf.dtype, list(leaf.shape)) for leaf in leaves] == [tuple(x) for x in other]
+    other = [("float16", [1, 2, 3]), ("float32", [2, 1]), ("int64", [2]), ("uint8", [0])]
+    leaves = replace(sample, record=replace(sample.record, on_device=other)).on("cuda").expected()
+    assert [(leaf.dtype, list(leaf.shape)) for leaf in leaves] == other
     assert [leaf.reference is None for leaf in leaves] == [False, True, True, True]
 
 
@@ -157,7 +158,7 @@ def test_a_call_that_op_db_has_for_the_cpu_alone_is_unsupported_elsewhere_and_on
     tmp_path: Path,
 ) -> None:
     prepared = prepare(Group("torch:linalg.lstsq", "", "float32", 2), tmp_path)[1]
-    drivers = {s.index: dict(s.record["kwargs"]["v"])["driver"] for s in prepared.samples}
+    drivers = {s.index: dict(s.record.kwargs["v"])["driver"] for s in prepared.samples}
     assert sorted(drivers.values()) == ["gels", "gelsd"]
     on_cuda, on_mps = rows(prepared, "cuda", refused), rows(prepared, "mps", refused)
     for index, driver in drivers.items():
@@ -272,7 +273,7 @@ def test_an_op_that_draws_is_found_by_drawing_and_one_that_ignores_what_it_drew_
 @pytest.mark.parametrize("op", ["svd_lowrank", "pca_lowrank"])
 def test_a_random_algorithm_of_a_determined_result_is_judged_by_what_defines_it(op: str, tmp_path: Path) -> None:
     prepared = prepare(Group(f"torch:{op}", "", "float32", 16), tmp_path)[1]
-    assert all(s.op_class is OpClass.RANDOM and s.record["definition"] for s in prepared.samples)
+    assert all(s.op_class is OpClass.RANDOM and s.record.definition for s in prepared.samples)
     for seed in (1, 2):
         torch.manual_seed(seed)
         assert {row["status"] for row in rows(prepared, "").values()} == {Status.PASS}
@@ -305,6 +306,6 @@ def test_a_random_algorithm_of_a_determined_result_is_judged_by_what_defines_it(
 
 def test_a_gradient_through_drawn_numbers_is_random_and_one_without_is_judged_by_its_numbers(tmp_path: Path) -> None:
     prepared = prepare(Group("torch:nn.functional.dropout", "", "float32", 19, 0, "backward"), tmp_path)[1]
-    by_p = {dict(s.record["kwargs"]["v"]).get("p", 0.5): s.op_class for s in prepared.samples if not s.failure}
+    by_p = {dict(s.record.kwargs["v"]).get("p", 0.5): s.op_class for s in prepared.samples if not s.failure}
     assert by_p[0.0] is OpClass.COMPOSITE and by_p[0.5] is OpClass.RANDOM
     assert {row["status"] for row in rows(prepared, "").values()} <= {Status.PASS, Status.VACUOUS}

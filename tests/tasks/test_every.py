@@ -15,7 +15,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs import exactly
 from tasks.judge import properties, verdict
 from tasks.judge.ascending import ascending
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
 from tasks.runner import Runner, whole
@@ -42,7 +42,7 @@ def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
 def prepared(group: Group) -> list[PreparedSample]:
     found = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert not any(s.failure for s in found)
-    return sorted(found, key=lambda s: s.record["sample"])
+    return sorted(found, key=lambda s: s.record.sample)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_ops_of_one_tensor_are_offered_it_and_others_are_not() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_same_values_in_several_layouts() -> None:
     found = samples("neg", "bfloat16", len(LAYOUTS))
-    assert [s.record["shapes"] for s in found] == ["65536", "256x256", "256x256", "256x256"]
+    assert [s.record.shapes for s in found] == ["65536", "256x256", "256x256", "256x256"]
     for sample in found:
         [given] = sample.inputs()
         assert (
@@ -144,7 +144,7 @@ def test_a_fault_at_a_few_of_all_inputs_is_caught_and_its_sound_twin_is_not(name
     statuses, stored = [], []
     for outputs in (right, fault(given, right)):
         stored.append(torch_tree.to_numpy(torch.from_numpy(outputs).to(getattr(torch, dtype))))
-        told = judged(sample, [stored[-1:]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu"), slice(None))
+        told = judge_outputs(sample, [stored[-1:]], verdict.load("error_units"), RuntimeInfo("1", "cpu"))
         statuses.append(told.status)
     changed = stored[0].view(np.uint16) != stored[1].view(np.uint16)
     assert 0 < changed.sum() <= 16
@@ -183,7 +183,7 @@ def test_onnx_operators_are_given_every_input_they_take() -> None:
         assert dtype in found[label].dtypes
         [sample] = prepared(Group(label, "", dtype, 1, distribution=EXHAUSTIVE))
         [given] = sample.inputs()
-        assert given.size == 1 << 8 * given.dtype.itemsize and sample.record["model"] is not None
+        assert given.size == 1 << 8 * given.dtype.itemsize and sample.record.model is not None
     [sample] = prepared(Group("onnx:Relu", "", "float16", 1, distribution=EXHAUSTIVE))
     assert not np.isnan(sample.inputs()[0]).any()  # max(NaN, 0) is open
 
@@ -229,7 +229,7 @@ def test_a_row_counts_the_inputs_beyond_the_limit_and_names_the_worst() -> None:
     with np.errstate(all="ignore"):
         right = np.exp(given.astype(np.float64)).astype(np.float16)
     wrong = np.where((given == 1.5) | (given == -2.0), np.float16(1.1) * right, right)
-    told = judged(sample, [[wrong]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu"))
+    told = judge_outputs(sample, [[wrong]], verdict.load("error_units"), RuntimeInfo("1", "cpu"))
     assert told.columns["beyond"] == 2 and " of -2, at " in told.columns["worst"]
 
 
@@ -270,7 +270,7 @@ def test_an_op_of_two_tensors_is_given_every_pair(op: str, dtype: str, pairs: in
         right = np.where(b == 0, 0, a // b) if op == "floor_divide" else a * b if op == "mul" else np.maximum(a, b)
         right = np.where(wrong & (a == 96) & (b == 112), right + (right if op == "mul" else 8), right)
         given = torch_tree.to_numpy(torch.from_numpy(right.reshape(256, 256)).to(getattr(torch, dtype)))
-        statuses.append(judged(sample, [[given]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")).status)
+        statuses.append(judge_outputs(sample, [[given]], verdict.load("error_units"), RuntimeInfo("1", "cpu")).status)
     assert statuses == [Status.PASS, Status.WRONG]
 
 
@@ -301,7 +301,7 @@ def test_pairs_of_a_wide_integer_are_not_tried_and_it_says_so() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_gradient_of_an_op_of_one_tensor_is_given_every_input() -> None:
     [sample] = prepared(Group("torch:sqrt", "", "bfloat16", 1, check="backward", distribution=EXHAUSTIVE))
-    assert sample.inputs()[0].size == 1 << 16 and sample.record["wrt"] == [0]
+    assert sample.inputs()[0].size == 1 << 16 and sample.record.wrt == [0]
     [y] = (leaf.reference for leaf in sample.expected())
     x, gradient = sample.inputs()[0].astype(np.float64), sample.inputs()[1].astype(np.float64)
     at = (x > 1) & (x < 4)
@@ -327,7 +327,7 @@ def test_what_mathematics_promises_is_asked_of_all_inputs(name: str) -> None:
     given = [x.astype(np.float64) for x in sample.tensors()]
     right = given[0] * given[1] if len(given) > 1 else getattr(torch, op)(torch.from_numpy(given[0])).numpy()
     outputs = [y.astype(np.float16) for y in (right, fault(given[0], given[1] if len(given) > 1 else right))]
-    told = [judged(sample, [[y]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
+    told = [judge_outputs(sample, [[y]], verdict.load("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
     assert told[0].status == Status.PASS and "breaks" not in told[0].columns
     assert said in told[1].columns["breaks"] and told[1].status != Status.PASS
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,8 @@ def test_the_key_of_a_program_holds_its_graph_and_its_constants() -> None:
 
 
 def test_strided_arguments_are_given_contiguous() -> None:
-    made = form(torch.neg, (6,))
-    made.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 3), (1, 2)))]}
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 3), (1, 2)))]}
+    made = replace(form(torch.neg, (6,)), args=args)
     (tensor,) = backend()._tensors(made)
     assert tensor.is_contiguous() and tensor.tolist() == made.arrays[0].reshape(3, 2).T.tolist()
 

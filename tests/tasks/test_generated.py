@@ -37,7 +37,7 @@ def _cache() -> str:
 def arguments(sample: PreparedSample) -> tuple[Any, Any]:
     arrays = sample.inputs()
     leaf = torch_tree.decoder(lambda i: arrays[i], "cpu")
-    return decode(sample.record["args"], leaf), decode(sample.record["kwargs"], leaf)
+    return decode(sample.record.args, leaf), decode(sample.record.kwargs, leaf)
 
 
 def units(sample: PreparedSample, kernel: Kernel) -> float:
@@ -74,8 +74,8 @@ def test_samples_are_accepted_and_torch_passes(op: str, distribution: str) -> No
 
 def test_solvers_get_well_conditioned_matrices_of_other_sizes() -> None:
     found = prepared("linalg.inv", "regular").samples
-    assert {s.record["shapes"] for s in found} - {
-        s.record["shapes"] for s in prepared("linalg.inv", "own", samples=100).samples
+    assert {s.record.shapes for s in found} - {
+        s.record.shapes for s in prepared("linalg.inv", "own", samples=100).samples
     }
     assert {s.index: units(s, torch.linalg.inv) for s in found if units(s, torch.linalg.inv) > 8} == {}
 
@@ -84,7 +84,7 @@ def test_sizes_are_those_of_blocks_and_their_neighbours() -> None:
     sizes = {
         int(n)
         for s in prepared("add", "regular", samples=28).samples
-        for n in s.record["shapes"].replace(" ", "x").split("x")
+        for n in s.record.shapes.replace(" ", "x").split("x")
         if n.isdigit()
     }
     assert len(sizes & {31, 32, 33}) and len(sizes & {127, 128, 129}) and len(sizes & {255, 256, 257, 1025})
@@ -94,7 +94,7 @@ def test_sizes_are_those_of_blocks_and_their_neighbours() -> None:
 
 def test_binary_ops_get_broadcast_pairs() -> None:
     shapes = [
-        s.record["shapes"].split() for s in prepared("mul", "regular", samples=28).samples if s.index % len(PLANS) == 2
+        s.record.shapes.split() for s in prepared("mul", "regular", samples=28).samples if s.index % len(PLANS) == 2
     ]
     assert any(len(pair) == 2 and pair[0] != pair[1] and pair[1] != "scalar" for pair in shapes)
 
@@ -124,7 +124,7 @@ def test_layouts_survive_storing() -> None:
 
 
 def test_empty_and_zero_dimensional_tensors_come_when_there_is_room() -> None:
-    shapes = [s.record["shapes"] for s in prepared("nn.functional.relu", "regular", samples=84).samples]
+    shapes = [s.record.shapes for s in prepared("nn.functional.relu", "regular", samples=84).samples]
     assert "scalar" in shapes and any("0" in shape.split("x") for shape in shapes)
 
 
@@ -160,7 +160,7 @@ def test_random_and_uninitialised_ops_have_their_own_samples_alone() -> None:
 
 
 def digest() -> str:
-    return " ".join(s.record["digest"] for d in ("regular", "nan") for s in prepared("mul", d, samples=5).samples)
+    return " ".join(s.record.digest for d in ("regular", "nan") for s in prepared("mul", d, samples=5).samples)
 
 
 def test_samples_are_the_same_in_another_process(tmp_path: Path) -> None:
@@ -173,9 +173,7 @@ def test_samples_are_the_same_in_another_process(tmp_path: Path) -> None:
 
 
 def test_seed_and_distribution_change_the_values() -> None:
-    digests = [
-        prepared("mul", d, seed=k).samples[0].record["digest"] for d in ("regular", "adversarial") for k in (0, 1)
-    ]
+    digests = [prepared("mul", d, seed=k).samples[0].record.digest for d in ("regular", "adversarial") for k in (0, 1)]
     assert len(set(digests)) == 4
 
 
@@ -224,7 +222,7 @@ def test_planted_faults_are_caught_by_generated_samples_and_not_by_own_ones(
 
 def test_weak_samples_make_way_for_strong_ones() -> None:
     group = prepared("add", "own", samples=3)
-    assert not any(s.record["weak"] for s in group.samples)
+    assert not any(s.record.weak for s in group.samples)
 
 
 def test_one_element_is_evidence_where_neither_zero_nor_one_constant_passes() -> None:
@@ -233,7 +231,7 @@ def test_one_element_is_evidence_where_neither_zero_nor_one_constant_passes() ->
         for s in prepared("sum", "own", samples=100).samples
         if s.expected()[0].reference.size == 1 and s.inputs()[0].size > 1
     ]
-    assert strong and not any(s.record["weak"] for s in strong)
+    assert strong and not any(s.record.weak for s in strong)
 
 
 def test_generated_samples_have_gradients(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_a_wrong_gradient_is_wrong_by_both_oracles(
 
 def test_double_backward_has_a_gradient_per_input_and_cotangent(cache: Path) -> None:
     group = prepared("mul", cache, check="double_backward")
-    sample = next(s for s in group.samples if not s.failure and len(s.record["wrt"]) == 2)
-    assert len(sample.record["cotangents"]) == 1 + 2  # of the output, then of the two gradients
+    sample = next(s for s in group.samples if not s.failure and len(s.record.wrt) == 2)
+    assert len(sample.record.cotangents) == 1 + 2  # of the output, then of the two gradients
     assert len(sample.expected()) == 2 + 1  # of the inputs, then of the output's cotangent
     assert {r["status"] for r in rows(group)} <= {"pass", "vacuous"}
     assert any(r["status"] == "wrong" for r in rows(group, Faulty(off_by_a_term)))
@@ -135,7 +135,7 @@ def test_groups_of_other_checks_are_other_units() -> None:
 
 def test_the_noise_floor_knows_what_the_forward_pass_rounds(cache: Path) -> None:
     """1 − tanh² of a saturated tanh cannot be better than the rounding of tanh near 1: the floor has to say so."""
-    sample = next(s for s in prepared("tanh", cache).samples if s.record["shapes"] == "20x20")
+    sample = next(s for s in prepared("tanh", cache).samples if s.record.shapes == "20x20")
     (leaf,), (x, *_) = sample.expected(), sample.inputs()
     saturated = np.abs(x) > 7
     assert saturated.any() and leaf.reference is not None and leaf.noise is not None
@@ -188,9 +188,9 @@ def test_an_op_without_gradient_offers_no_backward_check() -> None:
 def test_differences_agree_with_autograd(cache: Path) -> None:
     for op in ("nn.functional.gelu", "linalg.inv", "nn.functional.conv2d"):  # a projection, an inverse, several inputs
         for sample in prepared(op, cache, "float64").samples:
-            if not sample.failure and sample.expected()[0].reference is not None and sample.record["others"]:
-                assert sample.record["others"][0]["name"] == gradients.DIFFERENCES
-                assert sample.record["others"][0]["units"] == 0
+            if not sample.failure and sample.expected()[0].reference is not None and sample.record.others:
+                assert sample.record.others[0].name == gradients.DIFFERENCES
+                assert sample.record.others[0].units == 0
 
 
 @pytest.mark.parametrize("shape", [(4,), (40, 5)])  # the whole Jacobian; projections

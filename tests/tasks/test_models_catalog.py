@@ -93,11 +93,11 @@ def test_pip_is_told_to_take_the_very_file() -> None:
 def test_a_network_s_samples_are_judged_and_its_weights_kept_once(tiny: Group, tmp_path: Path) -> None:
     _, prepared = prepare(tiny, tmp_path)
     first, second = sorted(prepared.samples, key=lambda x: x.index)
-    assert first.record["model"] == second.record["model"]
+    assert first.record.model == second.record.model
     assert prepared.pack.path.endswith(".pack") and Path(prepared.pack.path).stat().st_size < 2.5 * len(TEXT)
     assert first.op_class.value == "model" and first.expected()[0].meaning == "logits"
-    assert not first.record["weak"] and first.record["others"][0]["name"] == "torch-operators-float64"
-    assert first.record["others"][0]["units"] < 1e-3
+    assert not first.record.weak and first.record.others[0].name == "torch-operators-float64"
+    assert first.record.others[0].units < 1e-3
     backend = OnnxRuntime("ort-cpu", "cpu", {})
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *args: None)
     rows = [done.row for done in runner.run([whole(prepared)])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tasks import catalogs
 from tasks.arrays import noise
+from tasks.arrays.widened import widened
 from tasks.catalogs import told
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical.ops import OPS, Op
 from tasks.catalogs.onnx import float64
+from tasks.catalogs.torch.noise import jittered
 from tasks.catalogs.torch.samples import Maker
 from tasks.catalogs.user import load
 from tasks.model import EPS, Group, Leaf, OpClass
@@ -229,3 +233,31 @@ def test_one_element_makes_a_gradient_s_row_jump() -> None:
     assert found is not None and found[0].min() > 0.5 and found[1:].max() < 2e-9
     (found,) = noise.of_kernel([y], [quiet], [y], "float32")
     assert found is not None and found[0, 2] == 1.5 and found[0, 0] < 2e-9
+
+
+def _jittered(draw: int, place: int) -> bytes:
+    return bytes(jittered(torch.linspace(1.0, 2.0, 64, dtype=torch.float64), 1e-3, draw, place).numpy().tobytes())
+
+
+def _moved(draw: int, place: int) -> bytes:
+    return noise.moved(np.ones(64), 1e-3, draw, place).tobytes()
+
+
+def _rounded(draw: int, place: int) -> bytes:
+    with widened(1e-3, draw, places=itertools.count(place)):
+        return bytes((torch.ones(64) + 1).numpy().tobytes())
+
+
+@pytest.mark.parametrize("factors", [_jittered, _moved, _rounded])
+def test_no_draw_of_a_tensor_is_that_of_another_draw(factors: Callable[[int, int], bytes]) -> None:
+    assert len({factors(draw, 3) for draw in range(48)}) == 48
+    assert len({factors(0, place) for place in range(48)}) == 48
+
+
+def test_what_is_moved_beside_the_results_has_other_places() -> None:
+    """An input and the result of the same number once had the same factors, so that their errors went together."""
+    places = itertools.count(1)
+    given = noise.moved(np.ones(64), 1e-3, 0, next(places))
+    with widened(1e-3, 0, places=places):
+        made = (torch.ones(64) * 1).numpy()
+    assert not np.array_equal(given, made)

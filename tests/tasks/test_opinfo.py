@@ -11,7 +11,7 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.judge import verdict
-from tasks.judging import judged
+from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, Unsupported
 from tasks.prepare import onnx_export
 from tasks.prepare.cases import prepare
@@ -103,7 +103,7 @@ def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_
     right = sample.expected()[0].reference
     assert right is not None
     off = np.conj(right).astype(np.complex64)
-    assert judged(sample, [[off]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")).status is Status.WRONG
+    assert judge_outputs(sample, [[off]], verdict.load("error_units"), RuntimeInfo("1", "cpu")).status is Status.WRONG
     with pytest.raises(Unsupported, match="jax has no complex32"):
         sample.form("jax")
     with pytest.raises(ValueError, match="ONNX has no complex32"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,7 @@ def rows(name: str, cache: Path, change: Callable[[Any], None] = lambda model: N
     def otherwise(form: Form) -> Program:
         model = onnx.load_model_from_string(form.model or b"")
         change(model)
-        form.model = model.SerializeToString()
-        return build(form)
+        return build(replace(form, model=model.SerializeToString()))
 
     backend.build = otherwise  # type: ignore[method-assign]
     _, made = prepare(GROUP, cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,14 +49,11 @@ def _form(backend: Backend, dtype: str, arrays: list[np.ndarray]) -> Form:
         if kind == "torch":
             import torch
 
-            form.call = torch.mul
-        elif kind in FRAMEWORKS:
-            form.call = counterparts.counterpart(kind, "torch:mul", "", dtype)
-        elif kind == "onnx":
-            form.model = _model(dtype)
-        else:
-            continue
-        return form
+            return replace(form, call=torch.mul)
+        if kind in FRAMEWORKS:
+            return replace(form, call=counterparts.counterpart(kind, "torch:mul", "", dtype))
+        if kind == "onnx":
+            return replace(form, model=_model(dtype))
     raise Unsupported(f"{backend.name} takes no form of a product")
 
 

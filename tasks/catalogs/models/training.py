@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -169,14 +170,14 @@ class _Exact:
     def _moved(self, draw: int, times: float) -> Arrays:
         """The outputs as a draw moves them by so many ε. Autocast rounds what goes into products, images and matrices, and
         what comes out of them; the rest is float32."""
-        places = iter(range(1, 1 << 30))
+        places = itertools.count(1)
         elsewhere = EPS[STORED] if self.taken.autocast else None
 
         def moved(x: np.ndarray) -> np.ndarray:
             eps = elsewhere if elsewhere and x.ndim < 2 else times * self.eps
             return noise.moved(x, eps, draw, next(places)) if x.dtype == np.float64 else x
 
-        rounding = (times * self.eps, draw, elsewhere)
+        rounding = (times * self.eps, draw, elsewhere, places)
         return self._evaluate([moved(w) for w in self.weights], [moved(x) for x in self.arrays], rounding)
 
     def jumps(self) -> bool:

@@ -129,6 +129,7 @@ def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
         return x
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
+    factors, start = noise.by_value(eps, draw, place)
     # Fibonacci hashing to 18 bits.
-    moved = parts * torch.from_numpy(noise.factors(eps, draw))[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * torch.from_numpy(factors)[((bits + start) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved

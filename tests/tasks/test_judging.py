@@ -1,0 +1,81 @@
+"""The judge's steps: which there are, and that their order is what runs."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks import judging
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Sample
+from tasks.judge import verdict
+from tasks.judge.plain import Metrics
+from tasks.judging import Case, Judgement, judge_outputs
+from tasks.model import Flushes, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
+
+EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK)
+INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
+Y = np.linspace(1, 2, 64)
+
+
+def sample(tmp_path: Path, **values: object) -> PreparedSample:
+    x = Y.astype(np.float32)
+    made = Sample(0, (TensorSpec(0),), {}, [x], [Leaf("float32", Y.shape, Y)], OpClass.REDUCTION)
+    save_alone(tmp_path / "x.pack", Group("user:f", "", "float32", 1), replace(made, **values))  # type: ignore[arg-type]
+    return PreparedGroup(tmp_path / "x.pack").samples[0]
+
+
+def test_every_step_says_what_it_decides() -> None:
+    for step in EVERY:
+        assert inspect.getdoc(step), step.__name__
+    assert len({step.__name__ for step in EVERY}) == len(EVERY)
+
+
+def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def spied(step: judging.Step) -> judging.Step:
+        def run(case: Case, found: Judgement) -> Judgement:
+            seen.append(step.__name__)
+            return step(case, found)
+
+        return run
+
+    monkeypatch.setattr(judging, "STEPS", tuple(map(spied, judging.STEPS)))
+    monkeypatch.setattr(judging, "SECOND_LOOK", tuple(map(spied, judging.SECOND_LOOK)))
+    one, names = sample(tmp_path), [step.__name__ for step in EVERY[len(judging.READING) :]]
+    right, wrong = [Y.astype(np.float32)], [Y.astype(np.float32) + 1]
+    assert judge_outputs(one, [right], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).status is Status.PASS
+    assert seen == names[: len(judging.STEPS)]
+    seen.clear()
+    assert judge_outputs(one, [wrong], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).fails
+    assert seen == names
+
+
+def test_a_final_judgement_is_the_last_word(tmp_path: Path) -> None:
+    """Oracles that disagree end it: nothing that a later step would have found is said of the outputs."""
+    one = sample(tmp_path, others=[Oracle("other", [Y * 1.1])])
+    found = judge_outputs(one, [[np.zeros(64, np.float32)]], POLICY, INFO)
+    assert (found.status, found.kind) == (Status.INVALID, "oracle") and "cause" not in found.columns
+    assert judge_outputs(sample(tmp_path), [[np.zeros(64, np.float32)]], POLICY, INFO).columns["cause"]
+
+
+def test_a_step_changes_nothing_of_what_it_is_given() -> None:
+    first = Judgement(Metrics(), Status.WRONG, "numbers", {"limit": 32.0})
+    assert first.rule(Status.IMPRECISE, "kept", {"cause": "x"}).columns == {"limit": 32.0, "cause": "x"}
+    assert first.columns == {"limit": 32.0} and first.note({}) is first
+
+
+def test_outputs_are_read_before_they_are_judged(tmp_path: Path) -> None:
+    """Elements that may have changed places are put back first; their digest is that of what came."""
+    ties = np.zeros(64)
+    one = sample(tmp_path, expected=[Leaf("float32", Y.shape, Y, ties=ties)])
+    turned = judge_outputs(one, [[Y[::-1].astype(np.float32)]], POLICY, INFO)
+    straight = judge_outputs(one, [[Y.astype(np.float32)]], POLICY, INFO)
+    assert turned.status is straight.status is Status.PASS
+    assert turned.columns["output_digest"] != straight.columns["output_digest"]
