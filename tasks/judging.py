@@ -297,7 +297,7 @@ def _beside(sample: PreparedSample, actual: list[np.ndarray], found: Judgement) 
         side, sigmas = abs(metrics.bias or 0.0), abs(metrics.bias_sigmas or 0.0)
         more["error"] = f"off to one side by {side:.2g} error units on average, {sigmas:.0f} standard errors"
     if _whole(sample) and (broken := properties.broken(sample.owner.group.op, _given(sample), actual[0])):
-        more["breaks"] = broken
+        more["breaks"] = broken.text
         if status is Status.PASS:
             status, kind = Status.IMPRECISE, KIND_PROPERTY
     return replace(found, status=status, kind=kind, columns=more)

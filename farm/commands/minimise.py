@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from farm import lake as lakes
 from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
 from farm.lake.key import Key
-from farm.minimise import bundle, show
+from farm.minimise import show
 from farm.minimise.own import key_of_model
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
+from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise found.lost
         if found.record["flaky"]:
             return FLAKY
-        return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT
+        return SMALLER if RUN in found.files else NO_SCRIPT
     finally:
         POOL.close()
 
