@@ -18,7 +18,7 @@ import numpy as np
 
 from farm.fleet.envs import OWN_PACKAGES
 from farm.reproduce import checks
-from farm.reproduce.bounds import allowed_difference, number_beyond
+from farm.reproduce.bounds import expected_arrays
 from farm.reproduce.definition import write_definition
 from farm.reproduce.program import write_program
 from tasks import judging
@@ -28,12 +28,11 @@ from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.catalogs.user import load
 from tasks.checks.determinism import THREADS
 from tasks.judge import properties
-from tasks.judge.plain import BIAS, error_unit
+from tasks.judge.plain import BIAS
 from tasks.judge.policy import Policy
 from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, flags, is_inexact
 from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name
 from tasks.model.kind import KIND_ACCEPTED, KIND_BIASED, KIND_PROPERTY, KIND_ZERO
-from tasks.model.row import declared_precision
 from tasks.prepare.cases import PreparedSample
 
 #: Files of a finding.
@@ -155,7 +154,7 @@ class _Folder:
                 x = np.array([v.decode() if isinstance(v, bytes) else str(v) for v in x.ravel()]).reshape(x.shape)
             exotic = x.dtype.isbuiltin != 1 and x.dtype.kind != "U"
             self.exotic |= exotic
-            named[f"{name}:{x.dtype.name if exotic else x.dtype.str}"] = x
+            named[f"{name}:{x.dtype.name if exotic else x.dtype.str}"] = x.view(f"u{x.itemsize}") if exotic else x
         np.savez_compressed(out, **named)
         return out.getvalue()
 
@@ -308,26 +307,8 @@ class _Folder:
         else:
             function = {KIND_BIASED: checks.compare_bias, KIND_ZERO: checks.compare_signs}.get(kind, checks.compare)
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
-        return _Check(function, [got, "case", *more], self._expected(leaves, row, kind), before, uses)
-
-    def _expected(self, leaves: Sequence[Leaf], row: Mapping[str, Any], kind: str) -> dict[str, np.ndarray]:
-        """Arrays of each output: its dtype, exact result, the largest difference that is allowed, or of a kind of bias its unit, and what
-        an overflow at the border stands for."""
-        found = dict[str, np.ndarray]()
-        policy, precision = self.case.policy, declared_precision(row)
-        op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
-        for k, leaf in enumerate(leaves):
-            assert leaf.reference is not None
-            if kind == KIND_BIASED:
-                most = error_unit(leaf, op_class, precision)
-            else:
-                most = allowed_difference(leaf, row, policy.rule, policy.bound)
-            found[f"dtype.{k}"] = np.array("complex64" if leaf.dtype == "complex32" else leaf.dtype)
-            found[f"exact.{k}"] = np.asarray(leaf.reference)
-            found[f"allowed.{k}"] = np.asarray(most)
-            if (beyond := number_beyond(leaf, precision)) < np.inf:
-                found[f"largest.{k}"] = np.array(beyond)
-        return found
+        arrays = expected_arrays(leaves, row, case.policy, kind)
+        return _Check(function, [got, "case", *more], arrays, before, uses)
 
 
 def _is_finite(leaf: Leaf) -> bool:
