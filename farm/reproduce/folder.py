@@ -321,7 +321,9 @@ def _call(begin: str, arguments: Sequence[str]) -> str:
     if len(line) <= _WIDTH and "\n" not in line:
         return line
     indent = " " * (len(begin) - len(begin.lstrip()))
-    return "\n".join([begin, *(f"{indent}    {x}," for x in arguments), f"{indent})"])
+    inside = f"{indent}    {', '.join(arguments)}"
+    lines = [inside] if len(inside) <= _WIDTH and "\n" not in inside else [f"{indent}    {x}," for x in arguments]
+    return "\n".join([begin, *lines, f"{indent})"])
 
 
 def _source(value: Any, begin: str) -> str:

@@ -7,6 +7,7 @@ As a module it has ``program``, the function that is called. Of torch it also ha
 from __future__ import annotations
 
 import operator
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from tasks.catalogs.models import own
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group
 
+#: Names of collections.abc in annotations of what is copied.
+_ABSTRACT = ("Callable", "Iterable", "Iterator", "Mapping", "Sequence")
 _HELD = """
 held = {}
 for key, x in np.load(Path(__file__).with_name("weights.npz")).items():
@@ -89,7 +92,10 @@ def compose(title: str, parts: Sequence[str], held: Mapping[str, Any]) -> str:
     own = [x for x in imports if x.split()[1].partition(".")[0] in sys.stdlib_module_names]
     own += [f"import {name}" for name in ("operator",) if f" {name}." in text]
     own += ["from pathlib import Path"] * (bool(held) and "from pathlib import Path" not in own)
-    more = [x for x in imports if x not in own]
+    own += ["from typing import Any"] * bool(re.search(r"\bAny\b", text))
+    abstract = [x for x in _ABSTRACT if re.search(rf"\b{x}\b", text)]
+    own += [f"from collections.abc import {', '.join(abstract)}"] * bool(abstract)
+    more = [x for x in dict.fromkeys(imports) if x not in own]
     more += ["import numpy as np"] * ("np." in text and "import numpy as np" not in more)
     more += ["import ml_dtypes  # numpy learns of its dtypes"] * any(x.dtype.isbuiltin != 1 for x in held.values())
     head = [f'"""{title}"""', "from __future__ import annotations", "\n".join(own), "\n".join(more)]

@@ -534,7 +534,7 @@ def _array(value: Any) -> Any:
 def make_session(
     model: str, provider: str, options: dict, entries: dict, level: str, plugin: bool, threads: int
 ) -> Any:
-    """A session of an ONNX model with one execution provider; plugin: whether that is one of a library that was registered."""
+    """A session of an ONNX model with one execution provider; plugin: one of a library that was registered."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()

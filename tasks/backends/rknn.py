@@ -203,7 +203,7 @@ def _refusal(step: str, said: str) -> Exception:
 
 
 def run_model(model: str, inputs: dict, platform: str, level: int, emulated: bool, opset: int, halves: list) -> list:
-    """Outputs of an ONNX model on an NPU of Rockchip's, or its simulator; opset: that it is converted to, 0 for its own."""
+    """Outputs of an ONNX model on an NPU of Rockchip's, or its simulator; opset: to be converted to, 0 for none."""
     import os
     import tempfile
 

@@ -188,7 +188,7 @@ class Tinygrad(Backend):
         check_model(form)
         variables = {k: v for k, v in self._variables.items() if v != "0"}
         brought = any(x.startswith("ziglang") for x in self.packages)
-        return Recipe(run_model, {}, (bring_clang,) * brought, variables, ("bring_clang()",) * brought)
+        return Recipe(run_model, {"packaged_clang": brought}, (bring_clang,), variables)
 
     def _feed(self, name: str, value: Any) -> Any:
         """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""
@@ -317,8 +317,10 @@ def bring_clang() -> None:
     os.environ["CC"] = path
 
 
-def run_model(model: str, inputs: dict) -> list:
+def run_model(model: str, inputs: dict, packaged_clang: bool) -> list:
     """Outputs of an ONNX model on tinygrad."""
+    if packaged_clang:
+        bring_clang()
     from tinygrad import Tensor, dtypes
     from tinygrad.nn.onnx import OnnxRunner
 

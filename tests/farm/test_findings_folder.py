@@ -162,7 +162,7 @@ def test_what_a_finding_contains_is_formatted_and_names_nothing_that_it_lacks(ba
             {"torch-cpu": "torch", "inductor-cpu": "torch", "litert-cpu": "tensorflow"}.get(backend, backend[:-4]),
             backend,
         )
-    trial.write({name: data for name, data in files.items() if name in (RUN, "compare.py")}, tmp_path)
+    trial.write({name: data for name, data in files.items() if name in (RUN, "compare.py", PROGRAM)}, tmp_path)
     ruff = ["ruff", "check", "--isolated", "--select", "F", str(tmp_path)]
     formatted = [
         "ruff",
@@ -369,7 +369,7 @@ def test_a_graph_in_functions_of_torch_is_written_down(backend: str) -> None:
 def test_a_graph_is_written_down_in_the_calls_of_a_framework(framework: str, backend: str, says: str) -> None:
     text = convolved(framework, backend)[PROGRAM].decode()
     compile(text, framework, "exec")
-    assert says in text and "v0 = op_conv2d(x[0], " in text, text
+    assert says in text and "v1 = op_conv2d(x[0], v0" in text, text
     assert "import torch" not in text and "tasks" not in text
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from farm.minimise.network import judged, packages
 from farm.minimise.script import short
+from tasks.backends.shared.few_lines import NoScript
+
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.few_lines import NoScript
 from tasks.catalogs.models import architectures, own, training
 from tasks.model import Form, Group, Leaf
 
