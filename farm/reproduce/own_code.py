@@ -26,9 +26,6 @@ def op(*args, **kwargs):
 autograd = op
 '''
 
-#: Lines that let the files beside a program be imported.
-_BESIDE = "import sys\nfrom pathlib import Path\n\nsys.path.append(str(Path(__file__).parent))"
-
 _INTERPRETED = """import os
 
 os.environ.setdefault("TRITON_INTERPRET", str(int(not torch.accelerator.is_available())))"""
@@ -67,7 +64,7 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
     asked = one.outside()
     if "tasks" in asked:
         files["tasks.py"] = _TASKS
-    parts = [_BESIDE, *[_INTERPRETED] * ("triton" in asked), _stand_in(asked), f"import {module}"]
+    parts = [*[_INTERPRETED] * ("triton" in asked), _stand_in(asked), f"import {module}"]
     called = f"{module}.{name}"
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
@@ -84,7 +81,9 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
 def _stand_in(asked: set[str]) -> str:
     """Lines without which a file that imports the farm itself cannot be imported."""
     return (
-        "import unittest.mock\n\nsys.modules.setdefault('farm', unittest.mock.MagicMock())" if "farm" in asked else ""
+        "import sys\nimport unittest.mock\n\nsys.modules.setdefault('farm', unittest.mock.MagicMock())"
+        if "farm" in asked
+        else ""
     )
 
 
@@ -128,14 +127,7 @@ def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
         given = f"*{module}.{of_file.INIT}()"
     called = "" if not isinstance(made, type) and hasattr(made, "forward") else f"({given})"
     net = f"torch.manual_seed(0)\nnp.random.seed(0)\nrandom.seed(0)\nnet = {module}.{function}{called}.eval()"
-    parts = [
-        _BESIDE,
-        "import random",
-        f"import {module}",
-        net,
-        _HOLD.strip(),
-        _written(getattr(form.call, "written", ())),
-    ]
+    parts = ["import random", f"import {module}", net, _HOLD.strip(), _written(getattr(form.call, "written", ()))]
     return parts, files
 
 

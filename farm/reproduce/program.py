@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,17 +77,23 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         *parts,
         in_torch.define_tensors(form, len(arrays), exotic or "to_tensor(" in "".join(parts)),
     ]
-    return Program(compose(title, parts, held), arrays, held, files)
+    return Program(compose(title, parts, held, files), arrays, held, files)
 
 
-def compose(title: str, parts: Sequence[str], held: Mapping[str, Any]) -> str:
-    """The text of a program: its imports, its weights, then its parts, two lines apart."""
+def compose(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:
+    """The text of a program: its imports, its weights, then its parts, two lines apart. What is imported from ``files`` beside it is
+    imported where a part says so: what is before may decide how."""
+    local = {name.partition("/")[0].removesuffix(".py") for name in files}
+
+    def is_import(line: str) -> bool:
+        return line.startswith(("import ", "from ")) and line.split()[1].partition(".")[0] not in local
+
     given = [*([_HELD.strip()] if held else []), *parts]
     imports, body = dict[str, None](), list[str]()
     for part in given:
         lines = part.splitlines()
-        imports |= dict.fromkeys(x for x in lines if x.startswith(("import ", "from ")))
-        body.append("\n".join(x for x in lines if not x.startswith(("import ", "from "))).strip("\n"))
+        imports |= dict.fromkeys(x for x in lines if is_import(x))
+        body.append("\n".join(x for x in lines if not is_import(x)).strip("\n"))
     text = "\n\n\n".join(filter(None, body))
     own = [x for x in imports if x.split()[1].partition(".")[0] in sys.stdlib_module_names]
     own += [f"import {name}" for name in ("operator",) if f" {name}." in text]
