@@ -60,7 +60,7 @@ def test_a_finding_of_a_network_knows_right_from_wrong(check: str, dtype: str) -
 
 def test_a_network_is_compiled_and_is_where_the_device_is() -> None:
     assert (
-        b'compiled={"backend": "inductor"}'
+        b'compiled={"backend": "inductor"'
         in write_folder(case("vit_b16", "backward", "float32", "inductor-cpu"), [])[RUN]
     )
     assert b'device="cuda"' in write_folder(case("vit_b16", "forward", "float32", "torch-cuda"), [])[RUN]
@@ -80,7 +80,7 @@ def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: 
     one = own.Own("small", "net.py:small", (), str(tmp_path))
     monkeypatch.setattr(own, "declared", lambda: {"small": one})
     module = one.module(tmp_path)
-    state = {f"model.{k}": v.detach().numpy() + 1 for k, v in module.state_dict().items()}
+    state = {k: v.detach().numpy() + 1 for k, v in module.state_dict().items()}
     weight, bias = (
         next(v for k, v in state.items() if k.endswith(name)).astype(np.float64) for name in ("weight", "bias")
     )
