@@ -165,9 +165,9 @@ def compare_batches(run: Any, inputs: Any, rows: list, place: int, count: int) -
     named = inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
     one = {k: x[:1] if k in rows else x for k, x in named.items()}
     many = {k: among(x) if k in rows else x for k, x in named.items()}
-    if not isinstance(inputs, dict):
-        one, many = list(one.values()), list(many.values())
-    pairs = [(a, b[place : place + 1]) for a, b in zip(run(one), run(many))]
+    given = (one, many) if isinstance(inputs, dict) else (list(one.values()), list(many.values()))
+    alone, batch = map(run, given)
+    pairs = [(a, b[place : place + 1]) for a, b in zip(alone, batch)]
     print(f"alone and among {count}:", [(a.ravel()[:4], b.ravel()[:4]) for a, b in pairs])
     return int(any(a.tobytes() != b.tobytes() for a, b in pairs))
 

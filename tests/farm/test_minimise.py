@@ -146,7 +146,7 @@ def test_a_crash_is_made_smaller_in_processes_of_its_own_and_without_a_script_it
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert found["elements"][1] == 4
     said = " ".join(capsys.readouterr().out.split())
-    assert "script none: " in said and "does NOT show the crash" in said
+    assert "run.py none: " in said and "does NOT show the crash" in said
 
 
 def test_an_error_stays_the_same_error(made: Made) -> None:
