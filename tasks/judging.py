@@ -539,7 +539,7 @@ def check_properties(case: Case, found: Judgement) -> Judgement:
         return found
     if not (broken := properties.broken(case.group.op, _given(case.sample), case.outputs[0])):
         return found
-    found = found.note({"breaks": broken})
+    found = found.note({"breaks": broken.text})
     return found.rule(Status.IMPRECISE, KIND_PROPERTY) if found.status is Status.PASS else found
 
 

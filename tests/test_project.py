@@ -39,7 +39,7 @@ def test_a_template_asks_for_what_a_report_needs(path: Path) -> None:
     asked = {part["id"]: part for part in found["body"]}
     assert "`farm --version`" in asked["version"]["attributes"]["description"]
     assert asked["version"]["validations"]["required"]
-    assert re.search("farm reproduce .*--script", asked["script"]["attributes"]["description"])
+    assert re.search("farm reproduce .*--out", asked["script"]["attributes"]["description"])
 
 
 def test_there_is_a_template_for_each_kind_of_report() -> None:

@@ -15,7 +15,7 @@ from farm import lake as lakes
 from farm.commandline import Parser, cache_option, refusing, results_option
 from farm.lake import minimal
 from farm.minimise import issue, show
-from farm.minimise.bundle import ISSUE, SCRIPT
+from farm.minimise.bundle import ISSUE
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.plan import known
 from farm.plan.config import known_failures
@@ -25,6 +25,7 @@ from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct, records
 from farm.report.tables.defects import BACKENDS, WHOSE, by_worth, counted, defects, defects_view, without_minimal
 from farm.reproduce.find import Key, ReproduceError, load
+from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
 from tasks.model import Refusal
@@ -99,7 +100,11 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="FILE",
         help="known failures: a list, a folder or a config, instead of those of the runs",
     )
-    parser.add_argument("--issues", metavar="DIR", help="write script, issue text and minimal case of each finding")
+    parser.add_argument(
+        "--issues",
+        metavar="DIR",
+        help="write the folder of each finding: run.py, its inputs, the issue text, the minimal case",
+    )
     parser.add_argument("--csv", metavar="FILE", help="write the table")
     cache_option(parser)
     return parser
@@ -172,7 +177,7 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
     """Write the bundle of each finding to a folder of its own; says how many. Raises OSError.
 
     What does not count against the backend has none: it is nothing to report. Results that only lean to one side have none: thousands of
-    numbers show it, no script of few lines.
+    numbers show it, no screen of them.
     """
     by_folder = {x["folder"]: x for x in found}
     others = table["fault"] != BACKENDS
@@ -187,8 +192,10 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
             data = minimal.file(results, record, name)
             if name == ISSUE:  # as it is written today
                 told = {**record, **{x: line[x] for x in ("known", "link")}}
-                data = issue.text(told, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
+                run = (minimal.file(results, record, RUN) or b"").decode()
+                data = issue.text(told, run, record.get("files", ())).encode()
             if data is not None:
+                (here / name).parent.mkdir(parents=True, exist_ok=True)
                 (here / name).write_bytes(data)
     less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
     less += f"; {others.sum()} left out that do not count against the backend" if others.any() else ""

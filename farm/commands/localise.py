@@ -19,7 +19,7 @@ from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import Key, ReproduceError, StoredCase, load, parse
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
-from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.recipe import NoScript
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Located, ToRun
 
@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     key_argument(parser)
     results_option(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to search (default: 60)")
-    parser.add_argument("--script", metavar="OUT.py", help="also write a script of only the culprit's nodes")
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="also write down only the culprit's nodes, as farm reproduce --out does"
+    )
     cache_option(parser)
     args = parser.parse_args(argv)
     if not args.seconds > 0:
@@ -48,12 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = lakes.open_lake(args.results)
         case = load(parse(args.key, results), results, None, args.cache)
-        return _localise(case, args.seconds, args.script)
+        return _localise(case, args.seconds, args.out)
     finally:
         POOL.close()
 
 
-def _localise(case: StoredCase, seconds: float, script: str | None) -> int:
+def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
     _is_localisable(case)
     print_case(case)
     sys.stdout.flush()
@@ -62,15 +64,17 @@ def _localise(case: StoredCase, seconds: float, script: str | None) -> int:
         found = _found(case, seconds, Path(folder))
         if found.error:
             raise ReproduceError(f"nothing was localised: {found.error}")
-        print_located(case, found, time.monotonic() - began, last=bool(script))
-        if script:
+        print_located(case, found, time.monotonic() - began, last=bool(out))
+        if out:
             if found.piece is None:
                 what = found.columns.get("culprit") or "no culprit"
                 nodes = found.culprit.get("nodes")
                 why = "is a part of a torch program" if nodes else "has no nodes of its own"
-                raise NoScript(f"no script: {what} {why}; farm reproduce '{case.key}' --script writes the whole case")
+                raise NoScript(
+                    f"no script: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
+                )
             alone = _alone(case, found.piece, str(found.columns["culprit"]))
-            writing.write_script(alone, run_child(alone), Path(script))
+            writing.write_finding(alone, run_child(alone), Path(out))
     return NAMED if found.columns.get("culprit") else UNNAMED
 
 

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from farm import lake as lakes
 from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
 from farm.lake.key import Key
-from farm.minimise import bundle, show
+from farm.minimise import show
 from farm.minimise.own import key_of_model
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
+from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
-#: Exit codes: a case that fails every time, and a script that shows it; one that does not fail, or only at times; a key or an
-#: option that names nothing; a case that fails every time and that no script shows.
+#: Exit codes: a case that fails every time, and a run.py that shows it; one that does not fail, or only at times; a key or an
+#: option that names nothing; a case that fails every time and that no run.py shows.
 SMALLER, FLAKY, BAD_INPUT, NO_SCRIPT = 0, 1, 2, 3
 
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise found.lost
         if found.record["flaky"]:
             return FLAKY
-        return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT
+        return SMALLER if RUN in found.files else NO_SCRIPT
     finally:
         POOL.close()
 
@@ -66,10 +67,10 @@ def _arguments() -> argparse.ArgumentParser:
     parser = Parser(
         prog="farm minimise",
         description="Reduce a failing case as far as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
-        "fewer of the cases that ran before it. Shows the minimal case and a short script, which is first run "
+        "fewer of the cases that ran before it. Shows the minimal case and writes it down with a run.py, which is first run "
         "in a clean environment; both are kept in the lake, with the text of an issue.",
-        epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it no "
-        "longer fails, or only sometimes; 2 no such case, or none that failed; 3 a minimal case, but no script that shows it: "
+        epilog="exit code: 0 a minimal case that fails every time, and a run.py that shows it in a clean environment; 1 it no "
+        "longer fails, or only sometimes; 2 no such case, or none that failed; 3 a minimal case, but no run.py that shows it: "
         "the output says what it lacks",
     )
     key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
@@ -94,6 +95,6 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--here", action="store_true", help="use the installed version of the runtime, even if it is not the row's"
     )
-    parser.add_argument("--out", metavar="DIR", help="also write the script and the issue text to a directory")
+    parser.add_argument("--out", metavar="DIR", help="also write the finding and the issue text to a directory")
     cache_option(parser)
     return parser

@@ -19,7 +19,7 @@ from farm.reproduce.find import load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
-from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.recipe import NoScript
 from tasks.model import DEADLY, Refusal, Status
 
 #: Exit codes.
@@ -28,7 +28,7 @@ SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 the same status as stored, 1 another (or a script that does
+    """Run the command line; returns the exit code: 0 the same status as stored, 1 another (or a run.py that does
     not show it), 2 a key or an option that names nothing."""
     args = _arguments().parse_args(argv)
     _environment(args.cache)
@@ -43,7 +43,7 @@ def _arguments() -> argparse.ArgumentParser:
         prog="farm reproduce",
         description="Run one case of a run again, by itself, and show its numbers: in this process or, for a backend with its "
         "own environment, in a process of that environment (built first if it is missing).",
-        epilog="exit code: 0 same status as stored; 1 another status, or a script that does not show it; 2 no such case",
+        epilog="exit code: 0 same status as stored; 1 another status, or a run.py that does not show it; 2 no such case",
     )
     key_argument(parser, ", or seed:NUMBER")
     results_option(parser)
@@ -51,7 +51,11 @@ def _arguments() -> argparse.ArgumentParser:
     words = "run it on this device of the machine, numbered as in a row's device_ids (default: the first)"
     parser.add_argument("--device", type=int, metavar="NUMBER", help=words)
     packages_option(parser)
-    parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="also write it down: model or program, inputs, and a run.py that only needs numpy and the runtime",
+    )
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
     )
@@ -98,12 +102,12 @@ def _reproduce(args: argparse.Namespace) -> int:
     device = places.now(case)
     print_outcome(case, outcome, device)
     shown, refused = True, None
-    if args.script:
+    if args.out:
         try:
             if outcome.row["status"] == Status.UNAVAILABLE:
                 raise NoScript(f"no script: {case.spec.name} is unavailable here: {outcome.row['error']}")
-            write = writing.write_in_fork if args.child else writing.write_script
-            shown = write(case, outcome, Path(args.script))
+            write = writing.write_in_fork if args.child else writing.write_finding
+            shown = write(case, outcome, Path(args.out))
         except NoScript as error:
             refused = error
     same, said = conclusion(case, outcome.row, device)
@@ -112,5 +116,5 @@ def _reproduce(args: argparse.Namespace) -> int:
     if other := "" if args.packages else versions.another(case, found):
         line("version", other)
     if refused:
-        print(f"{'script':13} {refused}")
+        print(f"{'finding':13} {refused}")
     return SAME if same and shown else DIFFERENT

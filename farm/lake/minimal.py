@@ -1,4 +1,4 @@
-"""Minimal cases beside the rows of a run: what is known of each, its pack, its script, the text of an issue."""
+"""Minimal cases beside the rows of a run: what is known of each, its pack, the folder that shows it, the text of an issue."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes
     folder = place(lake, record["run_id"], record["case_id"], record["backend"])
     content = {**files, RECORD: json.dumps(record, indent=1).encode()}
     try:
-        if lake.is_local:
-            lake.filesystem.create_dir(folder, recursive=True)
         for name, data in content.items():
-            aside = f"{folder}/.{name}" if lake.is_local else f"{folder}/{name}"
+            inside, _, last = f"{folder}/{name}".rpartition("/")  # a package of the user's has a folder of its own
+            if lake.is_local:
+                lake.filesystem.create_dir(inside, recursive=True)
+            aside = f"{inside}/.{last}" if lake.is_local else f"{folder}/{name}"
             with lake.filesystem.open_output_stream(aside) as file:
                 file.write(data)
             if lake.is_local:

@@ -45,4 +45,4 @@ def print_located(case: StoredCase, found: Located, seconds: float, *, last: boo
     line("took", f"{seconds:.0f} s")
     if found.piece is not None and not last:
         # Not wrapped: it is to be copied.
-        print(f"{'next':13} farm localise '{case.key}' --script culprit.py   # its nodes alone, with their inputs")
+        print(f"{'next':13} farm localise '{case.key}' --out culprit   # its nodes alone, with their inputs")

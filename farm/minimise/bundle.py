@@ -1,11 +1,10 @@
-"""What is kept beside a minimal case: its script, run in a clean environment first, and the text of an issue."""
+"""What is kept beside a minimal case: the folder that shows it, run in a clean environment first, and the text of an issue."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,23 @@ import numpy as np
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
-from farm.minimise import issue, network
-from farm.minimise.defined import Defined
-from farm.minimise.script import short
-from farm.reproduce import find, script, trial, versions
+from farm.minimise import issue
+from farm.reproduce import find, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
-from farm.reproduce.writing import form_of, source_of
-from tasks.backends.shared.few_lines import NoScript
-from tasks.backends.torch import TorchEager
-from tasks.catalogs import told
-from tasks.catalogs.user import load
-from tasks.devices import TorchDevice
+from farm.reproduce.folder import RUN, write_folder
+from farm.reproduce.requirements import imported, requirements
+from farm.reproduce.writing import folder_case, form_of
+from tasks.backends.shared.recipe import NoScript
 from tasks.judge.worst import beyond
-from tasks.model import Group, Leaf, Status, is_inexact, np_dtype
+from tasks.model import Leaf, Status, is_inexact, np_dtype
 from tasks.model.dtypes import rounded
-from tasks.model.row import declared_precision
-from tasks.packages import TORCH_CATALOG
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
-#: Files of a minimal case: the script, the issue's text.
-SCRIPT, ISSUE = "script.py", "issue.md"
-#: How often the script of a case that fails only sometimes runs it.
+#: The issue's text, a file of a minimal case.
+ISSUE = "issue.md"
+#: How often the finding of a case that fails only sometimes runs it.
 TIMES = 20
 #: Elements up to which all values are told; how many are of more.
 ALL, FEW = 64, 8
@@ -43,9 +36,9 @@ ALL, FEW = 64, 8
 
 def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
-    the script showed.
+    its run.py showed.
 
-    The script of a case that fails only sometimes runs it TIMES times; that of one that needs earlier cases runs these first.
+    That of a case that fails only sometimes is run TIMES times; that of one that needs earlier cases runs these first.
     """
     minimal = _alone(case, found)
     assert found.row is not None
@@ -61,10 +54,9 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     files: dict[str, bytes] = {}
     keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
     earlier = [find.load(key, results, None, case.cache) for key in keys]
-    text, record["script_said"] = _script(minimal, outcome, record, earlier)
-    if text:
-        files[SCRIPT] = text.encode()
-    files[ISSUE] = issue.text(record, files.get(SCRIPT, b"").decode()).encode()
+    found, record["script_said"] = _folder(minimal, outcome, record, earlier)
+    files |= found
+    files[ISSUE] = issue.text(record, files.get(RUN, b"").decode(), sorted(found)).encode()
     record["files"] = sorted(files)
     return files
 
@@ -121,76 +113,32 @@ def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
     return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
 
 
-def _script(
+def _folder(
     minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any], earlier: Sequence[StoredCase]
-) -> tuple[str, str]:
-    """(the text of the script that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and
-    numpy alone; where the short one does not show it, the one that `farm reproduce --script` writes."""
+) -> tuple[dict[str, bytes], str]:
+    """(the files of the finding that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and numpy
+    alone."""
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
-    title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
-    packages, said = requirements(minimal), list[str]()
-    times = TIMES if record["flaky"] else 1
-
-    def few() -> str:
-        form = form_of(minimal, backend)
-        row = {**outcome.row, "rule": minimal.policy.rule, "bound": minimal.policy.bound}
-        sample, group = minimal.sample, minimal.group
-        defined = Defined.of(sample, declared_precision(row))
-        former = [(form_of(one, backend), one.group) for one in earlier]
-        most_s = minimal.config.deadline_s
-        return short(form, group, sample.expected(), row, backend, title, packages, defined, former, times, most_s)
-
-    alone = not earlier and not record["flaky"]
-    long = [(False, lambda: script.generate(source_of(minimal, outcome, backend)))] * alone
-    for is_short, make in [(True, few), *long]:
-        try:
-            text = make()
-            if not minimal.environment and (more := [x for x in script.imported(text) if x not in packages]):
-                packages += more  # a plug-in's module, what torch's test database takes
-                text = make()
-        except NoScript as error:
-            said.append(str(error))
-            continue
-        listed = ", ".join([*packages, *envs.OWN_PACKAGES])
-        try:
-            python = str(envs.build(Environment(tuple(packages)), minimal.cache))
-        except envs.EnvError as error:
-            return "", f"none: cannot build its clean environment ({listed}): {error}"
-        with trial.written(text) as path:
-            hangs = outcome.row["status"] == Status.TIMEOUT
-            patience_s = minimal.config.deadline_s * (1 if hangs or times > 1 else 4)
-            good, what = trial.check(path, outcome.row, patience_s, python, is_short, times)
-        told = f"{len(text.splitlines())} lines, run in a clean environment ({listed}): it {what}"
-        if good:
-            return text, "; ".join([*said, told])
-        said.append(told)
-    return "", f"none: {'; '.join(dict.fromkeys(said))}"
-
-
-def requirements(case: StoredCase) -> list[str]:
-    """What a script is run with beside what every environment has: the runtime's packages as they are installed, onnx, and what a
-    kernel of one's own, or a network, imports."""
-    backend = case.spec.create()
-    if case.environment:
-        own = list(case.environment.packages)
-    else:
-        own = list(script.installed({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
-        known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
-        if known.distribution and versions.installed(known.distribution):  # else it is none of a package's
-            plugged = [x for x in known.packages if x not in TORCH_CATALOG]
-            own += [x for x in versions.of_here(plugged) if x not in own]
-    own += [x for x in script.installed(_imported(case.group)) if x not in own]
-    if "onnx" in backend.forms and not any(x.startswith("onnx=") for x in own):
-        record = case.environment.record(case.cache) if case.environment else None
-        there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
-        own.append(f"onnx=={there or metadata.version('onnx')}")
-    return own
-
-
-def _imported(group: Group) -> Collection[str]:
-    if told.home(group.catalog):  # what it imports, the backend's environment has
-        return ()
-    if group.catalog == told.USER and (one := load.called(group.op_name)):
-        return one.outside()
-    return network.packages(group)
+    title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "."
+    packages, times = requirements(minimal), TIMES if record["flaky"] else 1
+    if times > 1:
+        title += " It fails only sometimes: run it several times."
+    former = [(form_of(one, backend), one.group) for one in earlier]
+    try:
+        files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
+        if not minimal.environment and (more := [x for x in imported(files) if x not in packages]):
+            packages += more  # a plug-in's module, what torch's test database takes
+            files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
+    except NoScript as error:
+        return {}, f"none: {error}"
+    listed = ", ".join([*packages, *envs.OWN_PACKAGES])
+    try:
+        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+    except envs.EnvError as error:
+        return {}, f"none: cannot build its clean environment ({listed}): {error}"
+    with trial.written(files) as folder:
+        patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT or times > 1 else 4)
+        good, what = trial.check(folder, outcome.row, patience_s, python, times)
+    said = f"run in a clean environment ({listed}): it {what}"
+    return (files, said) if good else ({}, f"none: {said}")

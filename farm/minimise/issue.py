@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.minimise.show import exact, trigger
@@ -38,22 +38,21 @@ _BOTH = 60
 _WRONG = {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "wrong NaN or Inf"}
 
 
-def text(record: Mapping[str, Any], script: str) -> str:
-    """Markdown: title, versions, what happens, script, expected and got, triggers, the specification's sentence, words to search
+def text(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
+    """Markdown of a finding whose run.py is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
     for duplicates."""
-    parts = [f"# {title(record)}", _versions(record), _what(record), *_shown(script)]
+    parts = [f"# {title(record)}", _versions(record), _what(record), *_shown(run, files)]
     parts += [_result(record), _triggers(record), _specification(record), _others(record), _search(record)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _shown(script: str) -> list[str]:
-    """The script, or where it is: a tracker takes no text of any length, and nobody reads it."""
-    if not script:
+def _shown(run: str, files: Sequence[str]) -> list[str]:
+    """The text of run.py, and what it takes: a tracker takes no text of any length, and nobody reads it."""
+    if not run:
         return []
-    count = len(script.splitlines())
-    if len(script) > _SCRIPT:
-        return [f"## To reproduce\n\nRun `script.py`, attached ({count:,} lines, {len(script) >> 10:,} KiB)."]
-    return [f"## To reproduce\n\n```python\n{script.rstrip()}\n```"]
+    beside = ", ".join(f"`{x}`" for x in files if x not in ("run.py", "issue.md", "script.py"))
+    told = f"Run `run.py` beside {beside}, attached." if beside else "Run `run.py`, attached."
+    return [f"## To reproduce\n\n{told}" + (f"\n\n```python\n{run.rstrip()}\n```" if len(run) <= _SCRIPT else "")]
 
 
 def title(record: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from farm import lake as lakes
 from farm.lake import minimal
-from farm.minimise.bundle import SCRIPT
 from farm.reproduce.find import StoredCase
+from farm.reproduce.folder import RUN
 from farm.reproduce.show import known_failure
 from tasks.backends.shared.artefacts import processor_name
 from tasks.model import FORWARD, Status
@@ -90,9 +90,9 @@ def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes]
 
 
 def _size(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
-    """How good a minimal case is, the least best: whether it always fails, has a script, its nodes and elements."""
+    """How good a minimal case is, the least best: whether it always fails, has a run.py, its nodes and elements."""
     nodes, elements = (record[name][1] if name in record else math.inf for name in ("nodes", "elements"))
-    return bool(record.get("flaky")), SCRIPT not in record.get("files", ()), nodes, elements
+    return bool(record.get("flaky")), RUN not in record.get("files", ()), nodes, elements
 
 
 def said(record: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
 from farm.report.words import number
+from farm.reproduce import trial
 from farm.reproduce.find import StoredCase
 from farm.reproduce.show import line, status_text
 from tasks.model import is_inexact
@@ -70,13 +71,10 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     left = ", not kept: the lake has a better one" if "left" in record else ", not kept"
     line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
     if record.get("script_said"):
-        line("script", record["script_said"])
+        line("run.py", record["script_said"])
     if out:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
-        line("written", ", ".join(str(folder / name) for name in files) or "nothing: no script")
+        trial.write(files, Path(out))
+        line("written", ", ".join(str(Path(out) / name) for name in files) or "nothing: no finding")
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One case of a lake again: found, run, shown, and as a standalone script. Called, the package is the client's function of the same name."""
+"""One case of a lake again: found, run, shown, and written down as a finding. Called, the package is the client's function of the same name."""
 
 import sys
 

@@ -1,196 +1,186 @@
-"""A script is tried before anybody is told that it shows a failure."""
+"""A finding is tried before anybody is told that it shows a failure: its run.py, by itself, in a process without the farm."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from farm.fleet import scratch
 from farm.fleet.child_process import without_farm
+from farm.reproduce.folder import RUN
 from tasks.model import Status
 from tasks.model.errors import masked
 
-#: How a script prints the metrics of a row.
-LABELS = {
-    "error_units": "error units",
-    "max_diff": "max abs diff",
-    "max_rel": "max rel diff",
-    "max_ulp": "max ulp",
-    "rmse": "rms diff",
-}
-#: Of the words of an error, the share that a short script's own must have; lines at the end of what it said that tell its error.
-_ALIKE, _LAST = 0.5, 30
-_AFTER = ", after which the device computes no more"
-#: Seconds that the imports of a script may take, which are no part of it.
+#: Seconds that the imports of a finding may take, which are no part of it.
 _IMPORTS_S = 300.0
-#: Of the error of a row: a program that the runtime started died.
-_DIED = re.compile(r"\bdied of SIG")
-#: What is said of a program that a script starts, and that a signal ended: other negative codes are a runtime's own.
-_ENDED_BY = ("SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGSEGV")
-_KILLED = re.compile(
-    rf"code:? -(?:{'|'.join(str(signal.Signals[name].value) for name in _ENDED_BY)})\b|died with <Signals"
-)
-_MISSING = re.compile(r"No module named '(\w+)")
-#: What a script prints that runs itself again.
-_OFTEN = re.compile(r"^(?:failed|hung) \d+ of \d+ times$", re.M)
-_PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
+#: Statuses of results: those that run.py is to end with 1 for, and with 0.
+_SHOWN, _HIDDEN = (Status.WRONG, Status.IMPRECISE), (Status.PASS,)
+_AFTER = ", after which the device computes no more"
+
+#: Runs a program as `python FILE` does, and writes down how it ended.
+_WATCH = """
+import json, os, runpy, sys
+
+path, report = sys.argv[1:]
+sys.argv = [path]
+said = {}
+try:
+    runpy.run_path(path, run_name="__main__")
+    said = {"code": 0}
+except SystemExit as end:
+    said = {"code": end.code if isinstance(end.code, int) else int(end.code is not None)}
+    raise
+except BaseException as error:
+    said = {"type": type(error).__name__, "text": str(error), "missing": getattr(error, "name", None) or ""}
+    said |= {"missing": said["missing"] if isinstance(error, ModuleNotFoundError) else ""}
+    said |= {"returncode": getattr(error, "returncode", None)}
+    raise
+finally:
+    with open(report, "w") as file:
+        json.dump(said, file)
+"""
 
 
-def alone(path: Path, timeout_s: float, python: str, folders: str = "") -> subprocess.CompletedProcess[str] | None:
-    """A script run by itself with the interpreter ``python``, in an empty folder, isolated from this installation's paths, with
-    the modules in ``folders`` (as PYTHONPATH has them); None if it did not end in time."""
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended. returncode: of the process; code: that it exited with by itself; type, text: of what it raised; missing: the
+    module that it did not find; child: the exit code of a program that it started, where that is what it raised."""
+
+    returncode: int
+    code: int | None = None
+    type: str = ""
+    text: str = ""
+    missing: str = ""
+    child: int | None = None
+
+
+def alone(folder: Path, timeout_s: float, python: str, folders: str = "") -> Ended | None:
+    """Run a finding's run.py with the interpreter ``python``, in an empty folder, isolated from this installation's paths, with the
+    modules in ``folders`` (as PYTHONPATH has them); None if it did not end in time."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": folders} if folders else {}
     with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.folder()) as elsewhere:
         env["TMPDIR"] = elsewhere
+        watch, report = Path(elsewhere) / "watch.py", Path(elsewhere) / "ended.json"
+        watch.write_text(_WATCH, encoding="utf-8")
+        command = [python, *([] if folders else ["-I"]), str(watch), str((folder / RUN).resolve()), str(report)]
+        output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
         try:
-            return subprocess.run(
-                [python, *([] if folders else ["-I"]), str(path.resolve())],
-                cwd=elsewhere,
-                env=env,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
+            done = subprocess.run(command, cwd=elsewhere, env=env, timeout=timeout_s, **output)
         except subprocess.TimeoutExpired:
             return None
+        said: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            said = json.loads(report.read_text(encoding="utf-8"))
+        child = said.pop("returncode", None)
+        return Ended(done.returncode, child=child if isinstance(child, int) else None, **said)
 
 
 @contextlib.contextmanager
-def written(text: str) -> Iterator[Path]:
-    """A script in a file that goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="script-", dir=scratch.folder()) as folder:
-        path = Path(folder) / "minimal.py"
-        path.write_text(text, encoding="utf-8")
-        yield path
+def written(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """The files of a finding in a folder that goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch.folder()) as folder:
+        write(files, Path(folder))
+        yield Path(folder)
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files by their names in a folder, which is made. Raises OSError."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 def check(
-    path: Path,
-    row: Mapping[str, Any],
-    timeout_s: float,
-    python: str = sys.executable,
-    short: bool = False,
-    times: int = 1,
+    folder: Path, row: Mapping[str, Any], timeout_s: float, python: str = sys.executable, times: int = 1
 ) -> tuple[bool, str]:
-    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths; timeout_s: of a run; short: one
-    of few lines (`farm.minimise.script`), which prints no verdict; times: how often it runs itself again.
+    """Run a finding with the interpreter ``python``; timeout_s: of a run; times: how often, of a failure that is not always there.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
-    timeout_s *= times
-    if Status(row["status"]) is Status.TIMEOUT:
-        # A first import of torch is no hang. Of one that runs itself again each run has them, and as long as the first took besides.
-        timeout_s += _imported_s(path, python) * (1 if times == 1 else 2 * times + 1)
-    shown, text = _checked(alone(path, timeout_s, python), row, timeout_s, short, times)
-    if (missing := _MISSING.search(text)) and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
+    status, folders = Status(row["status"]), ""
+    if status is Status.TIMEOUT:
+        timeout_s += _imported_s(folder, python)  # a first import of torch is no hang
+    ended = alone(folder, timeout_s, python)
+    if ended and ended.missing and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
         # As vendors install some of theirs: CANN's set_env.sh names its folders there.
-        there, said = _checked(alone(path, timeout_s, python, folders), row, timeout_s, short, times)
-        if there:
-            return there, f"{said}, with the $PYTHONPATH of this shell, which has {missing[1]}"
-    return shown, text
+        ended = alone(folder, timeout_s, python, folders)
+    shown, said = judge(ended, row, timeout_s)
+    if times > 1:
+        every = [
+            (shown, said),
+            *(judge(alone(folder, timeout_s, python, folders), row, timeout_s) for _ in range(times - 1)),
+        ]
+        failed = sum(x for x, _ in every)
+        said = next((text for x, text in every if x), said)
+        shown, said = (
+            failed > 0,
+            f"{said}; {'it hung' if status is Status.TIMEOUT else 'it failed'} {failed} of {times} times",
+        )
+    return shown, said + (", with the $PYTHONPATH of this shell" if folders and shown else "")
 
 
-def _imported_s(path: Path, python: str) -> float:
-    """Seconds that what a script imports takes, once it has been imported."""
+def _imported_s(folder: Path, python: str) -> float:
+    """Seconds that what a finding imports takes, once it has been imported."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))]
     kinds = (ast.Import, ast.ImportFrom)
-    top = ast.parse(path.read_text(encoding="utf-8")).body
-    found = [x for node in top for x in (node.body if isinstance(node, ast.Try) else [node]) if isinstance(x, kinds)]
-    with written("\n".join(map(ast.unparse, found))) as imports:
+    found = [ast.unparse(x) for tree in trees for x in ast.walk(tree) if isinstance(x, kinds)]
+    lines = [f"try: {line}\nexcept ImportError: pass" for line in dict.fromkeys(found) if "__future__" not in line]
+    with written({RUN: "\n".join(lines).encode()}) as imports:
         alone(imports, _IMPORTS_S, python)
         begun = time.monotonic()
         alone(imports, _IMPORTS_S, python)
         return time.monotonic() - begun
 
 
-def _checked(
-    done: subprocess.CompletedProcess[str] | None, row: Mapping[str, Any], timeout_s: float, short: bool, times: int
-) -> tuple[bool, str]:
+def judge(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
+    """(whether a run that ended so shows a row's failure, a sentence on it)."""
     status = Status(row["status"])
-    if done is None:
-        shown = status is Status.TIMEOUT and times == 1
-        return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
-    died = _KILLED.search(done.stderr) if short else None
-    if done.returncode < 0 or died:
-        shown = status is Status.CRASH or (died is not None and bool(_DIED.search(row["error"] or "")))
-        which = f"signal {-done.returncode}" if done.returncode < 0 else "a signal, in a program that it starts"
-        return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of {which}"
-    if status is Status.CRASH and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
-        return True, f"shows the crash: it ended with exit code {done.returncode}"
-    return _ended(done, row) if short else _verdict(done, row)
+    shown, how = _judged(ended, row, status, timeout_s)
+    return shown, f"{'shows' if shown else 'does NOT show'} the {status}{' result' * (status in _SHOWN)}: {how}"
 
 
-def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:
-    """Of a script of few lines: its last word is "wrong", or it raises what the row says."""
-    status, often = Status(row["status"]), _OFTEN.search(done.stdout)
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
-    if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
-        return True, f"shows the {status} result" + (f": it {often[0]}" if often else "")
-    if status is Status.TIMEOUT and often and (done.returncode, last) == (1, "hung"):
-        return True, f"shows the {status}: it {often[0]}"
-    # Of a device that computes nothing after an error, in this process: the error is what a script shows.
-    after = status is Status.CRASH and bool(row.get("error_type"))
-    if (status in (Status.ERROR, Status.OOM) or after) and done.returncode == 1:
-        lines = (done.stdout + "\n" + done.stderr).splitlines()
-        said = "\n".join(lines[-_LAST:])
-        found = set(re.findall(r"[a-z]{3,}", said.lower()))
-        error = row["error"] or ""
-        # What follows a first paragraph may be a part of the program, of which a runtime's own tools print another one.
-        told = (error, error.partition("\n\n")[0])
-        alike = any(_shared(x, found) for x in told) if _words(error) else last.startswith(row.get("error_type") or "?")
-        if alike and any(x.startswith("Traceback") for x in lines):
-            return True, f"shows the {status}: it raises the same{_AFTER * after}" + (
-                f"; it {often[0]}" if often else ""
-            )
-    return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
+def _judged(ended: Ended | None, row: Mapping[str, Any], status: Status, timeout_s: float) -> tuple[bool, str]:
+    if ended is None:
+        return status is Status.TIMEOUT, f"it did not end within {timeout_s:g} s"
+    if ended.returncode < 0:
+        return status is Status.CRASH, f"it died of signal {-ended.returncode}"
+    if ended.type:
+        said = f"it raises {ended.type}: {' '.join(ended.text.split())[:200]}"
+        if status is Status.CRASH and row.get("error_type"):
+            same = _same_error(ended, row)
+            return same, f"it raises the same{_AFTER}" if same else said
+        same = status in (Status.ERROR, Status.OOM, Status.UNSUPPORTED, Status.CRASH) and _same_error(ended, row)
+        return same, "it raises the same" if same else said
+    ends = f"it ends with exit code {ended.returncode}"
+    if ended.code is None:  # by another way than Python's own
+        return status is Status.CRASH and row["kind"] == f"exit code {ended.returncode}", ends
+    if status is Status.CRASH:
+        return row["kind"] == f"exit code {ended.returncode}" and ended.returncode > 0, ends
+    return ended.code == {**dict.fromkeys(_SHOWN, 1), **dict.fromkeys(_HIDDEN, 0)}.get(status), ends
 
 
-def _words(error: str) -> set[str]:
-    return set(re.findall(r"[a-z]{3,}", masked(error)))
-
-
-def _shared(error: str, found: set[str]) -> bool:
-    """Whether so many words of an error are among those ``found`` that it is the same."""
-    words = _words(error)
-    return bool(words) and len(words & found) >= _ALIKE * len(words)
-
-
-def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:
-    """Of a script with the judge in it: what it prints is the row's."""
-    status = Status(row["status"])
-    said = {m[1]: m[2] for m in _PRINTED.finditer(done.stdout)}
-    verdict = said.get("verdict")
-    if verdict is None:
-        words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return False, f"does NOT show the {status}: exit code {done.returncode}, {words[:200]}"
-    if status is Status.UNSUPPORTED and verdict == Status.ERROR:
-        same = said.get("raised", "?").partition(": ")[2][:40] in row["error"].replace("\n", " ")
-        return same, "raises what the runtime says" if same else f"raises something else: {said.get('raised')}"
-    if status in (Status.CRASH, Status.OOM) and verdict == Status.ERROR and row["error_type"]:
-        # Of a device that computes nothing after an error, in this process: the error is what a script shows.
-        if (said.get("raised", "?").partition(": ")[2] or "?")[:40] in " ".join(row["error"].split()):
-            return True, f"shows the {status}: it raises the same{_AFTER * (status is Status.CRASH)}"
-    if verdict != status or done.returncode != int(status.failed):
-        raised = f", raised {said['raised'][:200]}" if said.get("raised") else ""
-        return False, f"does NOT show the {status}: it says {verdict}{raised}"
-    other = [
-        f"{name} {said.get(label, '–')}, not {row[name]!r}"
-        for name, label in LABELS.items()
-        if row.get(name) is not None and row[name] == row[name] and float(said.get(label, "nan")) != row[name]
-    ]
-    failure = "failure" if status.failed else "outcome"
-    if other:
-        return True, f"shows the {failure} ({status}) with other numbers: {'; '.join(other)}"
-    return True, f"shows the {failure} ({status}) with the same numbers (exit code {done.returncode})"
+def _same_error(ended: Ended, row: Mapping[str, Any]) -> bool:
+    """Whether what was raised is a row's error: the same type where one says nothing, the same signal of a program that was started, else
+    one text within the other, with what is a case's own masked. Of a row's also its first paragraph: a runtime may print a part of the
+    program after it, of which its own tools print another one."""
+    error = row.get("error") or ""
+    if ended.child is not None and ended.child < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-ended.child).name in error
+    mine, theirs = masked(ended.text), [x for x in (masked(error), masked(error.partition("\n\n")[0])) if x]
+    if not mine or not theirs:
+        return ended.type == row.get("error_type")
+    return any(x in mine or mine in x for x in theirs)

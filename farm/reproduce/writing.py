@@ -1,4 +1,4 @@
-"""Writes a case's standalone script to a file and tries it."""
+"""Writes a case down as a finding's folder, and tries it."""
 
 from __future__ import annotations
 
@@ -10,78 +10,64 @@ from pathlib import Path
 from farm.reproduce import trial
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import ReproduceError, StoredCase
-from farm.reproduce.offending import offending
-from farm.reproduce.script import generate
+from farm.reproduce.folder import BEHAVIOURS, Case, Definition, write_folder
+from farm.reproduce.requirements import imported, requirements
 from farm.reproduce.show import status_text
-from farm.reproduce.source import Source
 from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
-from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.network import completed
-from tasks.model import Form, Status
-from tasks.model.kind import KIND_PROPERTY
+from tasks.backends.shared.recipe import NoScript
+from tasks.model import Form
 from tasks.model.row import declared_precision
 
 
-def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
-    """What the standalone script of a case is made of. Raises NoScript."""
+def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str) -> Case:
+    """What a finding's folder is made of. Raises NoScript."""
     row = outcome.row
-    form = form_of(case, backend)
-    story = case.stored or case.row
-    if case.sample.record.definition:
-        raise NoScript(f"no script: the op is judged by its definition ({case.sample.record.definition})")
-    if not checks.installed(case.sample.owner.check).plain:
-        raise NoScript(
-            f"no script: none can be written for the {case.sample.owner.check} check: it builds or runs more"
-        )
-    if row["status"] == Status.WRONG and row.get("stage"):
-        raise NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
-    return Source(
-        title=f"{case.key.case_id} on {case.spec.name}",
-        found=status_text(row),
-        backend=backend,
-        runtime=case.spec.runtime,
-        form=form,
-        expected=case.sample.expected(),
+    return Case(
+        title=title,
+        form=form_of(case, backend),
         group=case.group,
+        backend=backend,
         policy=case.policy,
-        op_class=case.sample.op_class,
-        oracle=case.sample.record.oracle,
-        precision=declared_precision(row),
-        version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
-        device=outcome.info.device if outcome.info else story["device"],
+        row=row,
+        expected=case.sample.expected(),
         actual=outcome.actual,
-        environment=case.environment,
-        promised=tuple(case.sample.tensors()) if row["kind"] == KIND_PROPERTY else (),
+        derived=Definition.of(case.sample, declared_precision(row)),
         state=case.sample.state(),
     )
 
 
-def write_script(case: StoredCase, outcome: Outcome, path: Path) -> bool:
-    """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
-    source = source_of(case, outcome, outcome.backend or case.spec.create())
-    shown, text = False, ""
-    for one in (offending(source, outcome.row), source):
-        if one is None or shown:
-            continue
-        try:
-            path.write_text(generate(one), encoding="utf-8")
-        except OSError as error:
-            raise ReproduceError(f"the script cannot be written: {error}") from None
-        shown, text = trial.check(path, outcome.row, case.config.deadline_s * 4, case.python)
-    print(f"{'script':13} {path}: {text}")
+def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
+    """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoScript, ReproduceError."""
+    check = checks.installed(case.sample.owner.check)
+    if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
+        raise NoScript(f"no script: none can be written for the {check.name} check: it builds or runs more")
+    backend = outcome.backend or case.spec.create()
+    runtime = outcome.info.runtime_version if outcome.info else (case.stored or case.row)["runtime_version"]
+    title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}."
+    packages = requirements(case)
+    files = write_folder(folder_case(case, outcome, backend, title), packages)
+    if not case.environment and (more := [x for x in imported(files) if x not in packages]):
+        files = write_folder(folder_case(case, outcome, backend, title), [*packages, *more])
+    try:
+        trial.write(files, folder)
+    except OSError as error:
+        raise ReproduceError(f"the finding cannot be written: {error}") from None
+    shown, text = trial.check(folder, outcome.row, case.config.deadline_s * 4, case.python)
+    print(f"{'finding':13} {folder}: {text}")
     return shown
 
 
-def write_in_fork(case: StoredCase, outcome: Outcome, path: Path) -> bool:
-    """`write_script` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoScript."""
+def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
+    """`write_finding` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoScript."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         code = 2
         try:
-            code = 0 if write_script(case, outcome, path) else 1
+            code = 0 if write_finding(case, outcome, folder) else 1
         except NoScript as error:
             print(f"error: {error}", file=sys.stderr)
         except ReproduceError as error:
@@ -98,9 +84,9 @@ def write_in_fork(case: StoredCase, outcome: Outcome, path: Path) -> bool:
             f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
         )
     if code == 3:
-        raise ReproduceError(f"{path} was not written")
+        raise ReproduceError(f"{folder} was not written")
     if code == 2:
-        raise NoScript("no script was written")
+        raise NoScript("no finding was written")
     return code == 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
-from tasks.backends.shared.few_lines import FewLines, NoScript
+from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.devices import BY_LABEL, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
@@ -220,9 +220,9 @@ class Backend:
         """A program of a known answer (`tasks.canary`), which is run between cases to see whether the device still computes."""
         return self.build(form)
 
-    def few_lines(self, form: Form) -> FewLines:
-        """How a script of few lines calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
-        raise NoScript(f"no short script: none is known for {self.name}")
+    def recipe(self, form: Form) -> Recipe:
+        """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
+        raise NoScript(f"no script: none is known for {self.name}")
 
     def levels(self) -> Mapping[str, Backend]:
         """The same backend at each of its levels of optimisation, by name, the least first and itself last.

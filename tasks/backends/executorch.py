@@ -19,7 +19,8 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.few_lines import FewLines, in_torch
+from tasks.backends.shared.recipe import Recipe, check_program
+from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 from tasks.variables import threads
 
@@ -199,41 +200,11 @@ class ExecuTorch(Backend):
                 f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}"
             )
 
-    def few_lines(self, form: Form) -> FewLines:
-        partitioner, imports = "", ["from executorch.exir import to_edge_transform_and_lower"]
-        if DEVICES[self.device]:
-            partitioner = ", partitioner=[XnnpackPartitioner()]"
-            imports.append("from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner")
-        lines = (
-            *self.exporting(form),
-            f"program = to_edge_transform_and_lower(exported{partitioner}).to_executorch().buffer",
-            'found = _C._load_program_from_buffer(program).load_method("forward")(given)',
-        )
-        return in_torch(form, *lines, imports=(*imports, "from executorch.extension.pybindings import _C"))
-
-    def exporting(self, form: Form) -> tuple[str, ...]:
-        """Lines of a script that make ``exported`` of ``call``, and leave ``given`` what it takes: weights are part of it, as here."""
-        tensors = self._tensors(form)
-        held = self._export(form, tensors)[1]
-        left = [k for k in range(len(tensors)) if k not in held]
-        x = iter(range(len(left)))
-        names = ", ".join(f"self.c{k}" if k in held else f"x[{next(x)}]" for k in range(len(tensors)))
-        made = f"{{'forward': lambda self, *x: call({names if held else '*x'})}}"
-        kept = ", ".join(f"'c{k}': given[{k}]" for k in held)
-        return (
-            "given = [x.clone(memory_format=torch.contiguous_format) for x in given]",
-            f'op = type("Op", (torch.nn.Module,), {made})()',
-            *(
-                [
-                    f"for name, x in {{{kept}}}.items(): op.register_buffer(name, x)",
-                    f"given = [given[k] for k in {left}]",
-                ]
-                * bool(held)
-            ),
-            "exported = torch.export.export(op, tuple(given), strict=False)",
-        )
-
-    # -- from a sample to a program ------------------------------------------------------------------------------
+    def recipe(self, form: Form) -> Recipe:
+        check_program(form)
+        held = list(self._export(form, self._tensors(form))[1])
+        settings = {"held": held, "delegate": bool(DEVICES[self.device])}
+        return Recipe(run_program, settings, (to_arrays, export_program))
 
     @staticmethod
     def _tensors(form: Form) -> list[Any]:
@@ -461,3 +432,36 @@ def _with(value: Any, tensors: Iterator[Any]) -> Any:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def export_program(module: Any, inputs: list, held: list) -> tuple:
+    """(exported program, the tensors it takes); held: places of the inputs that are constants of it."""
+    import torch
+
+    given = [x.clone(memory_format=torch.contiguous_format) for x in module.tensors(inputs)]
+
+    class Op(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for k in held:
+                self.register_buffer(f"c{k}", given[k])
+
+        def forward(self, *x: Any) -> Any:
+            rest = iter(x)
+            every = [getattr(self, f"c{k}") if k in held else next(rest) for k in range(len(given))]
+            return module.program(*every)
+
+    left = [x for k, x in enumerate(given) if k not in held]
+    return torch.export.export(Op(), tuple(left), strict=False), left
+
+
+def run_program(module: Any, inputs: list, held: list, delegate: bool) -> list:
+    """Outputs of a program on ExecuTorch; delegate: lowered to XNNPACK."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.extension.pybindings import _C
+
+    exported, given = export_program(module, inputs, held)
+    partitioner = [XnnpackPartitioner()] if delegate else None
+    program = to_edge_transform_and_lower(exported, partitioner=partitioner).to_executorch().buffer
+    return to_arrays(_C._load_program_from_buffer(program).load_method("forward")(given))

@@ -16,8 +16,8 @@ import numpy as np
 from tasks.arrays import autograd, torch_tree
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
-from tasks.backends.shared import inductor_settings
-from tasks.backends.shared.few_lines import FewLines, called, in_torch
+from tasks.backends.shared import inductor_settings, torch_run
+from tasks.backends.shared.recipe import Recipe
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
 from tasks.checks.speedup import varied
@@ -191,16 +191,15 @@ class Inductor(TorchEager):
     def without(self, passes: Collection[str]) -> Backend:
         return self.but(off=tuple(passes))
 
-    def few_lines(self, form: Form) -> FewLines:
+    def recipe(self, form: Form) -> Recipe:
         import torch
 
-        settings = self._settings(form)
-        options = f", options={settings!r}" if settings else ""
-        default = isinstance(form.call, torch.nn.Module) and not self.dynamic
-        how = "" if default else f"fullgraph=True, dynamic={self.dynamic}, "
-        compiled = f'torch.compile(call, {how}backend="{self.compiler}"{options})'
-        lines = f"compiled = {compiled}", *called(form, "compiled")
-        return in_torch(form, *lines, target=self.target, setting=self.setting())
+        compiled: dict[str, Any] = {"backend": self.compiler}
+        if not isinstance(form.call, torch.nn.Module) or self.dynamic:
+            compiled |= {"fullgraph": True, "dynamic": self.dynamic}
+        if settings := self._settings(form):
+            compiled["options"] = settings
+        return torch_run.recipe(form, self.target, compiled, variables=self.variables, setup=self.setup)
 
     def _settings(self, form: Form) -> dict[str, Any]:
         """Of inductor's config, what is not the default."""

@@ -16,11 +16,11 @@ from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.few_lines import ALL, FROM_RAW, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import amd, device_number, nvidia
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.model.dtypes import ELEMENT_TYPE, PACKED_BITS
+from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
 
 
@@ -216,47 +216,10 @@ class Iree(Backend):
         """What its rows say of its flags: those of this device, and those of all devices that this version lacks."""
         return " ".join((*self._flags, *(f"lacks={_name(x)}" for x in FLAGS if x not in self._common)))
 
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
         flags = [x for x in (*self._common, *self._flags) if "input-type" not in x]
-        taken, made = ({k: x for k, x in found.items() if x in PACKED_BITS} for found in lacked(form))
-        given, got, own = "iree.runtime.asdevicearray(config.device, x)", "np.array(x)", list[str]()
-        if taken or made:
-            own = ["kinds, rt, where = iree.runtime.HalElementType, iree.runtime, iree.runtime.MemoryType.DEVICE_LOCAL"]
-        if taken:
-            own += [
-                f"types = {{{', '.join(f'{k!r}: kinds.{_ELEMENT.get(x, x)}' for k, x in taken.items())}}}",
-                "more = {'memory_type': where, 'allowed_usage': rt.BufferUsage.DEFAULT, 'device': config.device}",
-                "put = lambda raw: config.device.allocator.allocate_buffer_copy(buffer=raw, **more)",
-            ]
-            view = f"rt.HalBufferView(put({RAW}), x.shape, types[k])"
-            given = f"rt.DeviceArray(config.device, {view}) if k in types else {given}"
-        if made:  # its arrays have none of these: their bytes are read
-            own += [
-                FROM_RAW,
-                "flat = lambda v: rt.HalBufferView(v.get_buffer(), [v.byte_length], kinds.UINT_8)",
-                "raw = lambda v: rt.DeviceArray(config.device, flat(v)).to_host().tobytes()",
-                f"packed = {{{', '.join(f'{k!r}: {ELEMENT_TYPE[x]}' for k, x in made.items())}}}",
-                "unpacked = lambda k, v: read(v.shape, packed[k], raw(v))",
-            ]
-            got = "unpacked(k.name, x._buffer_view) if k.name in packed else np.array(x)"
-        once = (
-            'onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), "minimal.onnx")',
-            'command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", "minimal.onnx", "-o", "minimal.mlir"]',
-            "subprocess.run(command, check=True)",
-            f'code = iree.compiler.compile_file("minimal.mlir", input_type="onnx", extra_args={flags!r})',
-            f'config = iree.runtime.Config("{self._target.driver}")',
-            "module = iree.runtime.VmModule.copy_buffer(config.vm_instance, code)",
-            "call = iree.runtime.load_vm_module(module, config)[model.graph.name]",
-            *own,
-            f"given = [{given} for k, x in feeds.items()]",
-        )
-        each = "k, x in zip(model.graph.output, {})" if made else "x in ({})"
-        lines = ("found = call(*given)", f"got = [{got} for {each.format(ALL)}]")
-        imports = ["import subprocess, sys", "import iree.compiler, iree.runtime"]
-        if self._target.driver == "vulkan":  # it asks for memory at multiples of 4,096, which NumPy's is not (3.13)
-            imports.append("iree.runtime.array_interop.BufferCompatibility = type('Copied', (), {'IMPORTABLE': 0})")
-        return FewLines(tuple(imports), lines, vulkan_lines(self.needs), once)
+        return Recipe(run_model, {"driver": self._target.driver, "flags": flags}, setup=vulkan_lines(self.needs))
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.
@@ -501,3 +464,55 @@ def _imported(model: bytes) -> bytes:
         code = io.BytesIO()
         module.write_bytecode(code)
         return code.getvalue()
+
+
+def run_model(model: str, inputs: dict, driver: str, flags: list) -> list:
+    """Outputs of an ONNX model on IREE."""
+    import os
+    import subprocess
+    import sys
+    import tempfile
+
+    import iree.compiler
+    import iree.runtime as rt
+    import onnx
+
+    loaded = onnx.load(model)
+    folder = tempfile.mkdtemp()
+    source, target = os.path.join(folder, "model.onnx"), os.path.join(folder, "model.mlir")
+    onnx.save(onnx.shape_inference.infer_shapes(loaded, data_prop=True), source)
+    command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", source, "-o", target]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    code = iree.compiler.compile_file(target, input_type="onnx", extra_args=flags)
+    if driver == "vulkan":  # it asks for memory at multiples of 4,096, which NumPy's is not (3.13)
+        rt.array_interop.BufferCompatibility = type("Copied", (), {"IMPORTABLE": 0})
+    config = rt.Config(driver)
+    call = rt.load_vm_module(rt.VmModule.copy_buffer(config.vm_instance, code), config)[loaded.graph.name]
+    packed = {"int4": "SINT_4", "uint4": "UINT_4", "int2": "SINT_2", "uint2": "UINT_2"}
+    given, got = [], []
+    for x in inputs.values():
+        if x.dtype.name in packed:
+            raw = np.frombuffer(onnx.numpy_helper.from_array(x).raw_data, np.uint8)
+            buffer = config.device.allocator.allocate_buffer_copy(
+                memory_type=rt.MemoryType.DEVICE_LOCAL,
+                allowed_usage=rt.BufferUsage.DEFAULT,
+                device=config.device,
+                buffer=raw,
+            )
+            kind = getattr(rt.HalElementType, packed[x.dtype.name])
+            given.append(rt.DeviceArray(config.device, rt.HalBufferView(buffer, x.shape, kind)))
+        else:
+            given.append(rt.asdevicearray(config.device, x))
+    found = call(*given)
+    for output, x in zip(loaded.graph.output, found if isinstance(found, (tuple, list)) else [found]):
+        kind = output.type.tensor_type.elem_type
+        if onnx.helper.tensor_dtype_to_np_dtype(kind).name in packed:  # its arrays have none of these
+            view = rt.HalBufferView(x._buffer_view.get_buffer(), [x._buffer_view.byte_length], rt.HalElementType.UINT_8)
+            raw = rt.DeviceArray(config.device, view).to_host().tobytes()
+            made = onnx.TensorProto(dims=list(x._buffer_view.shape), data_type=kind, raw_data=raw)
+            got.append(onnx.numpy_helper.to_array(made))
+        else:
+            got.append(np.array(x))
+    return got

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
-from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
 from tasks.packages import cuda_13
@@ -144,18 +144,11 @@ class Jax(Backend):
         program.threads = True
         return program
 
-    def few_lines(self, form: Form) -> FewLines:
-        compiled = "jax.jit(call)" if self.jit else "call"
-        lines = (
-            'jax.config.update("jax_enable_x64", True)',
-            f'jax.config.update("jax_default_matmul_precision", "{self.precision}")',
-            f"found = {compiled}(*map(jax.numpy.asarray, arrays))",
-            "got = [np.array(x) for x in jax.tree.leaves(found)]",
-        )
+    def recipe(self, form: Form) -> Recipe:
         variables = {"JAX_PLATFORMS": self.device}
         if self.device == "cpu":
             variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-        return FewLines(("import jax",), lines, ("import os", f"os.environ.update({variables!r})"))
+        return Recipe(run_program, {"compiled": self.jit, "precision": self.precision}, variables=variables)
 
     def _placed(self, out: list[Any], program: Program) -> None:
         """Where the results live, in JAX's own words."""
@@ -171,3 +164,13 @@ def _dtype(name: str) -> Any:
     import jax.numpy as jnp
 
     return getattr(jnp, "bool_" if name == "bool" else name)
+
+
+def run_program(module: Any, inputs: list, compiled: bool, precision: str) -> list:
+    """Outputs of a function on JAX."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_default_matmul_precision", precision)
+    call = jax.jit(module.program) if compiled else module.program
+    return [np.array(x) for x in jax.tree.leaves(call(*map(jax.numpy.asarray, inputs)))]

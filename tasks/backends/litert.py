@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import zlib
-from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -15,8 +14,8 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import kept
-from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.recipe import Recipe
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 from tasks.variables import threads
@@ -123,28 +122,8 @@ class LiteRt(Backend):
 
         return Program(run, "xnnpack" if "DELEGATE" in ops else "builtin", flags=flags)
 
-    def few_lines(self, form: Form) -> FewLines:
-        resolver = "AUTO" if self.delegate == "xnnpack" else "BUILTIN_WITHOUT_DEFAULT_DELEGATES"
-        lines = (
-            "def named(*x):",
-            "    found = call(*x)",
-            f"    return {{f'o{{i}}': tf.convert_to_tensor(y) for i, y in enumerate({ALL})}}",
-            "specs = [tf.TensorSpec(x.shape, tf.as_dtype(x.dtype), name=f't{i}') for i, x in enumerate(arrays)]",
-            "holder = tf.Module()",
-            "holder.call = tf.function(named, autograph=False)",
-            "made = holder.call.get_concrete_function(*specs)",
-            "model = tf.lite.TFLiteConverter.from_concrete_functions([made], holder).convert()",
-            f"kernels = OpResolverType.{resolver}",
-            "interpreter = Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=kernels)",
-            "interpreter.allocate_tensors()",
-            "run = interpreter.get_signature_runner()",
-            "found = run(**{name: arrays[int(name[1:])] for name in run.get_input_details()})",
-            "got = [np.array(found[f'o{i}']) for i in range(len(found))]",
-        )
-        made = FewLines(("import tensorflow as tf",), lines)
-        return replace(
-            made, imports=(*made.imports, "from ai_edge_litert.interpreter import Interpreter, OpResolverType")
-        )
+    def recipe(self, form: Form) -> Recipe:
+        return Recipe(run_program, {"delegate": self.delegate, "threads": 1})
 
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""
@@ -179,3 +158,26 @@ def _convert(form: Form, arrays: list[np.ndarray]) -> bytes:
         if found := _NO_BUILTIN.search(str(error)):
             return _REASON + f"TensorFlow's converter: {found.group(1)}".encode()
         raise
+
+
+def run_program(module: Any, inputs: list, delegate: str, threads: int) -> list:
+    """Outputs of a function of TensorFlow's, converted to a LiteRT model."""
+    import tensorflow as tf
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    def named(*x: Any) -> dict:
+        found = module.program(*x)
+        several = found if isinstance(found, (tuple, list)) else [found]
+        return {f"o{k}": tf.convert_to_tensor(y) for k, y in enumerate(several)}
+
+    specs = [tf.TensorSpec(x.shape, tf.as_dtype(x.dtype), name=f"t{k}") for k, x in enumerate(inputs)]
+    holder = tf.Module()
+    holder.call = tf.function(named, autograph=False)
+    made = holder.call.get_concrete_function(*specs)
+    model = tf.lite.TFLiteConverter.from_concrete_functions([made], holder).convert()
+    kernels = OpResolverType.AUTO if delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = Interpreter(model_content=model, num_threads=threads, experimental_op_resolver_type=kernels)
+    interpreter.allocate_tensors()
+    run = interpreter.get_signature_runner()
+    found = run(**{name: inputs[int(name[1:])] for name in run.get_input_details()})
+    return [np.array(found[f"o{k}"]) for k in range(len(found))]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.recipe import Recipe
 from tasks.devices import resource_of
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
 
@@ -66,17 +66,8 @@ class Mlx(Backend):
 
         return Program(run, str(mx.default_device()), flags=f"graph=lazy {words(form)}")
 
-    def few_lines(self, form: Form) -> FewLines:
-        lines = (
-            "bits = lambda x: mx.array(x.view(np.uint16)).view(mx.bfloat16) if x.dtype.name == 'bfloat16' else "
-            "mx.array(x, dtype=getattr(mx, 'bool_' if x.dtype.name == 'bool' else x.dtype.name))",
-            f"mx.set_default_device(mx.{self._target})",
-            "found = call(*map(bits, arrays))",
-            f"found = {ALL}",
-            "got = [np.array(x.view(mx.uint16)).view('bfloat16') if x.dtype == mx.bfloat16 else np.array(x) for x in found]",
-        )
-        before = ("import os", 'os.environ["MLX_ENABLE_TF32"] = "0"')
-        return FewLines(("import mlx.core as mx",), lines, before)
+    def recipe(self, form: Form) -> Recipe:
+        return Recipe(run_program, {"device": self._target}, variables={"MLX_ENABLE_TF32": "0"})
 
 
 def _dtype(name: str) -> Any:
@@ -98,3 +89,21 @@ def _array(x: Any) -> np.ndarray:
     import mlx.core as mx
 
     return np.array(x.view(mx.uint16)).view(np_dtype("bfloat16")) if x.dtype == mx.bfloat16 else np.array(x)
+
+
+def run_program(module: Any, inputs: list, device: str) -> list:
+    """Outputs of a function on MLX, whose arrays of bfloat16 are given and taken as their bits."""
+    import mlx.core as mx
+
+    mx.set_default_device(getattr(mx, device))
+    given, got = [], []
+    for x in inputs:
+        if x.dtype.name == "bfloat16":
+            given.append(mx.array(x.view(np.uint16)).view(mx.bfloat16))
+        else:
+            given.append(mx.array(x, dtype=getattr(mx, "bool_" if x.dtype.name == "bool" else x.dtype.name)))
+    found = module.program(*given)
+    for x in found if isinstance(found, (tuple, list)) else [found]:
+        bits = x.dtype == mx.bfloat16
+        got.append(np.array(x.view(mx.uint16)).view("bfloat16") if bits else np.array(x))
+    return got

@@ -14,9 +14,9 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
-from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.packages import ONNX
 from tasks.variables import threads
@@ -104,24 +104,9 @@ class Mnn(Backend):
 
         return Program(_runner(module, feeds), "CPU", flags=" ".join(flags), given=given)
 
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
-        runtime = f'{{"backend": "CPU", "precision": "{self._precision}", "numThread": 1}}'
-        lines = (
-            'onnx.save(model, "minimal.onnx")',
-            '_tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "minimal.onnx", "--MNNModel", "minimal.mnn", '
-            f'"--bizCode", "x", "--keepInputFormat=1", "--optimizeLevel={self._level}"])',
-            f"runtime = MNN.nn.create_runtime_manager(({runtime},))",
-            "outputs = [x.name for x in model.graph.output]",
-            'module = MNN.nn.load_module_from_file("minimal.mnn", list(feeds), outputs, runtime_manager=runtime)',
-            "arrays = [x.astype(np.int32) if x.dtype in (np.int64, bool) else x for x in feeds.values()]",
-            "kinds = {np.float32: expr.float, np.int32: expr.int, np.uint8: expr.uint8}",
-            "given = [expr.const(x, list(x.shape), expr.NCHW, kinds[x.dtype.type]) for x in arrays]",
-            "found = [expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x for x in module.forward(given)]",
-            "got = [np.array(x.read()) for x in found]",
-            'assert got, "MNN computed nothing"',
-        )
-        return FewLines(("import _tools  # of MNN", "import MNN.nn", "import MNN.expr as expr"), lines)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
+        return Recipe(run_model, {"precision": self._precision, "level": self._level, "threads": 1})
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
         """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""
@@ -212,3 +197,32 @@ def _array(value: Any) -> np.ndarray:
     if value.data_format == expr.NC4HW4:  # channels padded to four: only the runtime knows how to undo it
         value = expr.convert(value, expr.NCHW)
     return np.array(value.read())
+
+
+def run_model(model: str, inputs: dict, precision: str, level: int, threads: int) -> list:
+    """Outputs of an ONNX model on MNN."""
+    import os
+    import tempfile
+
+    import _tools  # of MNN
+    import MNN.expr as expr
+    import MNN.nn
+    import onnx
+
+    target = os.path.join(tempfile.mkdtemp(), "model.mnn")
+    command = ["mnnconvert", "-f", "ONNX", "--modelFile", model, "--MNNModel", target, "--bizCode", "x"]
+    _tools.mnnconvert([*command, "--keepInputFormat=1", f"--optimizeLevel={level}"])
+    runtime = MNN.nn.create_runtime_manager(({"backend": "CPU", "precision": precision, "numThread": threads},))
+    outputs = [x.name for x in onnx.load(model).graph.output]
+    module = MNN.nn.load_module_from_file(target, list(inputs), outputs, runtime_manager=runtime)
+    kinds = {np.float32: expr.float, np.int32: expr.int, np.uint8: expr.uint8}
+    given, got = [], []
+    for x in inputs.values():
+        x = x.astype(np.int32) if x.dtype in (np.int64, bool) else x
+        given.append(expr.const(x, list(x.shape), expr.NCHW, kinds[x.dtype.type]))
+    for x in module.forward(given):
+        x = expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x
+        got.append(np.array(x.read()))
+    if not got:
+        raise RuntimeError("MNN computed nothing")
+    return got

@@ -21,9 +21,9 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
 from tasks.packages import ONNX
 from tasks.variables import threads
@@ -134,25 +134,9 @@ class Ncnn(Backend):
         """Of any number of rows, where the form says which arrays have them."""
         return self.but(_open=True)
 
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
-        lines = (
-            'onnx.save(model, "minimal.onnx")',
-            'sizes = ",".join(f"[{\',\'.join(map(str, x.shape))}]f32" for x in feeds.values())',
-            'program = str(pathlib.Path(pnnx.__file__).parent / "pnnx")',
-            'subprocess.run([program, "minimal.onnx", "fp16=0", f"inputshape={sizes}"], check=True)',
-            "net = ncnn.Net()",
-            "net.opt.num_threads = 1",
-            "net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False",
-            'assert not net.load_param("minimal.ncnn.param") and not net.load_model("minimal.ncnn.bin")',
-            'code = open("minimal_ncnn.py").read()  # it says which axis is the batch\'s; 233: none',
-            f'axis = lambda x: int((re.findall(rf"\\b{{x}}\\b.*batch_index=(\\d+)", code) or [{_NO_BATCH}])[0])',
-            "extractor = net.create_extractor()",
-            'given = [extractor.input(f"in{k}", ncnn.Mat(x, batch_index=axis(f"in{k}")).clone()) for k, x in enumerate(feeds.values())]',
-            'found = [(f"out{k}", extractor.extract(f"out{k}")[1]) for k in range(len(model.graph.output))]',
-            "got = [np.array(x.numpy(batch_index=axis(name))) for name, x in found]",
-        )
-        return FewLines(("import pathlib, re, subprocess", "import ncnn, pnnx"), lines)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
+        return Recipe(run_model, {"threads": 1}, (batch_axis,))
 
     def _convert(self, model: bytes, *sizes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
@@ -329,3 +313,45 @@ def _runner(
         return results
 
     return run
+
+
+def batch_axis(code: str, name: str) -> int:
+    """Which axis of a tensor is the batch's, as the code says that pnnx wrote; 233 for none."""
+    import re
+
+    found = re.findall(rf"\b{name}\b.*batch_index=(\d+)", code)
+    return int(found[0]) if found else 233
+
+
+def run_model(model: str, inputs: dict, threads: int) -> list:
+    """Outputs of an ONNX model on ncnn, converted by pnnx."""
+    import pathlib
+    import shutil
+    import subprocess
+    import tempfile
+
+    import ncnn
+    import onnx
+    import pnnx
+
+    folder = pathlib.Path(tempfile.mkdtemp())
+    shutil.copy(model, folder / "model.onnx")
+    sizes = ",".join(f"[{','.join(map(str, x.shape))}]f32" for x in inputs.values())
+    program = pathlib.Path(pnnx.__file__).parent / "pnnx"
+    command = [str(program), "model.onnx", "fp16=0", f"inputshape={sizes}"]
+    subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    net = ncnn.Net()
+    net.opt.num_threads = threads
+    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
+    net.opt.use_bf16_storage = False
+    if net.load_param(str(folder / "model.ncnn.param")) or net.load_model(str(folder / "model.ncnn.bin")):
+        raise RuntimeError("ncnn does not load what pnnx wrote")
+    code = (folder / "model_ncnn.py").read_text()
+    extractor, got, held = net.create_extractor(), [], []
+    for k, x in enumerate(inputs.values()):
+        held.append(ncnn.Mat(x, batch_index=batch_axis(code, f"in{k}")).clone())
+        extractor.input(f"in{k}", held[-1])
+    for k in range(len(onnx.load(model).graph.output)):
+        found = extractor.extract(f"out{k}")[1]
+        got.append(np.array(found.numpy(batch_index=batch_axis(code, f"out{k}"))))
+    return got

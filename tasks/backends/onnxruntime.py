@@ -16,21 +16,27 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, importing, smoke_test
-from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
-from tasks.backends.shared import ort_lines, ort_shapes, ort_timings
+from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan, vulkan_lines
+from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.eager import eager_torch
-from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
-from tasks.backends.shared.ort_lines import LEVELS
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, emulated
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import cuda_driver, device_number
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 from tasks.packages import ONNX, load_libraries
 from tasks.variables import threads
 
+#: ONNX Runtime's levels of optimisation (ort.GraphOptimizationLevel), the least first.
+LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {
     "trt_int8_enable": "float8_e4m3fn",
@@ -295,8 +301,31 @@ class OnnxRuntime(Backend):
 
         return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
 
-    def few_lines(self, form: Form) -> FewLines:
-        return ort_lines.few_lines(self, form)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
+        package, given = self._known.python_package, self.options.get("library")
+        entries = {str(k): str(v) for k, v in self._session_config.items()}
+        entries["session.record_ep_graph_assignment_info"] = "1"  # a provider may fail only with it
+        if self.device != "cpu":
+            entries["session.disable_cpu_ep_fallback"] = "1"
+        settings = {
+            "provider": str(self._provider or f"{self.device}ExecutionProvider"),
+            "options": dict(self._options),
+            "entries": entries,
+            "level": LEVELS.get(self._level, ""),
+            "plugin": bool(package or given),
+            "threads": 1,
+        }
+        setup = vulkan_lines(self.needs)
+        if package or given:
+            library = repr(str(given)) if given else f"{package}.get_library_path()"
+            imports = ["import onnxruntime as ort", *[f"import {package}"] * (not given)]
+            register = f"ort.register_execution_provider_library({settings['provider']!r}, {library})"
+            setup = (*setup, *imports, register)
+        graph = onnx_graph.read(form.model or b"")
+        if all(x.dtype in NATIVE or x.dtype == "str" for x in (*graph.inputs, *graph.outputs)):
+            return Recipe(run_model, settings, (make_session,), setup=setup)
+        return Recipe(run_values, settings, (make_session,), setup=setup)
 
     def eager(self, form: Form) -> Arm:
         return eager_torch(self, form)
@@ -497,3 +526,62 @@ def _array(value: Any) -> Any:
     size = -(-int(np.prod(shape, dtype=np.int64)) * _bits(dtype) // 8)
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
     return from_bytes(raw, dtype, shape)
+
+
+# --- what a finding calls ----------------------------------------------------------------------------------------
+
+
+def make_session(
+    model: str, provider: str, options: dict, entries: dict, level: str, plugin: bool, threads: int
+) -> Any:
+    """A session of an ONNX model with one execution provider; plugin: one of a library that was registered."""
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = threads
+    settings.log_severity_level = 4
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
+    if level:
+        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    providers: Any = [(provider, options)]
+    if plugin:
+        devices = [x for x in ort.get_ep_devices() if x.ep_name == provider]
+        settings.add_provider_for_devices(devices[:1], options)
+        providers = None
+    # enable_fallback=0: else a provider that fails is answered with a session on the CPU.
+    return ort.InferenceSession(model, settings, providers=providers, enable_fallback=0)
+
+
+def run_model(model: str, inputs: dict, **settings: Any) -> list:
+    """Outputs of an ONNX model on ONNX Runtime."""
+    return make_session(model, **settings).run(None, inputs)
+
+
+def run_values(model: str, inputs: dict, **settings: Any) -> list:
+    """As `run_model`, where a tensor has a dtype that numpy lacks: such a one is given and taken as its bytes."""
+    import ctypes
+
+    import onnx
+    import onnxruntime as ort
+
+    session = make_session(model, **settings)
+    graph, given, got = onnx.load(model).graph, {}, []
+    own = {x.name: x.type.tensor_type.elem_type for x in (*graph.input, *graph.output)}
+    for name, x in inputs.items():
+        if x.dtype.isbuiltin == 1:
+            given[name] = ort.OrtValue.ortvalue_from_numpy(x)
+        else:  # the shape is that of the array, of which fewer bytes are read where an element has less than one
+            raw = np.frombuffer(onnx.numpy_helper.from_array(x).raw_data, f"u{x.itemsize}")
+            given[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.resize(raw, x.shape), own[name])
+    names = [x.name for x in session.get_outputs()]
+    for name, x in zip(names, session.run_with_ort_values(names, given)):
+        dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(own[name]), x.shape()
+        if dtype.isbuiltin == 1:
+            got.append(x.numpy())
+        else:
+            empty = onnx.numpy_helper.from_array(np.zeros(shape, dtype))
+            raw = ctypes.string_at(x.data_ptr(), len(empty.raw_data))
+            made = onnx.TensorProto(dims=shape, data_type=own[name], raw_data=raw)
+            got.append(onnx.numpy_helper.to_array(made))
+    return got

@@ -15,11 +15,11 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Arm, Backend, importing, smoke_test
 from tasks.backends.needs import Missing, Need
 from tasks.backends.shared.eager import eager_torch
-from tasks.backends.shared.few_lines import FROM_RAW, RAW, FewLines, in_onnx, lacked
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import BY_LABEL, device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS
+from tasks.model.dtypes import NATIVE, PACKED_BITS
 from tasks.variables import threads
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
@@ -205,28 +205,9 @@ class OpenVino(Backend):
 
         return replace(self._program(compiled, values), given=given, threads=True)
 
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
-        given, made = lacked(form)
-        taken = "{k: x for k, x in feeds.items() if k in names}"
-        got, own = "np.array(found[port])", list[str]()
-        if elements := {k: _ELEMENT[dtype] for k, dtype in given.items() if dtype in _ELEMENT}:
-            own += [f"types = {elements}", f"held = {{k: {RAW}.copy() for k, x in feeds.items() if k in types}}"]
-            tensor = "ov.Tensor(held[k], list(x.shape), getattr(ov.Type, types[k]))"  # which holds no memory itself
-            taken = taken.replace("k: x", f"k: {tensor} if k in types else x")
-        if kinds := {_ELEMENT[dtype]: ELEMENT_TYPE[dtype] for dtype in made.values() if dtype in _ELEMENT}:
-            own += [FROM_RAW, f"kinds = {kinds}"]
-            tensor = "read((t := request.get_tensor(port)).shape, kinds[kind], np.array(t.data).tobytes())"
-            got = f"{tensor} if (kind := port.element_type.to_string()) in kinds else {got}"
-        lines = (
-            f"compiled = ov.Core().compile_model(ov.Core().read_model(model.SerializeToString()), {self._target!r}, {self._asked!r})",
-            "names = {x for port in compiled.inputs for x in port.names}  # an input that nothing takes is not among them",
-            *own,
-            "request = compiled.create_infer_request()",
-            f"found = request.infer({taken})",
-            f"got = [{got} for port in compiled.outputs]",
-        )
-        return FewLines(("import openvino as ov",), lines)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
+        return Recipe(run_model, {"device": self._target, "properties": dict(self._asked)})
 
     def eager(self, form: Form) -> Arm:
         return eager_torch(self, form)
@@ -376,3 +357,34 @@ def _array(tensor: Any) -> np.ndarray:
     if tensor.size == 0:
         return from_bytes(np.empty(0, np.uint8), dtype, shape)
     return from_bytes(np.array(tensor.data).reshape(-1).view(np.uint8), dtype, shape)
+
+
+def run_model(model: str, inputs: dict, device: str, properties: dict) -> list:
+    """Outputs of an ONNX model on OpenVINO."""
+    import onnx
+    import openvino as ov
+
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(model), device, properties)
+    given, held, got = {}, [], []
+    for port in compiled.inputs:  # an input that nothing takes is not among them
+        name = next(x for x in inputs if x in port.names)
+        x = inputs[name]
+        if x.dtype.isbuiltin != 1 and x.dtype.kind not in "OU":  # which numpy lacks: its bytes, as ONNX has them
+            held.append(np.frombuffer(onnx.numpy_helper.from_array(x).raw_data, f"u{x.itemsize}").copy())
+            given[name] = ov.Tensor(held[-1], list(x.shape), port.element_type)
+        else:
+            given[name] = x
+    request = compiled.create_infer_request()
+    found = request.infer(given)
+    kinds = [x.type.tensor_type.elem_type for x in onnx.load(model).graph.output]
+    for port, kind in zip(compiled.outputs, kinds):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+        if dtype.isbuiltin == 1 or dtype.kind == "O":
+            got.append(np.array(found[port]))
+        else:
+            tensor = request.get_tensor(port)
+            raw = np.array(tensor.data).tobytes()
+            made = onnx.TensorProto(dims=list(tensor.shape), data_type=kind, raw_data=raw)
+            got.append(onnx.numpy_helper.to_array(made))
+    return got

@@ -13,8 +13,8 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
-from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.packages import index
@@ -99,16 +99,8 @@ class Paddle(Backend):
         program.run, program.given = given(form.arrays), given
         return program
 
-    def few_lines(self, form: Form) -> FewLines:
-        lines = (
-            "paddle.core.set_num_threads(1)",
-            f'paddle.set_device("{self._target}")',
-            "bits = lambda x: x.view(np.uint16) if x.dtype.name == 'bfloat16' else x  # as Paddle takes it",
-            "found = call(*[paddle.to_tensor(bits(x), dtype=x.dtype.name) for x in arrays])",
-            f"found = {ALL}",
-            "got = [x.numpy().view('bfloat16' if 'bfloat16' in str(x.dtype) else x.numpy().dtype) for x in found]",
-        )
-        return FewLines(("import paddle",), lines)
+    def recipe(self, form: Form) -> Recipe:
+        return Recipe(run_program, {"device": self._target, "threads": 1})
 
 
 def _summary(text: str) -> str:
@@ -133,3 +125,19 @@ def _array(x: Any) -> np.ndarray:
         return np.asarray(x)
     found = np.array(x.numpy())
     return found.view(np_dtype("bfloat16")) if str(x.dtype).endswith("bfloat16") else found
+
+
+def run_program(module: Any, inputs: list, device: str, threads: int) -> list:
+    """Outputs of a function on Paddle, which takes and gives bfloat16 as its bits."""
+    import paddle
+
+    paddle.core.set_num_threads(threads)
+    paddle.set_device(device)
+    given, got = [], []
+    for x in inputs:
+        bits = x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+        given.append(paddle.to_tensor(bits, dtype=x.dtype.name))
+    found = module.program(*given)
+    for x in found if isinstance(found, (tuple, list)) else [found]:
+        got.append(x.numpy().view("bfloat16") if "bfloat16" in str(x.dtype) else x.numpy())
+    return got

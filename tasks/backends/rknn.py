@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
-from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 _OPTIONS = ("connected", "optimization_level")
@@ -132,22 +132,12 @@ class Rknn(Backend):
             _Run(toolkit, list(arrays.values()), halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}"
         )
 
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
         lowered, halves = _lowered(form.model or b"")
-        older = lowered != form.model
-        taken = f"version_converter.convert_version(model, {_NEWEST_OPSET})" if older else "model"
-        lines = (
-            f'onnx.save({taken}, "minimal.onnx")',
-            "toolkit, sizes = RKNN(verbose=False), [list(x.shape) for x in feeds.values()]",
-            f"toolkit.config(target_platform={self.device!r}, optimization_level={self._level})",
-            'assert toolkit.load_onnx(model="minimal.onnx", inputs=list(feeds), input_size_list=sizes) == 0',
-            "assert toolkit.build(do_quantization=False) == 0",
-            f"assert toolkit.init_runtime(target={None if self.emulated else self.device!r}) == 0",
-            'found = toolkit.inference(inputs=list(feeds.values()), data_format=["nchw"] * len(feeds))',
-            f"got = [np.array(x, np.float16 if half else None) for x, half in zip(found, {halves})]",
-        )
-        return FewLines(("from rknn.api import RKNN", *["from onnx import version_converter"] * older), lines)
+        opset = 0 if lowered == form.model else _NEWEST_OPSET
+        settings = {"platform": self.device, "level": self._level, "emulated": self.emulated}
+        return Recipe(run_model, {**settings, "opset": opset, "halves": list(halves)})
 
     def _steps(self, toolkit: Any, path: Path, arrays: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
         names, sizes = list(arrays), [list(x.shape) for x in arrays.values()]
@@ -210,3 +200,29 @@ def _refusal(step: str, said: str) -> Exception:
     words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "no reason given"
     text = f"{step} failed: {words}"
     return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)
+
+
+def run_model(model: str, inputs: dict, platform: str, level: int, emulated: bool, opset: int, halves: list) -> list:
+    """Outputs of an ONNX model on an NPU of Rockchip's, or its simulator; opset: to be converted to, 0 for none."""
+    import os
+    import tempfile
+
+    import onnx
+    from rknn.api import RKNN
+
+    if opset:
+        older = onnx.version_converter.convert_version(onnx.load(model), opset)
+        model = os.path.join(tempfile.mkdtemp(), "model.onnx")
+        onnx.save(older, model)
+    toolkit, sizes = RKNN(verbose=False), [list(x.shape) for x in inputs.values()]
+    toolkit.config(target_platform=platform, optimization_level=level)
+    steps = {
+        "load_onnx": lambda: toolkit.load_onnx(model=model, inputs=list(inputs), input_size_list=sizes),
+        "build": lambda: toolkit.build(do_quantization=False),
+        "init_runtime": lambda: toolkit.init_runtime(target=None if emulated else platform),
+    }
+    for name, step in steps.items():
+        if step():
+            raise RuntimeError(f"{name} failed")
+    found = toolkit.inference(inputs=list(inputs.values()), data_format=["nchw"] * len(inputs))
+    return [np.array(x, np.float16 if half else None) for x, half in zip(found, halves)]

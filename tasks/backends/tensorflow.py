@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver, resource_of
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.variables import threads
@@ -148,19 +148,9 @@ class TensorFlow(Backend):
         program.run = run
         return program
 
-    def few_lines(self, form: Form) -> FewLines:
-        compiled = "tf.function(call, jit_compile=True, autograph=False)" if self.compiled else "call"
-        lines = (
-            "tf.config.threading.set_intra_op_parallelism_threads(1)",
-            f"with tf.device('/{self._kind}:0'):",
-            f"    found = {compiled}(*map(tf.constant, arrays))",
-            f"got = [np.array(tf.convert_to_tensor(x).numpy()) for x in ({ALL})]",
-        )
-        return FewLines(
-            ("import tensorflow as tf",),
-            lines,
-            ("import os", f"os.environ['TF_ENABLE_ONEDNN_OPTS'] = '{int(self.onednn)}'"),
-        )
+    def recipe(self, form: Form) -> Recipe:
+        settings = {"device": f"/{self._kind}:0", "compiled": self.compiled, "threads": 1}
+        return Recipe(run_program, settings, variables={"TF_ENABLE_ONEDNN_OPTS": str(int(self.onednn))})
 
     def _flags(self, form: Form) -> str:
         by = "form=saved_model" if form.kind == "saved_model" else words(form)
@@ -244,3 +234,15 @@ class TensorFlowXla(TensorFlow):
     """tf.function with jit_compile=True: every op of the function in one program of XLA, or an error."""
 
     compiled = True
+
+
+def run_program(module: Any, inputs: list, device: str, compiled: bool, threads: int) -> list:
+    """Outputs of a function on TensorFlow; compiled: by XLA."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    call = tf.function(module.program, jit_compile=True, autograph=False) if compiled else module.program
+    with tf.device(device):
+        found = call(*map(tf.constant, inputs))
+    several = found if isinstance(found, (tuple, list)) else [found]
+    return [np.array(tf.convert_to_tensor(x).numpy()) for x in several]

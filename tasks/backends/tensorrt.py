@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
-from tasks.backends.shared import artefacts, onnx_graph, tensorrt_lines, tensorrt_network
-from tasks.backends.shared.few_lines import FewLines, in_onnx, lacked
+from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
+from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.tensorrt_run import NARROW, NARROWING, build_engine, run_engine, run_model, share, start_cuda
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.packages import NVIDIA, ONNX
@@ -175,24 +176,22 @@ class TensorRt(Backend):
         program.run = run
         return program
 
-    def few_lines(self, form: Form) -> FewLines:
-        exotic = ("import ml_dtypes",) * bool(lacked(form)[1])
-        in_onnx(form)
-        load, run = tensorrt_lines.run_lines(form, _DTYPE)
-        once = (*tensorrt_lines.driver_lines(self.ordinals[0]), *self._build_lines(form), *load)
-        return FewLines(("import ctypes", *exotic, f"import {self.module} as trt"), run, once=once)
+    def recipe(self, form: Form) -> Recipe:
+        uses = (*NARROWING, build_engine, start_cuda, share, run_engine)
+        settings = {"dtypes": dict(_DTYPE), "ordinal": self.ordinals[0], **self._engine_settings(form)}
+        return Recipe(run_model, settings, uses)
 
-    def _build_lines(self, form: Form) -> tuple[str, ...]:
-        """Raises NoScript."""
-        in_onnx(form)
-        flags = [*self._more_flags, *["TF32"] * (self.precision == "tf32")]
-        settings = [*(f"config.set_flag(trt.BuilderFlag.{name})" for name in flags), *self._settings()]
-        return tensorrt_lines.build_lines(form, settings, self.precision if form.dtype == "float32" else "")
-
-    def _settings(self) -> list[str]:
-        """The lines of `_configure`."""
-        level = [f"config.builder_optimization_level = {self._level}"] * (self._level is not None)
-        return [f"config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, {self._workspace})", *level]
+    def _engine_settings(self, form: Form) -> dict[str, Any]:
+        """Arguments of `build_engine` with which it builds as `_configure` does. Raises NoScript."""
+        check_model(form)
+        return {
+            "module": self.module,
+            "flags": [*self._more_flags, *["TF32"] * (self.precision == "tf32")],
+            "workspace": self._workspace,
+            "level": self._level,
+            "precision": self.precision if form.dtype == "float32" and self.precision in NARROW else "",
+            "threads": 1,
+        }
 
     def _inputs(self, form: Form) -> dict[str, np.ndarray]:
         """The values of the graph's inputs by name. Raises Unsupported for what is no tensor of TensorRT's."""

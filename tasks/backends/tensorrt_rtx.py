@@ -7,8 +7,9 @@ from typing import Any
 
 from tasks import checks
 from tasks.backends.base import smoke_test
-from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.onnx_form import one_add
+from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.tensorrt_run import NARROWING, build_engine, build_model
 from tasks.backends.tensorrt import TensorRt, TensorRtError, _wanted_outputs
 from tasks.model import Form, Program, RuntimeInfo
 from tasks.packages import ONNX
@@ -51,13 +52,13 @@ class TensorRtRtx(TensorRt):
         size = len(self._engine(trt, form, inputs, ()))
         return Program(_not_run, f"{self.title}, ahead of time", None, f"{self._flags()} engine={size}B")
 
-    def few_lines(self, form: Form) -> FewLines:
+    def recipe(self, form: Form) -> Recipe:
         if not self._ahead:
-            return super().few_lines(form)
-        return FewLines((f"import {self.module} as trt",), (*self._build_lines(form), "got = [engine]"))
+            return super().recipe(form)
+        return Recipe(build_model, self._engine_settings(form), (*NARROWING, build_engine))
 
-    def _settings(self) -> list[str]:
-        return super()._settings()[1:]  # it has no limit of its own
+    def _engine_settings(self, form: Form) -> dict[str, Any]:
+        return {**super()._engine_settings(form), "workspace": None}  # it has no limit of its own
 
     def _configure(self, trt: Any, config: Any) -> None:
         # Portable engines are for 8.0 and later; one for Turing has to be asked for (TensorRT-RTX's page on CPU-only engines).

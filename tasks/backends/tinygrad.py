@@ -19,9 +19,9 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import BY_LABEL, cuda_driver, device_number, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.packages import ONNX, files
@@ -183,33 +183,12 @@ class Tinygrad(Backend):
         flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
         return Program(_run(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
 
-    def few_lines(self, form: Form) -> FewLines:
+    def recipe(self, form: Form) -> Recipe:
         """With a clang: the one that the environment's package brings, else the machine's."""
-        in_onnx(form)
-        variables, before = {k: v for k, v in self._variables.items() if v != "0"}, ["import os"]
-        if any(x.startswith("ziglang") for x in self.packages):
-            before += [
-                "import ziglang  # which is clang when it is told so",
-                """open("clang", "w").write(f'#!/bin/sh\\nexec "{os.path.dirname(ziglang.__file__)}/zig" clang "$@"\\n')""",
-                'os.chmod("clang", 0o755)',
-            ]
-            before.append(f'os.environ.update({variables!r}, CC=os.path.abspath("clang"))')
-        else:
-            before.append(f"os.environ.update({variables!r})")
-        given, got, imports = "Tensor(x)", "x.numpy()", ["from tinygrad import Tensor, dtypes"]
-        if "bfloat16" in {
-            form.dtype,
-            *(x.dtype.name for x in form.arrays),
-        }:  # of ml_dtypes, which tinygrad does not know
-            given = f"Tensor(x.view(np.uint16)).bitcast(dtypes.bfloat16) if x.dtype == ml_dtypes.bfloat16 else {given}"
-            got = f"x.bitcast(dtypes.uint16).numpy().view(ml_dtypes.bfloat16) if x.dtype == dtypes.bfloat16 else {got}"
-            imports.insert(0, "import ml_dtypes")
-        lines = (
-            'onnx.save(model, "minimal.onnx")',
-            f'found = OnnxRunner("minimal.onnx")({{k: {given} for k, x in feeds.items()}})',
-            f"got = [{got} for x in found.values()]",
-        )
-        return FewLines((*imports, "from tinygrad.nn.onnx import OnnxRunner"), lines, tuple(before))
+        check_model(form)
+        variables = {k: v for k, v in self._variables.items() if v != "0"}
+        brought = any(x.startswith("ziglang") for x in self.packages)
+        return Recipe(run_model, {"packaged_clang": brought}, (bring_clang,), variables)
 
     def _feed(self, name: str, value: Any) -> Any:
         """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""
@@ -322,3 +301,34 @@ def _is_cpu(device: Any) -> bool:
 def _last_words(said: list[str]) -> str:
     lines = "".join(said).splitlines()
     return " ".join(next((x for x in lines if "error:" in x), " ".join(lines[-3:])).split())
+
+
+def bring_clang() -> None:
+    """Let the package ziglang, which is clang when it is told so, compile."""
+    import os
+    import tempfile
+
+    import ziglang
+
+    path = os.path.join(tempfile.mkdtemp(), "clang")
+    with open(path, "w") as file:
+        file.write(f'#!/bin/sh\nexec "{os.path.dirname(ziglang.__file__)}/zig" clang "$@"\n')
+    os.chmod(path, 0o755)
+    os.environ["CC"] = path
+
+
+def run_model(model: str, inputs: dict, packaged_clang: bool) -> list:
+    """Outputs of an ONNX model on tinygrad."""
+    if packaged_clang:
+        bring_clang()
+    from tinygrad import Tensor, dtypes
+    from tinygrad.nn.onnx import OnnxRunner
+
+    given, got = {}, []
+    for name, x in inputs.items():
+        bits = x.dtype.name == "bfloat16"  # which tinygrad does not know as an array
+        given[name] = Tensor(x.view(np.uint16)).bitcast(dtypes.bfloat16) if bits else Tensor(x)
+    for x in OnnxRunner(model)(given).values():
+        bits = x.dtype == dtypes.bfloat16
+        got.append(x.bitcast(dtypes.uint16).numpy().view("bfloat16") if bits else x.numpy())
+    return got

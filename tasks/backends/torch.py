@@ -21,8 +21,8 @@ from tasks import checks
 from tasks.arrays import autograd, held, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
-from tasks.backends.shared import flushing, torch_graphs, torch_switches
-from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
+from tasks.backends.shared import flushing, torch_graphs, torch_run, torch_switches
+from tasks.backends.shared.recipe import Recipe
 from tasks.backends.shared.torch_devices import (
     FAILED,
     FELL_BACK,
@@ -278,16 +278,23 @@ class TorchEager(Backend):
             )
         return program
 
-    def few_lines(self, form: Form) -> FewLines:
-        return in_torch(form, *called(form, "call"), target=self.target, setting=self.setting())
+    def recipe(self, form: Form) -> Recipe:
+        return torch_run.recipe(form, self.target, variables=self.variables, setup=self.setup)
 
-    def setting(self) -> Setting:
-        """What a script does before the call, so that the device computes as it does here."""
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the environment of a program that computes as this backend does."""
         known = self.known
-        variables = known.variables + ((("PJRT_DEVICE", known.platform),) if known.platform else ())
-        variables += known.coarser if self.coarse else ()
-        lines = torch_switches.lines(self.target, self.device, self.coarse, self.reduced)
-        return Setting(variables, known.plugin, tuple(lines))
+        given = known.variables + ((("PJRT_DEVICE", known.platform),) if known.platform else ())
+        return dict(given + (known.coarser if self.coarse else ()))
+
+    @property
+    def setup(self) -> tuple[str, ...]:
+        """Lines of such a program before all calls: the import that registers the device, torch's switches."""
+        switches = torch_switches.lines(self.target, self.device, self.coarse, self.reduced)
+        plugins = [self.known.plugin, *["torch_xla.backends"] * any("torch_xla.backends" in x for x in switches)]
+        lines = [*(f"import {name}" for name in plugins if name), *switches]
+        return ("import torch", *lines) if lines else ()
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""

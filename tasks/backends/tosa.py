@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import importing, smoke_test
-from tasks.backends.executorch import PROBE, ExecuTorch, nodes
-from tasks.backends.shared.few_lines import FewLines, in_torch
+from tasks.backends.executorch import PROBE, ExecuTorch, export_program, nodes
+from tasks.backends.shared.recipe import Recipe, check_program
+from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Form, RuntimeInfo, np_dtype
 
 #: The profile that is lowered to: floating point, with bfloat16.
@@ -96,20 +97,10 @@ class Tosa(ExecuTorch):
 
         return run
 
-    def few_lines(self, form: Form) -> FewLines:
-        lines = (
-            *self.exporting(form),
-            f"edge = to_edge_transform_and_lower(exported, partitioner=[TOSAPartitioner(TosaCompileSpec({PROFILE!r}))])",
-            "graph = edge.exported_program().graph_module.lowered_module_0.processed_bytes",
-            "found = [torch.from_numpy(x) for x in tosa_reference_model.run(graph, [x.numpy() for x in given], verbosity='LOW')[0]]",
-        )
-        imports = (
-            "import tosa_reference_model",
-            "from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec",
-            "from executorch.backends.arm.tosa.partitioner import TOSAPartitioner",
-            "from executorch.exir import to_edge_transform_and_lower",
-        )
-        return in_torch(form, *lines, imports=imports)
+    def recipe(self, form: Form) -> Recipe:
+        check_program(form)
+        held = list(self._export(form, self._tensors(form))[1])
+        return Recipe(run_program, {"held": held, "profile": PROFILE}, (to_arrays, export_program))
 
 
 def _result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
@@ -126,3 +117,16 @@ def _inputs(graph: bytes) -> set[str]:
 
     block = TosaGraph.GetRootAs(graph, 0).Regions(0).Blocks(0)
     return {block.Inputs(place).decode() for place in range(block.InputsLength())}
+
+
+def run_program(module: Any, inputs: list, held: list, profile: str) -> list:
+    """Outputs of a program that is lowered to TOSA, by its reference model."""
+    import tosa_reference_model
+    from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
+    from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    exported, given = export_program(module, inputs, held)
+    edge = to_edge_transform_and_lower(exported, partitioner=[TOSAPartitioner(TosaCompileSpec(profile))])
+    graph = edge.exported_program().graph_module.lowered_module_0.processed_bytes
+    return list(tosa_reference_model.run(graph, to_arrays(given), verbosity="LOW")[0])

@@ -21,8 +21,8 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
+from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
@@ -67,16 +67,9 @@ class Tvm(Backend):
         target = _target(**self._target)
         return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
-        lines = (
-            'os.environ["TVM_NUM_THREADS"] = str(1)',
-            'target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})',
-            "machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(model), target), tvm.cpu())",
-            'found = machine["main"](*[tvm.runtime.tensor(x) for x in feeds.values()])',
-            "got = [x.numpy() for x in ([found] if hasattr(found, 'numpy') else found)]",
-        )
-        return FewLines(("import os", "import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
+    def recipe(self, form: Form) -> Recipe:
+        check_model(form)
+        return Recipe(run_model, {"threads": 1})
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and make its inputs.
@@ -185,3 +178,18 @@ def _array(value: Any) -> np.ndarray:
     if isinstance(value, tvm_ffi.Shape):
         return np.array(list(value), np.int64)
     return np.array(value.numpy())
+
+
+def run_model(model: str, inputs: dict, threads: int) -> list:
+    """Outputs of an ONNX model on TVM."""
+    import os
+
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    import onnx
+    import tvm
+    from tvm.relax.frontend.onnx import from_onnx
+
+    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(onnx.load(model)), target), tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(x) for x in inputs.values()])
+    return [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)]

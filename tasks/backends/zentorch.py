@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.backends.base import Backend, importing
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared.few_lines import FewLines
+from tasks.backends.shared.recipe import Recipe
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 
@@ -100,10 +100,10 @@ class ZenTorch(Inductor):
                 raise
             raise Fallback("zentorch takes no node of the graph: it would be inductor's and ATen's") from None
 
-    def few_lines(self, form: Form) -> FewLines:
-        made = super().few_lines(form)
-        off = () if self.weight_cache else ("import os", 'os.environ["ZENDNNL_MATMUL_WEIGHT_CACHE"] = "0"')
-        return replace(made, imports=(*made.imports, "import zentorch"), before=off)
+    def recipe(self, form: Form) -> Recipe:
+        made = super().recipe(form)
+        off = {} if self.weight_cache else {"ZENDNNL_MATMUL_WEIGHT_CACHE": "0"}
+        return replace(made, variables={**made.variables, **off}, setup=(*made.setup, "import zentorch"))
 
     def _fallback(self, kernels: int) -> str | None:
         return None if self.taken else "zentorch took no node of the graph"

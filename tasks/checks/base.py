@@ -66,7 +66,7 @@ class Check:
 
     @property
     def plain(self) -> bool:
-        """Whether a row of it is about one program, built and run as any: what a standalone script can show."""
+        """Whether a row of it is about one program, built and run as any: what a finding can show."""
         own = type(self)
         return (own.build, own.run, own.stages) == (Check.build, Check.run, Check.stages)
 

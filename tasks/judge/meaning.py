@@ -1,6 +1,6 @@
 """What a model's outputs mean: decisions that flip, divergence of distributions, overlap of masks. On numpy and nothing else.
 
-A standalone script embeds this very file. What an output stands for is stated by its model (`Leaf.meaning`), never guessed.
+What an output stands for is stated by its model (`Leaf.meaning`), never guessed.
 """
 
 from __future__ import annotations

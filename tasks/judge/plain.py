@@ -1,7 +1,4 @@
-"""Outputs to metrics, on numpy and nothing else.
-
-A standalone script embeds this very file and `tasks.judge.policy`, so what it says is what a run says.
-"""
+"""Outputs to metrics, on numpy and nothing else."""
 
 from __future__ import annotations
 

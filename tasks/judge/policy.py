@@ -1,4 +1,4 @@
-"""Metrics and a policy to a status, on numpy and nothing else. A standalone script embeds this very file."""
+"""Metrics and a policy to a status, on numpy and nothing else."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ A violation is shown by two inputs and what came out. Rounding keeps order, symm
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,21 +56,30 @@ _COMMUTES = (
 _SLACK = 1.0
 
 
-def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> str:
-    """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks on all values of a dtype, or on all pairs, with the inputs that show
-    it; "" where it keeps all that is known of it. Outputs of another shape or dtype than the input are none of it."""
+class Broken(NamedTuple):
+    """A promise that is not kept. code: which one ("rising", "falling", "odd", "even", "bounds", "point", "again", "inverse",
+    "commutative", "power"); text: with the inputs that show it; values: of the promise: (smallest, largest), (input, result)."""
+
+    code: str
+    text: str
+    values: tuple[float, ...] = ()
+
+
+def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> Broken | None:
+    """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks first on all values of a dtype, or on all pairs; None where it keeps all
+    that is known of it. Outputs of another shape or dtype than the input are none of it."""
     name = op.partition(":")[2].rpartition(".")[2].lower()
     if len(given) == 2 and given[0].ndim == 2 and given[0].shape == actual.shape == given[0].T.shape:
-        return next(_of_pairs(name, given[0], given[1], actual), "")
+        return next(_of_pairs(name, given[0], given[1], actual), None)
     if len(given) != 1 or given[0].shape != actual.shape or given[0].dtype != actual.dtype:
-        return ""
+        return None
     if (dtype := dtype_name(actual.dtype)) not in EPS:
-        return ""
+        return None
     with np.errstate(all="ignore"):
-        return next(_of_one(name, ascending(given[0]), actual.reshape(-1), dtype), "")
+        return next(_of_one(name, ascending(given[0]), actual.reshape(-1), dtype), None)
 
 
-def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Iterator[str]:
+def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Iterator[Broken]:
     """A NaN breaks nothing here: where none belongs, the judge says so."""
     actual = actual[inputs.order]
     x, y = inputs.values, actual.astype(np.float64)
@@ -78,17 +88,20 @@ def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Ite
     outside = (y < low) | (y > high)
     if outside.any():
         at = int(np.flatnonzero(outside)[0])
-        yield f"outside [{low:g}, {high:g}]: f({shown(x[at])}) = {shown(y[at])}"
+        text = f"outside [{low:g}, {high:g}]: f({shown(x[at])}) = {shown(y[at])}"
+        yield Broken("bounds", text, (low, high))
     for point, value in _POINTS.get(name, ()):
         missed = (x == point) & ((y < value) | (y > value))
         if missed.any():
-            yield f"f({point:g}) = {shown(y[missed][0])}, which is {value:g} exactly"
-    for names, word, wanted in ((_AGAIN, "not the same once more", y), (_BACK, "not its own inverse", x)):
+            text = f"f({point:g}) = {shown(y[missed][0])}, which is {value:g} exactly"
+            yield Broken("point", text, (point, value))
+    twice = ((_AGAIN, "again", "not the same once more", y), (_BACK, "inverse", "not its own inverse", x))
+    for names, code, word, wanted in twice:
         if name in names:
-            yield from _twice(word, x, y, inputs.places(actual), wanted)
+            yield from (Broken(code, text) for text in _twice(word, x, y, inputs.places(actual), wanted))
 
 
-def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[str]:
+def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[Broken]:
     """Order and symmetry of ``y``, results of the ascending inputs."""
     x = inputs.values
 
@@ -102,7 +115,7 @@ def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterato
             drop = ulps(highest[low] - sign * y[low], low)
             if (drop > _SLACK).any():
                 at = int(low[np.argmax(drop)])
-                yield _shown(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at)
+                yield Broken(word, _shown(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
     if not (name in _ODD or name in _EVEN):
         return
     opposite = inputs.mirrored
@@ -113,7 +126,7 @@ def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterato
             apart = ulps(y[opposite[off]] - sign * y[off], off)
             if (apart > 0).any():
                 at = int(off[np.nanargmax(apart)])
-                yield _shown(f"not {word}", x, y, at, int(opposite[at]))
+                yield Broken(word, _shown(f"not {word}", x, y, at, int(opposite[at])))
 
 
 def _twice(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
@@ -125,21 +138,25 @@ def _twice(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: n
         yield _shown(word, x, y, at, int(place[at]))
 
 
-def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[str]:
+def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[Broken]:
     first, second = (v.astype(np.float64) for v in (a, b))
     y = actual.astype(np.float64)
     if name in _COMMUTES and np.array_equal(first, second.T, equal_nan=True):
         off = ~((y == y.T) | (np.isnan(y) & np.isnan(y.T)))
         if off.any():
             i, j = (int(k) for k in np.argwhere(off)[0])
-            yield f"not commutative: f({shown(first[i, j])}, {shown(second[i, j])}) = {shown(y[i, j])}, f({shown(first[j, i])}, {shown(second[j, i])}) = {shown(y[j, i])}"
+            sides = [f"f({shown(first[k])}, {shown(second[k])}) = {shown(y[k])}" for k in ((i, j), (j, i))]
+            yield Broken("commutative", f"not commutative: {', '.join(sides)}")
     if name == "pow":
         ones = np.ones((), np_dtype(dtype_name(actual.dtype))).astype(np.float64)
         for exponent, wanted in ((0.0, np.broadcast_to(ones, y.shape)), (1.0, first)):
             off = (second == exponent) & (y != wanted) & ~np.isnan(wanted)
             if off.any():
                 i, j = (int(k) for k in np.argwhere(off)[0])
-                yield f"f({shown(first[i, j])}, {exponent:g}) = {shown(y[i, j])}, which is {shown(wanted[i, j])} exactly"
+                text = (
+                    f"f({shown(first[i, j])}, {exponent:g}) = {shown(y[i, j])}, which is {shown(wanted[i, j])} exactly"
+                )
+                yield Broken("power", text)
 
 
 def _shown(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:

@@ -127,10 +127,10 @@ backends: [torch-cpu]
     rows = lake.read("lake")
     row = rows[rows["status"] == "wrong"].iloc[0]
     key = f"{row['run_id']}:{row['case_id']}:{row['backend']}"
-    command = [sys.executable, "-m", "farm", "reproduce", key, "--results", "lake", "--script", "found.py"]
+    command = [sys.executable, "-m", "farm", "reproduce", key, "--results", "lake", "--out", "found"]
     subprocess.run(command, check=False, capture_output=True)
-    said = subprocess.run([sys.executable, "found.py"], capture_output=True, text=True)
-    assert "as_strided" in Path("found.py").read_text()
+    said = subprocess.run([sys.executable, "found/run.py"], capture_output=True, text=True)
+    assert "as_strided" in Path("found/program.py").read_text()
     assert said.returncode, said.stdout + said.stderr
     assert "Traceback" not in said.stderr, said.stderr
 

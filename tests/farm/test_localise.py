@@ -71,7 +71,7 @@ def test_the_command_shows_the_culprit_and_the_next_command(
     assert "Conv_4: Conv(pads=[1, 1, 1, 1])" in said
     assert "maxpool3 float32[2, 8, 6, 6]" in said
     assert "asking for all tensors heals the model" in said
-    assert f"farm localise '{key(rows, 'faulty-fused')}' --script" in said
+    assert f"farm localise '{key(rows, 'faulty-fused')}' --out" in said
 
 
 def test_what_cannot_be_localised_is_refused_in_a_line(
@@ -109,7 +109,9 @@ def test_an_operation_of_a_torch_program_is_named_with_its_module(
     assert (sound.status, sound.culprit) == ("pass", "")
     capsys.readouterr()
     wanted = [key(rows, "faultytorch-linear_1", "tinytorch:block"), "--results", str(tmp_path / "results")]
-    assert localise.main([*wanted, "--script", str(tmp_path / "culprit.py")]) == BAD_INPUT  # named, but no script of it
+    assert (
+        localise.main([*wanted, "--out", str(tmp_path / "culprit")]) == BAD_INPUT
+    )  # named, but it has no model of its own
     said = capsys.readouterr()
     assert "node          linear_1: linear()" in said.out and "  module      value" in said.out
     assert "is a part of a torch program" in said.err

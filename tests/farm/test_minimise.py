@@ -93,7 +93,7 @@ def test_an_ignored_attribute_is_what_is_left(made: Made) -> None:
     assert {x["what"]: x["fails"] for x in found["triggers"]}["without Softmax.axis"] is False
     assert found["runs"] <= 200
     assert fails_by_itself(Path(found["folder"]) / minimal.PACK) == ("wrong", "numbers", "onnx:Softmax")
-    text = (Path(found["folder"]) / "script.py").read_text()
+    text = (Path(found["folder"]) / "run.py").read_text()
     assert "farm" not in text and "shows the wrong result" in found["script_said"]
 
 
@@ -142,11 +142,11 @@ def test_a_crash_is_made_smaller_in_processes_of_its_own_and_without_a_script_it
     code, found = here.minimised(
         here.key(rows, "sigmoid", "dies"), "--strategy", "binary-search-dims", "--budget", "60"
     )
-    assert code == NO_SCRIPT and "script.py" not in found["files"]
+    assert code == NO_SCRIPT and "run.py" not in found["files"]
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert found["elements"][1] == 4
     said = " ".join(capsys.readouterr().out.split())
-    assert "script none: " in said and "does NOT show the crash" in said
+    assert "run.py none: " in said and "does NOT show the crash" in said
 
 
 def test_an_error_stays_the_same_error(made: Made) -> None:
@@ -219,17 +219,14 @@ def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_not
     code, found = here.minimised(f"{row.run_id}:{row.case_id}:small-after")
     assert code == SMALLER
     assert found["after"] == ["forward/small:gather/float32/0"]
-    text = (Path(found["folder"]) / "script.py").read_text()
-    assert text.index('make_node("Gather"') < text.index('make_node("Neg"')
+    first, last = (onnx.load(Path(found["folder"]) / name).graph.node for name in ("before_0.model.onnx", "model.onnx"))
+    assert [x.op_type for x in (*first, *last)] == ["Gather", "Neg"]
     assert "shows the crash: it died of signal 6" in found["script_said"]
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert "alone it does not fail" in " ".join(found["why"])
 
 
-@pytest.mark.parametrize(
-    ("op", "device", "shown"),
-    [("relu", "sometimes", "wrong result: it failed"), ("tanh", "stalls", "timeout: it hung")],
-)
+@pytest.mark.parametrize(("op", "device", "shown"), [("relu", "sometimes", "it failed"), ("tanh", "stalls", "it hung")])
 def test_what_fails_at_times_is_said_to(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, op: str, device: str, shown: str
 ) -> None:
@@ -239,9 +236,9 @@ def test_what_fails_at_times_is_said_to(
     code, found = here.minimised(here.key(rows, op, device), "--strategy", "shrink-values")
     assert code == FLAKY
     assert "times" in " ".join(found["why"]) or found["flaky"]
-    assert f"shows the {shown} 10 of 20 times" in found["script_said"]
+    assert f"{shown} 10 of 20 times" in found["script_said"]
     text = (Path(found["folder"]) / "issue.md").read_text()
-    assert "It is intermittent" in text and "range(20)" in text
+    assert "It is intermittent" in text and "run it several times" in text
 
 
 def test_a_model_with_its_inputs_is_run_and_made_small(
@@ -287,7 +284,7 @@ def test_of_a_torch_module_the_operations_are_left_that_fail_and_its_sound_twin_
     assert (found["nodes"], found["finding"]["ops"]) == ([15, len(ops)], ops)
     assert found["elements"][1] <= 8 and found["op"] == f"torch:{'+'.join(ops)}"
     assert found["runs"] <= 200 and not found["flaky"]
-    text = (Path(found["folder"]) / "script.py").read_text()
+    text = (Path(found["folder"]) / "program.py").read_text()
     assert f"torch.ops.aten.{ops[0]}." in text and "farm" not in text
     assert "shows the wrong result" in found["script_said"]
     capsys.readouterr()

@@ -15,7 +15,7 @@ from farm.commands import minimise
 from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
-from farm.minimise import bundle
+from farm.reproduce import requirements
 from tasks.arrays import autograd
 from tasks.catalogs.user import load, sources
 from tasks.catalogs.user.load import Declared
@@ -54,12 +54,12 @@ def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_wer
     assert minimise.main([f"last:{row.case_id}:torch-cpu", "--results", str(results)]) == minimise.SMALLER
     (found,) = minimal.read(results)
     assert found["shapes"][1] == [[1, 42]] and found["attributes"] == {"half.window": 10}
-    script = (Path(found["folder"]) / "script.py").read_text()
-    assert "window=10" in script and "shows the wrong result" in found["script_said"]
-    assert script.splitlines()[1].endswith(" numpy")  # torch itself does not bring it
+    program, run = ((Path(found["folder"]) / name).read_text() for name in ("program.py", "run.py"))
+    assert "window=10" in program and "shows the wrong result" in found["script_said"]
+    assert run.splitlines()[2].endswith(" numpy")  # torch itself does not bring it
 
 
-def test_a_script_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
+def test_a_finding_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import hypothesis\n")
     (tmp_path / "k.py").write_text("import beside, os, numpy, rich.table\ndef f(x): return x\n")
     assert sources.outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
@@ -67,7 +67,9 @@ def test_a_script_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     one = Declared(op, (), str(tmp_path))
     assert one.outside() == {"os", "numpy", "rich", "hypothesis"}
     with load.lent(op, str(tmp_path)):
-        named = {x.partition("==")[0] for x in bundle.script.installed(bundle._imported(Group("user:f", "", "", 1)))}
+        named = {
+            x.partition("==")[0] for x in requirements.installed(requirements._imported(Group("user:f", "", "", 1)))
+        }
     assert named == {"rich", "hypothesis"}
 
 

@@ -67,14 +67,16 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
     assert rows.loc["critical:gelu", "error"] == "aicore exception, error code is 507015 in aten::gelu"
     assert set(rows["device"]) == {"Ascend910B3"} and set(rows["flags"]) == {"hf32=off"}
 
-    script = tmp_path / "gelu.py"
+    finding = tmp_path / "gelu"
     case = "last:forward/critical:gelu/float32/0:torch-npu"
-    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--script", script)
+    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--out", finding)
     assert "reproduced: same status and same metrics" in again.stdout, again.stdout + again.stderr
-    text = script.read_text()
+    text = (finding / "run.py").read_text()
     assert "import torch_npu" in text and "torch.npu.conv.allow_hf32 = False" in text
-    alone = subprocess.run([sys.executable, script], capture_output=True, text=True, env=os.environ | spoilt)
-    assert alone.returncode == 1 and "507015 in aten::gelu" in alone.stdout, alone.stdout + alone.stderr
+    alone = subprocess.run(
+        [sys.executable, finding / "run.py"], capture_output=True, text=True, env=os.environ | spoilt
+    )
+    assert alone.returncode == 1 and "507015 in aten::gelu" in alone.stderr, alone.stdout + alone.stderr
 
 
 @pytest.mark.parametrize("how", ["--ray", "--no-ray"])

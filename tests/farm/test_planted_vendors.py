@@ -72,13 +72,13 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
 
     told = farm(spoilt, "report", "last", "--results", results)
     assert "critical:relu" in told.stdout and "farm reproduce" in told.stdout
-    case, script = f"last:forward/critical:relu/float32/0:torch-{device}", tmp_path / "relu.py"
-    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--script", script)
+    case, finding = f"last:forward/critical:relu/float32/0:torch-{device}", tmp_path / "relu"
+    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--out", finding)
     assert "reproduced: same status" in again.stdout, again.stdout + again.stderr
     if (
         device == "hpu"
     ):  # by a module, as where it is really installed; for others the build of torch itself is another one
-        assert "relu.py: shows the crash: it raises the same" in again.stdout, again.stdout
+        assert "relu: shows the crash: it raises the same" in again.stdout, again.stdout
     assert "Traceback" not in done.stdout + done.stderr + told.stderr + again.stderr
 
 

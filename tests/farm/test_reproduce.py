@@ -26,17 +26,12 @@ from farm.commands import run as launch
 from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
-from farm.reproduce import find, trial, versions, writing
-from farm.reproduce import script as scripts
-from farm.reproduce.again import run_here
-from farm.reproduce.bundled import bundled
+from farm.reproduce import find, trial, versions
 from farm.reproduce.in_torch import literal
 from farm.reproduce.show import METRICS, conclusion
-from farm.reproduce.source import templates
 from tasks.backends import BackendSpec
-from tasks.backends.shared.few_lines import NoScript
-from tasks.model import Form, Group
-from tests import prepared
+from tasks.backends.shared.recipe import NoScript
+from tasks.model import Group
 
 CONFIG = """
 catalogs:
@@ -91,20 +86,16 @@ def plant(results: Path, tmp_path: Path, row: pd.Series, **change: object) -> Pa
     return lake_copy
 
 
-def run_isolated(script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_isolated(folder: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    # farm and tasks are made impossible to import, so that a script that did would fail.
+    # farm and tasks are made impossible to import, so that a program that did would fail.
+    path = str(folder / "run.py")
     code = (
         "import sys, runpy\nsys.modules['farm'] = sys.modules['tasks'] = None\n"
-        f"sys.argv = [{str(script)!r}]\nrunpy.run_path({str(script)!r}, run_name='__main__')"
+        f"sys.argv = [{path!r}]\nrunpy.run_path({path!r}, run_name='__main__')"
     )
-    return prepared.run([sys.executable, "-I", "-c", code], cwd=cwd, env=env, timeout=120)
-
-
-def said(text: str) -> dict[str, str]:
-    return {
-        m[1]: m[2] for m in re.finditer(r"^(verdict|error units|max abs diff|max rel diff|raised) +(.*)$", text, re.M)
-    }
+    command = [sys.executable, "-I", "-c", code]
+    return subprocess.run(command, cwd=cwd, env=env, timeout=300, capture_output=True, text=True)
 
 
 def test_every_row_is_reproduced_bit_for_bit(
@@ -231,7 +222,7 @@ def test_a_stored_crash_is_warned_of_and_can_be_kept_in_a_child(
         ("ort-cpu", "torch:transpose", "bfloat16", "pass"),
     ],
 )
-def test_the_script_alone_gives_the_same_numbers(
+def test_a_finding_alone_shows_the_outcome(
     results: Path,
     rows: pd.DataFrame,
     tmp_path: Path,
@@ -242,62 +233,42 @@ def test_the_script_alone_gives_the_same_numbers(
     dtype: str,
     status: str,
 ) -> None:
-    monkeypatch.setattr(trial, "subprocess", prepared.SUBPROCESS)
     row = pick(rows, backend=backend, op=op, dtype=dtype, status=status)
-    script = tmp_path / "out.py"
-    assert reproduce.main([key_of(row), "--results", str(results), "--script", str(script)]) == SAME
-    assert re.search(r"^script .*shows the \w+ \(\w+\) with the same numbers", capsys.readouterr().out, re.M)
-    text = script.read_text()
-    assert "import farm" not in text and "from farm" not in text and "tasks" not in text
-    assert max(len(line) for line in text.rpartition("base64.b64decode")[2].splitlines()) <= 100
+    folder = tmp_path / "finding"
+    assert reproduce.main([key_of(row), "--results", str(results), "--out", str(folder)]) == SAME
+    assert re.search(rf"^finding .*shows the {status}", capsys.readouterr().out, re.M)
+    for path in folder.glob("*.py"):
+        text = path.read_text()
+        assert "import farm" not in text and "from farm" not in text and "tasks" not in text
     (tmp_path / "elsewhere").mkdir()
-    done = run_isolated(script, tmp_path / "elsewhere")
+    done = run_isolated(folder, tmp_path / "elsewhere")
     assert done.returncode == (1 if status == "wrong" else 0), done.stderr
-    numbers = said(done.stdout)
-    assert numbers["verdict"] == status
-    for label, value in {
-        "error units": row.error_units,
-        "max abs diff": row.max_diff,
-        "max rel diff": row.max_rel,
-    }.items():
-        assert pd.isna(value) or float(numbers[label]) == value
-    # It says what to install, and may be called as the module that it imports.
+    assert "got " in done.stdout and "expected " in done.stdout
+    # It says what to install.
     module = {"torch-cpu": "torch", "ort-cpu": "onnxruntime"}[backend]
     version = metadata.version(module).partition("+")[0]
-    assert f'# dependencies = ["{module}=={version}", "numpy", "ml_dtypes"]' in text
-    named = script.rename(tmp_path / f"{module}.py")
-    done = subprocess.run([sys.executable, str(named)], capture_output=True, text=True, timeout=120)
-    assert said(done.stdout)["verdict"] == status, done.stderr
+    assert f"    pip install {module}=={version}" in (folder / "run.py").read_text()
 
 
-def test_a_script_that_does_not_show_the_failure_is_not_claimed_to(
+def test_a_finding_that_does_not_show_the_failure_is_not_claimed_to(
     results: Path, rows: pd.DataFrame, tmp_path: Path
 ) -> None:
     row = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
-    script = tmp_path / "out.py"
-    for text in ("print('verdict        pass')", "raise SystemExit(1)", "print('verdict        wrong')"):
-        script.write_text(text)
-        shown, words = trial.check(script, {str(k): v for k, v in row.items()}, 60)
+    for text in ("print('wrong')", "raise SystemExit(0)", "raise SystemExit(2)", "raise ValueError('wrong')"):
+        (tmp_path / "run.py").write_text(text)
+        shown, words = trial.check(tmp_path, {str(k): v for k, v in row.items()}, 60)
         assert not shown and "does NOT show the wrong" in words
 
 
 def test_nothing_of_an_argument_becomes_code() -> None:
-    form = Form("torch", "torch:x", "float32", [])
     hostile = '\');import os;os.abort()#\n"""@data@'
-    assert eval(literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, form)) == (
+    assert eval(literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, str)) == (
         hostile,
         {hostile: 1},
     )
-    for node in (
-        {"$": "torch.dtype", "name": "float32;x"},
-        {"$": "torch.dtype", "name": "load"},
-        {"$": hostile},
-        {"$": "tensor", "id": 0, "layout": hostile, "parts": [], "shape": []},
-    ):
+    for node in ({"$": "torch.dtype", "name": "float32;x"}, {"$": "torch.dtype", "name": "load"}, {"$": hostile}):
         with pytest.raises(NoScript):
-            literal(node, form)
-    filled = templates().from_string("{{ a }} {{ b }}").render(a="{{ b }}{% include 'x' %}", b="x")
-    assert filled == "{{ b }}{% include 'x' %} x"
+            literal(node, str)
 
 
 def test_a_run_whose_record_is_of_another_version_is_refused(
@@ -341,26 +312,20 @@ def test_as_many_samples_are_exported_again_as_the_run_exported(skip: list[str],
 
 
 @pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
-def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int, shown: bool) -> None:
-    script = tmp_path / "s.py"
-    script.write_text(f"import os\nos._exit({code})\n")
-    said = trial.check(script, {"status": "crash", "kind": "exit code 3"}, 30)
+def test_a_finding_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int, shown: bool) -> None:
+    (tmp_path / "run.py").write_text(f"import os\nos._exit({code})\n")
+    said = trial.check(tmp_path, {"status": "crash", "kind": "exit code 3"}, 30)
     assert said[0] is shown and f"exit code {code}" in said[1]
 
 
-def test_a_script_that_raises_something_else_says_what(tmp_path: Path) -> None:
-    script = tmp_path / "s.py"
-    script.write_text(
-        "print('raised  AssertionError: Torch not compiled with CUDA enabled')\nprint('verdict  error')\n"
-    )
+def test_a_finding_that_raises_something_else_says_what(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text("raise AssertionError('Torch not compiled with CUDA enabled')")
     row = {"status": "crash", "kind": "", "error_type": "RuntimeError", "error": "HIP error: an illegal memory access"}
-    assert trial.check(script, row, 30) == (
-        False,
-        "does NOT show the crash: it says error, raised AssertionError: Torch not compiled with CUDA enabled",
-    )
+    said = "does NOT show the crash: it raises AssertionError: Torch not compiled with CUDA enabled"
+    assert trial.check(tmp_path, row, 30) == (False, said)
 
 
-def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_install(
+def test_a_backend_with_an_environment_is_run_in_it_and_its_finding_says_what_to_install(
     results: Path,
     rows: pd.DataFrame,
     tmp_path: Path,
@@ -380,8 +345,8 @@ def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_
 
     monkeypatch.setattr(envs, "build", build)
     monkeypatch.setattr(reproduce, "run_here", lambda case: pytest.fail("it was run in the farm's own environment"))
-    script = tmp_path / "case.py"
-    assert reproduce.main([key_of(row), "--results", str(planted), "--script", str(script)]) == SAME
+    folder = tmp_path / "case"
+    assert reproduce.main([key_of(row), "--results", str(planted), "--out", str(folder)]) == SAME
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "reproduced: same status and same metrics"
     assert {e.packages for e in asked} == {("onnxruntime==1.0", "numpy<9")}
@@ -389,12 +354,8 @@ def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_
     assert re.search(r"^actual ", said, re.M) and re.search(
         r"^worst ", said, re.M
     )  # its outputs come back from the child
-    text = script.read_text()
-    assert (
-        '# dependencies = ["onnxruntime==1.0", "numpy<9", "numpy", "ml_dtypes"]' in text
-        and '# requires-python = "==3.11.*"' in text
-    )
-    assert "shows the outcome (pass) with the same numbers" in said
+    assert "    pip install onnxruntime==1.0 'numpy<9'" in (folder / "run.py").read_text()
+    assert "shows the pass: it ends with exit code 0" in said
 
 
 def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_words(
@@ -416,25 +377,6 @@ def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_wor
     monkeypatch.setattr(envs, "build", build)
     assert reproduce.main([key_of(row), "--results", str(planted)]) == BAD_INPUT
     assert "no-such-package was not found" in capsys.readouterr().err
-
-
-def test_a_runtime_without_a_form_of_its_own_is_called_by_its_backends_file_in_the_script(
-    results: Path,
-    rows: pd.DataFrame,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for runtime in ("torch", "ort"):
-        monkeypatch.setitem(scripts._RUNTIMES, runtime, bundled)
-    for op, dtype, backend, status in (
-        ("torch:log_softmax", "float16", "torch-cpu", "wrong"),
-        ("torch:transpose", "bfloat16", "ort-cpu", "pass"),
-    ):
-        row = pick(rows, op=op, dtype=dtype, backend=backend, status=status)
-        case = find.load(find.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
-        assert writing.write_script(case, run_here(case), tmp_path / f"{backend}.py")
-        assert "with the same numbers" in capsys.readouterr().out
 
 
 _ROCM = ("--extra-index-url=https://download.pytorch.org/whl/rocm7.2", "torch==2.13.0+rocm7.2", "expecttest", "scipy")

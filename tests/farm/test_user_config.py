@@ -248,14 +248,14 @@ def test_a_run_its_resumption_and_its_reproduction(
     assert main(["--resume", run, *arguments]) == FOUND
     assert len(lake.read(results)) == len(rows) == 6
     told.announce("")
-    script = tmp_path / "s.py"
+    finding = tmp_path / "finding"
     capsys.readouterr()
     assert (
-        reproduce(["last:forward/user:wrong/float32/1:torch-cpu", "--results", str(results), "--script", str(script)])
+        reproduce(["last:forward/user:wrong/float32/1:torch-cpu", "--results", str(results), "--out", str(finding)])
         == OK
     )
     said = capsys.readouterr().out
-    assert "reproduced: same status and same metrics" in said and "shows the failure (wrong)" in said
+    assert "reproduced: same status and same metrics" in said and "shows the wrong result" in said
     assert reproduce(["last:forward/user:twice/float16/1:torch-cpu", "--results", str(results), "--child"]) == OK
 
 

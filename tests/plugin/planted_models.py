@@ -12,8 +12,9 @@ from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import widened
 from tasks.backends.base import Backend
-from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.recipe import Recipe, check_program
+from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs import program as programs
 from tasks.graphs.evaluate import Graph
@@ -193,6 +194,12 @@ class FaultyTorch(Backend):
 
         return Program(run, "cpu")
 
-    def few_lines(self, form: Form) -> FewLines:
+    def recipe(self, form: Form) -> Recipe:
         """Of what is left of a program, whose last result is off."""
-        return in_torch(form, "found = [x * 1.001 for x in flat(call(*given))]")
+        check_program(form)
+        return Recipe(run_off, {"threads": 1}, (to_arrays,))
+
+
+def run_off(module: Any, inputs: list, threads: int) -> list:
+    """Outputs of a program, each a thousandth too large."""
+    return [x * x.dtype.type(1.001) for x in to_arrays(module.program(*module.tensors(inputs)))]

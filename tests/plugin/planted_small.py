@@ -14,8 +14,8 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
-from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import expected
@@ -206,35 +206,23 @@ class Small(Backend):
 
         return Program(given(form.arrays), "CPU", given=given)
 
-    def few_lines(self, form: Form) -> FewLines:
+    def recipe(self, form: Form) -> Recipe:
         """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong, or hangs, in every second run; of Sigmoid,
         nothing that shows a crash."""
         import onnx
 
         ops = [node.op_type for node in onnx.load_from_string(form.model).graph.node]
-        lines = {
-            "Softmax": (
-                "e = np.exp(feeds['x'] - feeds['x'].max(-1, keepdims=True))",
-                "got = [e / e.sum(-1, keepdims=True)]",
-            ),
-            "Sigmoid": ("got = []",),
-        }
+        known: dict[str, Any] = {"Softmax": run_softmax, "Sigmoid": run_nothing}
         if self.device == "after":
-            lines = {
-                "Gather": ("left = got = []",),
-                "Neg": ("import os", "got = os.abort() if 'left' in globals() else []"),
-            }
-        counted = "file.write(b'x'), file.flush(), os.fstat(file.fileno()).st_size % 2"
-        if self.device == "stalls":
-            stall = f"    if ({counted})[-1]: __import__('time').sleep(600)"
-            again = ("import os", "with open(os.environ['FARM_SMALL_RUNS'], 'a+b') as file:", stall)
-            lines = {"Tanh": (*again, "got = [np.tanh(feeds['x'])]")}
+            known = {"Gather": run_after_gather, "Neg": run_after_gather}
+        elif self.device == "stalls":
+            known = {"Tanh": run_and_stall}
         elif self.device == "sometimes":
-            relu = f"    got = [np.maximum(feeds['x'], 0) + ({counted})[-1]]"
-            lines = {"Relu": ("import os", "with open(os.environ['FARM_SMALL_RUNS'], 'a+b') as file:", relu)}
-        if len(ops) > 1 or ops[0] not in lines:
-            raise NoScript("no short script: none is planted")
-        return FewLines((), lines[ops[0]])
+            known = {"Relu": run_sometimes_wrong}
+        if len(ops) > 1 or ops[0] not in known:
+            raise NoScript("no script: none is planted")
+        uses = (count_run,) if known[ops[0]] in (run_and_stall, run_sometimes_wrong) else ()
+        return Recipe(known[ops[0]], {}, uses)
 
     def _run(self, model: Graph, feeds: Mapping[str, Any]) -> list[Any]:
         values: dict[str, Any] = {k: x.astype(np.float64) if x.dtype.kind == "f" else x for k, x in feeds.items()}
@@ -259,3 +247,52 @@ class Small(Backend):
             FAULTS[kind](node, inputs, outputs)
         elif node.op == ops or (kind == "pair" and any(ops == f"{source}.{node.op}" for source in sources)):
             outputs[0] = outputs[0] * 1.5 + 0.25
+
+
+def run_softmax(model: str, inputs: dict) -> list:
+    """Softmax along the last axis, whatever the model says."""
+    e = np.exp(inputs["x"] - inputs["x"].max(-1, keepdims=True))
+    return [e / e.sum(-1, keepdims=True)]
+
+
+def run_nothing(model: str, inputs: dict) -> list:
+    """No outputs."""
+    return []
+
+
+def run_after_gather(model: str, inputs: dict) -> list:
+    """Die of any other operator after Gather."""
+    import os
+    import sys
+
+    import onnx
+
+    if onnx.load(model).graph.node[0].op_type == "Gather":
+        sys.gathered = True
+    elif hasattr(sys, "gathered"):
+        os.abort()
+    return []
+
+
+def count_run() -> int:
+    """How many runs there have been, over processes."""
+    import os
+
+    with open(os.environ["FARM_SMALL_RUNS"], "a+b") as file:
+        file.write(b"x")
+        file.flush()
+        return os.fstat(file.fileno()).st_size
+
+
+def run_and_stall(model: str, inputs: dict) -> list:
+    """Hang in every second run."""
+    import time
+
+    if count_run() % 2:
+        time.sleep(600)
+    return [np.tanh(inputs["x"])]
+
+
+def run_sometimes_wrong(model: str, inputs: dict) -> list:
+    """Relu, off by one in every second run."""
+    return [np.maximum(inputs["x"], 0) + np.float32(count_run() % 2)]

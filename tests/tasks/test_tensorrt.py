@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.minimise.script import short
+from farm.reproduce.folder import RUN, Case, write_folder
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
@@ -23,7 +23,9 @@ from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.canary import Canary
 from tasks.devices import cuda_driver
+from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, Unavailable, Unsupported
+from tests.farm.in_process import exit_code
 from tests.tasks import fake_tensorrt
 
 Install = Callable[..., tuple[TensorRt, Any, fake_tensorrt.Gpu]]
@@ -534,7 +536,7 @@ def test_the_driver() -> None:
         cuda_driver.Device(library)
 
 
-# --- a script of few lines --------------------------------------------------------------------------------------------
+# --- a finding --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -544,23 +546,17 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     return found
 
 
-def ends(text: str) -> Any:
-    """What a script exits with."""
-    with pytest.raises(SystemExit) as end:
-        exec(compile(text, "script", "exec"), {})
-    return end.value.code
-
-
 ROW = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
 
 
-def scripted(backend: TensorRt, made: Form, *leaves: Leaf) -> str:
-    return short(made, Group("onnx:Op", "", "float32", 1), leaves, ROW, backend, "a title", ["tensorrt-cu13"])
+def written(backend: TensorRt, made: Form, *leaves: Leaf) -> dict[str, bytes]:
+    group, policy = Group("onnx:Op", "", "float32", 1), verdict.load("error_units")
+    return write_folder(Case("A title.", made, group, backend, policy, ROW, leaves), ["tensorrt-cu13"])
 
 
 @pytest.mark.parametrize("open_sizes", [False, True])
 @pytest.mark.parametrize("off", [0, 1])
-def test_a_short_script_runs_an_engine(install: Install, library: Library, off: int, open_sizes: bool) -> None:
+def test_a_finding_runs_an_engine(install: Install, library: Library, off: int, open_sizes: bool) -> None:
     """On the stand-in, whose memory is the host's: two outputs, one of them of bfloat16, in the model's order."""
     backend, state, gpu = install(optimization_level=2)
     gpu.memory = library  # type: ignore[assignment]
@@ -569,25 +565,23 @@ def test_a_short_script_runs_an_engine(install: Install, library: Library, off: 
     given: dict[str, Any] = {"x": (1, ("n" if open_sizes else 3,))}
     data = model("", given, {"a": (1, (3,)), "b": (TensorProto.BFLOAT16, (3,))}, *nodes)
     leaves = [Leaf("float32", (3,), -A.astype(np.float64) + off), Leaf("bfloat16", (3,), A.astype(np.float64))]
-    text = scripted(backend, form(data, A), *leaves)
-    assert ends(text) == ("wrong" if off else 0)
+    files = written(backend, form(data, A), *leaves)
+    assert exit_code(files) == off
     assert state.flags == set() and state.config.builder_optimization_level == 2 and state.network_flags
     assert state.profiles[-1:] == [] if not open_sizes else state.profiles[-1].shapes == {"x": ((3,),) * 3}
-    assert {"cuInit", "cuStreamSynchronize"} <= set(re.findall(r"cu[A-Z]\w+", text))
+    assert {"cuInit", "cuStreamSynchronize"} <= set(re.findall(r"cu[A-Z]\w+", files[RUN].decode()))
 
 
 @pytest.mark.parametrize("off", [0, 1])
-def test_a_short_script_reads_an_output_whose_shape_depends_on_data(
-    install: Install, library: Library, off: int
-) -> None:
+def test_a_finding_reads_an_output_whose_shape_depends_on_data(install: Install, library: Library, off: int) -> None:
     backend, _, gpu = install()
     gpu.memory = library  # type: ignore[assignment]
     nodes = helper.make_node("NonZero", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])
     data = model("", {"x": (1, (4,))}, {"y": (TensorProto.INT64, (1, None)), "z": (1, (4,))}, *nodes)
     x = np.array([0, 3, 0, 1], np.float32)
     leaves = [Leaf("int64", (1, 2), np.array([[1, 3 + off]])), Leaf("float32", (4,), -x.astype(np.float64))]
-    text = scripted(backend, form(data, x), *leaves)
-    assert ends(text) == ("wrong" if off else 0)
+    files = written(backend, form(data, x), *leaves)
+    assert exit_code(files) == off
 
 
 @pytest.mark.parametrize(
@@ -601,13 +595,13 @@ def test_a_short_script_reads_an_output_whose_shape_depends_on_data(
         ("11.4.0", "int8", set(), ["a INT8", "b INT8"]),
     ],
 )
-def test_a_short_script_has_the_precision(
+def test_a_finding_has_the_precision(
     install: Install, library: Library, version: str, precision: str, asked: set[str], casts: list[str]
 ) -> None:
     """As a flag, or, where there is none, written into the network as the backend writes it."""
     backend, state, gpu = install(version, precision=precision)
     gpu.memory, state.casts = library, []  # type: ignore[assignment]
-    text = scripted(backend, form(ADD, A, B), Leaf("float32", A.shape, A.astype(np.float64) + B))
-    assert ends(text) == 0
+    files = written(backend, form(ADD, A, B), Leaf("float32", A.shape, A.astype(np.float64) + B))
+    assert exit_code(files) == 0
     assert state.flags == asked and bool(state.network_flags) is (precision in ("tf32", "int8") or version > "11")
     assert state.casts == casts

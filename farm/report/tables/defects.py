@@ -117,7 +117,7 @@ def _line(
         or (REFERENCES if apart and not entries else BACKENDS),
         "known": entries[-1].reason if entries else "",
         "link": entries[-1].link if entries else "",
-        "script": "script.py" in best.get("files", ()),
+        "script": bool({"run.py", "script.py"} & {*best.get("files", ())}),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
         "command": f"farm minimise '{key}'{where_option(results)}",
     }

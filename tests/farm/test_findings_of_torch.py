@@ -1,4 +1,4 @@
-"""Scripts of few lines on torch: each says "wrong" of what is planted, and nothing of its sound twin."""
+"""Findings of calls of torch: the run.py of each ends with 1 for what is planted, and with 0 for its sound twin."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import pytest
 import torch
 
 from farm.fleet import envs
-from farm.minimise import bundle
-from farm.minimise.defined import Defined
-from farm.minimise.script import short
-from farm.reproduce import script as scripts
+from farm.reproduce import requirements
+from farm.reproduce.folder import PROGRAM, RUN, Case, Definition, write_folder
 from farm.reproduce.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.few_lines import FLAT, NoScript
+from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.judge.plain import compare
@@ -29,26 +28,25 @@ from tasks.model import Form, Group, Leaf, OpClass
 from tasks.packages import TORCH_CATALOG
 from tasks.prepare.cases import PreparedSample, prepare
 from tasks.runner import Runner, whole
+from tests.farm.in_process import exit_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def said(text: str) -> Any:
-    """What a script ends with in this process: "wrong", or 0."""
-    assert "farm" not in text.replace("the farm", "")
-    with pytest.raises(SystemExit) as end:
-        exec(compile(text, "script", "exec"), {})
-    return end.value.code
-
-
-def scripted(sample: PreparedSample, group: Group, row: dict[str, Any], leaves: list[Leaf] | None = None) -> str:
-    backend = BackendSpec.parse("torch-cpu").create()
+def written(
+    sample: PreparedSample, group: Group, row: dict[str, Any], leaves: list[Leaf] | None = None
+) -> dict[str, bytes]:
+    """The files of a case of a prepared sample."""
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
     row = {"status": "wrong", "kind": "numbers", "error": "", "limit": 32.0, "compute_precision": "", **row}
     row |= {"op_class": sample.op_class.value, "dtype": group.dtype}
-    defined = Defined.of(sample, "")
+    defined = Definition.of(sample, "")
     if defined is not None and leaves is not None:
         defined = replace(defined, leaves=leaves)
-    return short(sample.form("torch"), group, leaves or sample.expected(), row, backend, "a title", ["torch"], defined)
+    expected = leaves or sample.expected()
+    return write_folder(
+        Case("A title.", sample.form("torch"), group, backend, policy, row, expected, None, defined), ["torch"]
+    )
 
 
 def off(leaf: Leaf) -> Leaf:
@@ -65,41 +63,41 @@ def off(leaf: Leaf) -> Leaf:
     ("op", "variant", "check", "dtype", "has"),
     [
         ("torch:nn.functional.softplus", "", "backward", "float32", "autograd.grad"),
-        ("torch:nn.functional.softplus", "", "double_backward", "float32", "create_graph"),
+        ("torch:nn.functional.softplus", "", "double_backward", "float32", "create_graph=twice"),
         ("torch:cholesky", "", "backward", "float32", "gradcheck_wrapper"),  # whose gradient is not linalg's own
         ("torch:linalg.eigh", "", "backward", "float32", "process(found)"),
         ("torch:sparse.mm", "reduce", "forward", "float32", "sparse"),
         ("torch:to_sparse", "", "forward", "bfloat16", "to_dense"),
         ("torch:as_strided", "", "backward", "float32", "as_strided"),
-        ("torch:bfloat16", "", "forward", "float32", "ml_dtypes"),
-        ("torch:conj", "", "forward", "complex64", "force=True"),
-        ("torch:chalf", "", "forward", "float32", "torch.complex64"),
-        ("torch:view_as_complex", "", "forward", "float16", "torch.complex64"),
+        ("torch:bfloat16", "", "forward", "float32", "op = torch"),
+        ("torch:conj", "", "forward", "complex64", "op = "),
+        ("torch:chalf", "", "forward", "float32", "op = "),
+        ("torch:view_as_complex", "", "forward", "float16", "op = "),
         ("torch:transpose", "", "forward", "complex32", "given[0].to(torch.complex32)"),
         ("torch:as_strided", "", "forward", "complex32", "as_strided"),
-        ("torch:item", "", "forward", "float32", "np.asarray(x)"),
-        ("torch:histogramdd", "", "forward", "float32", "flat"),
+        ("torch:item", "", "forward", "float32", "np.asarray(found)"),
+        ("torch:histogramdd", "", "forward", "float32", "op = "),
         ("torch:sort", "", "forward", "float32", "def _sort"),
         ("torch:linalg.qr", "", "forward", "float32", "def _qr"),
         ("torch:linalg.svd", "", "forward", "float32", "def _svd"),
-        ("torch:svd", "", "forward", "float32", "; "),
+        ("torch:svd", "", "forward", "float32", "def _svd"),
         ("torch:linalg.lstsq", "", "forward", "float32", "def _lstsq"),
         ("torch:median", "", "forward", "float64", "view(np.int64)"),
         ("torch:uniform", "", "forward", "float32", "def _moments"),
-        ("torch:tanh", "", "out", "float32", "OP = into(OP)"),
-        ("torch:frexp", "", "out", "float32", "OP = into(OP)"),
+        ("torch:tanh", "", "out", "float32", "op = into(op)"),
+        ("torch:frexp", "", "out", "float32", "op = into(op)"),
         ("torch:tanh", "", "inplace", "float32", "torch.Tensor.tanh_(x"),
-        ("torch:tanh", "", "method", "float32", "OP = torch.Tensor.tanh"),
+        ("torch:tanh", "", "method", "float32", "op = torch.Tensor.tanh"),
     ],
 )
-def test_a_script_of_a_sound_row_says_nothing(
+def test_a_finding_of_a_sound_row_shows_nothing(
     op: str, variant: str, check: str, dtype: str, has: str, tmp_path: Path
 ) -> None:
     group = Group(op, variant, dtype, 3, check=check)
     samples = [x for x in prepare(group, tmp_path)[1].samples if x.failure is None]
-    texts = [scripted(sample, group, {}) for sample in samples]
-    assert texts and any(has in text for text in texts)
-    assert {said(text) for text in texts} == {0}
+    every = [written(sample, group, {}) for sample in samples]
+    assert every and any(has.encode() in data for files in every for data in files.values())
+    assert {exit_code(files) for files in every} == {0}
     for sample in samples:
         leaves = sample.derived() if sample.record.definition else sample.expected()
         first = next(
@@ -107,22 +105,22 @@ def test_a_script_of_a_sound_row_says_nothing(
         )
         if first is not None and (sample.record.definition or sample.op_class is not OpClass.RANDOM):
             planted = [off(x) if k == first else x for k, x in enumerate(leaves)]
-            assert said(scripted(sample, group, {}, planted)) == "wrong"
+            assert exit_code(written(sample, group, {}, planted)) == 1
 
 
-def test_a_script_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) -> None:
+def test_a_finding_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) -> None:
     group = Group("torch:multinomial", "", "float32", 1)
     (sample, *_) = prepare(group, tmp_path)[1].samples
-    assert said(scripted(sample, group, {})) == 0
+    assert exit_code(written(sample, group, {})) == 0
     other = [replace(x, shape=(*x.shape, 1)) for x in sample.expected()]
-    assert said(scripted(sample, group, {"kind": "shape"}, other)) == "wrong"
+    assert exit_code(written(sample, group, {"kind": "shape"}, other)) == 1
 
 
-def test_a_script_has_the_outputs_of_a_call_as_the_farm_has_them() -> None:
-    names: dict[str, Any] = {}
-    exec(FLAT, names)
-    for found in (1, None, (1, None), [(1, [2]), 3], {"a": 1, "b": (2, {"c": 3})}, ()):
-        assert names["flat"](found) == torch_tree.leaves(found)
+def test_a_finding_has_the_outputs_of_a_call_as_the_farm_has_them() -> None:
+    x = torch.ones(2)
+    for found in (1, None, (x, None), [(x, [2 * x]), 3], {"a": x, "b": (2, {"c": x})}, ()):
+        mine, theirs = to_arrays(found), torch_tree.outputs(found)
+        assert [(a.dtype, a.tolist()) for a in mine] == [(np.asarray(b).dtype, np.asarray(b).tolist()) for b in theirs]
 
 
 KERNELS = """
@@ -197,18 +195,14 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("in_numpy", "forward", "numbers", 0),
         ("scaled", "forward", "numbers", 0),
         ("scaled", "backward", "numbers", 0),
-        *(
-            (kind, "forward", kind, "wrong")
-            for kind in ("numbers", "mutation", "aliasing", "nondeterministic", "structure")
-        ),
+        *((kind, "forward", kind, 1) for kind in ("numbers", "mutation", "aliasing", "nondeterministic", "structure")),
     ],
 )
 @pytest.mark.usefixtures("kernels")
-def test_a_kernel_of_ones_own_has_a_short_script(op: str, check: str, kind: str, says: Any, tmp_path: Path) -> None:
+def test_a_kernel_of_ones_own_is_written_down(op: str, check: str, kind: str, says: Any, tmp_path: Path) -> None:
     group = Group(f"user:{op}", "", "float32", 1, check=check)
     _, made = prepare(group, tmp_path / "cache")
-    text = scripted(made.samples[0], group, {"kind": kind})
-    assert said(text) == says
+    assert exit_code(written(made.samples[0], group, {"kind": kind})) == says
     if says:
         backend = BackendSpec.parse("torch-cpu").create()
         runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
@@ -216,7 +210,7 @@ def test_a_kernel_of_ones_own_has_a_short_script(op: str, check: str, kind: str,
         assert (row["status"], row["kind"]) == ("wrong", kind)
 
 
-def test_scripts_of_kernels_of_arrays_and_of_those_that_may_write(
+def test_findings_of_kernels_of_arrays_and_of_those_that_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is sound: two outputs in NumPy, and an input that it may write to."""
@@ -244,17 +238,16 @@ def nothing(x):
     given = {"at": 0, "root": str(tmp_path), "modules": ["theirs.py"], "kernels": []}
     monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60, "sources": [given]})])
 
-    def text(op: str, dtype: str = "float32", **row: Any) -> str:
+    def code(op: str, dtype: str = "float32", **row: Any) -> int:
         group = Group(f"user:{op}", "", dtype, 1)
-        return scripted(prepare(group, tmp_path / "cache")[1].samples[0], group, row)
+        return exit_code(written(prepare(group, tmp_path / "cache")[1].samples[0], group, row))
 
-    assert said(text("two")) == 0 and said(text("two", kind="structure", error="the kernel returned None")) == 0
-    assert said(text("two", kind="structure", error="2 outputs, expected 1")) == 0
-    assert said(text("nothing", kind="structure", error="the kernel returned None, not a NumPy array")) == "wrong"
+    assert code("two") == 0 and code("two", kind="structure") == 0
+    assert code("nothing", kind="structure") == 1
     with pytest.raises(NoScript, match="dtype that numpy lacks"):
-        text("two", "bfloat16")
+        code("two", "bfloat16")
     for kind in ("mutation", "nondeterministic", "numbers"):
-        assert said(text("spends", kind=kind)) == 0
+        assert code("spends", kind=kind) == 0
 
 
 @pytest.mark.parametrize(
@@ -264,13 +257,13 @@ def nothing(x):
         (65504, 65530, 0),
         (65472, 65525, 0),
         (np.inf, 65500, 0),
-        (np.inf, 4e4, "wrong"),
-        (np.inf, 100.0, "wrong"),
-        (-np.inf, 7e6, "wrong"),
-        (65504, 7e6, "wrong"),
+        (np.inf, 4e4, 1),
+        (np.inf, 100.0, 1),
+        (-np.inf, 7e6, 1),
+        (65504, 7e6, 1),
     ],
 )
-def test_at_the_border_of_overflow_a_script_says_what_the_judge_does(got: float, exact: float, says: Any) -> None:
+def test_at_the_border_of_overflow_a_finding_shows_what_the_judge_does(got: float, exact: float, says: Any) -> None:
     x = np.array([1.0, got], np.float16)
     tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
     form = Form("torch", "torch:clone", "float16", [x], call=torch.clone, args=tree, kwargs=encode({}))
@@ -283,28 +276,31 @@ def test_at_the_border_of_overflow_a_script_says_what_the_judge_does(got: float,
         "error": "",
         "dtype": "float16",
     }
-    backend = BackendSpec.parse("torch-cpu").create()
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
     group = Group("torch:clone", "", "float16", 1)
-    assert said(short(form, group, [leaf], row | {"compute_precision": ""}, backend, "a title", ["torch"])) == says
+    case = Case("A title.", form, group, backend, policy, row | {"compute_precision": ""}, [leaf])
+    assert exit_code(write_folder(case, ["torch"])) == says
     judged = compare([x], [leaf], OpClass.COMPOSITE)
     off = judged.nonfinite > 0 or (judged.error_units or 0.0) > 32
-    assert off == (says == "wrong")
+    assert off == (says == 1)
 
 
-def test_a_script_of_a_batch_has_other_rows_in_it() -> None:
+def test_a_finding_of_a_batch_has_other_rows_in_it() -> None:
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}), batched=(0,))
     row = {"status": "wrong", "kind": "batch", "op_class": "composite", "limit": 32.0, "dtype": "float32"}
     row |= {"error": "output 0 differs (…)", "flags": "batches=2,17 programs=one row=8/17", "compute_precision": ""}
-    backend = BackendSpec.parse("torch-cpu").create()
-    text = short(form, Group("torch:clone", "", "float32", 1), [], row, backend, "a title", ["torch"])
-    assert said(text) == 0
-    planted = text.replace("OP = torch.clone", "OP = lambda x: 2 * x + 1e-3 * (x - x.amax(0))")
-    assert planted != text and said(planted) == "wrong"
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
+    case = Case("A title.", form, Group("torch:clone", "", "float32", 1), backend, policy, row, [])
+    files = write_folder(case, ["torch"])
+    assert exit_code(files) == 0
+    text = files[PROGRAM].decode()
+    planted = text.replace("op = torch.clone", "op = lambda x: 2 * x + 1e-3 * (x - x.amax(0))")
+    assert planted != text and exit_code({**files, PROGRAM: planted.encode()}) == 1
 
 
-def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_script_takes(
+def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_finding_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch_npu.py").touch()
@@ -315,17 +311,19 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_s
     spec, group = BackendSpec.parse("torch-npu"), Group("torch:clone", "", "float32", 1)
     case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=group, cache=tmp_path)
     assert case.environment is None
-    named = [x.partition("==")[0] for x in bundle.requirements(case)]
+    named = [x.partition("==")[0] for x in requirements.requirements(case)]
     assert named[:2] == ["torch", "torch-npu"] and not {*TORCH_CATALOG} & {*named}
     tree, x = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, np.ones(2, np.float32)
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}))
     row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
-    lines = short(form, group, [], row, spec.create(), "a title", ["torch"]).splitlines()
-    assert lines.index("import torch") < lines.index("import torch_npu") < lines.index("OP = torch.clone")
+    case = Case("A title.", form, group, spec.create(), verdict.load("error_units"), row, [])
+    lines = write_folder(case, ["torch"])[RUN].decode().splitlines()
+    assert lines.index("import torch") < lines.index("import torch_npu")
 
 
-def test_a_script_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
+def test_a_finding_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
     group = Group("torch:cholesky", "", "float32", 1, check="backward")
-    text = scripted(prepare(group, tmp_path)[1].samples[0], group, {})
-    assert {x.partition("==")[0] for x in scripts.imported(text)} == {"torch", *TORCH_CATALOG}
-    assert {x.partition("==")[0] for x in scripts.imported(text.replace(OP_DB, "torch"))} == {"torch"}
+    files = written(prepare(group, tmp_path)[1].samples[0], group, {})
+    assert {x.partition("==")[0] for x in requirements.imported(files)} == {"torch", *TORCH_CATALOG}
+    plain = {PROGRAM: files[PROGRAM].replace(OP_DB.encode(), b"torch")}
+    assert {x.partition("==")[0] for x in requirements.imported(plain)} == {"torch"}

@@ -1,0 +1,114 @@
+"""Findings of networks and training steps: sound ones show nothing, and one whose results are off by a half is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.reproduce import requirements
+from farm.reproduce.folder import PROGRAM, RUN, Case, write_folder
+from tasks.arrays.training import TrainingStep
+from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.backends import BackendSpec
+from tasks.backends.shared.recipe import NoScript
+from tasks.catalogs.models import architectures, own, training
+from tasks.judge import verdict
+from tasks.model import Form, Group, Leaf
+from tests.farm.in_process import exit_code
+
+pytest.importorskip("transformers")
+
+
+def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> Case:
+    """That of a network, whose expected outputs are its own, in a range that rounding explains."""
+    import torch
+
+    group = Group(f"models:{name}", "small", dtype, 1, check=check)
+    arrays = list(architectures.example(name, "small", 0).values())
+    call: Any = architectures.build(name, "small")
+    if check != "forward":
+        call = training.step(group)
+        arrays.append(np.array([0, 9], np.int64))
+    tensors = [torch.from_numpy(x) for x in arrays]
+    if isinstance(call, TrainingStep):
+        right = call.consistent([x.detach().numpy() for x in call.taken(call, tensors)])
+    else:
+        with torch.no_grad():
+            right = [x.numpy() for x in call(*tensors)]
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(k)) for k in range(len(arrays))]}
+    form = Form("torch", group.op, dtype, arrays, call=call, args=args, kwargs=encode({}), check=check)
+    leaves = [Leaf("float32", y.shape, y.astype(np.float64), np.full(y.shape, 1e-5 * np.abs(y).max())) for y in right]
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 16.0, "error": ""}
+    made, policy = BackendSpec.parse(backend).create(), verdict.load("error_units")
+    return Case("A title.", form, group, made, policy, row, leaves)
+
+
+@pytest.mark.parametrize(("check", "dtype"), [("forward", "float32"), ("backward", "float32"), ("amp", "bfloat16")])
+def test_a_finding_of_a_network_knows_right_from_wrong(check: str, dtype: str) -> None:
+    one = case("vit_b16", check, dtype)
+    files = write_folder(one, ["torch"])
+    text = files[PROGRAM].decode()
+    assert ("autograd.grad" in text) is (check != "forward") and ("torch.autocast" in text) is (check == "amp")
+    assert exit_code(files) == 0
+    off = [replace(x, reference=1.5 * np.asarray(x.reference)) for x in one.expected]
+    assert exit_code(write_folder(replace(one, expected=off), ["torch"])) == 1
+
+
+def test_a_network_is_compiled_and_is_where_the_device_is() -> None:
+    assert (
+        b'compiled={"backend": "inductor"'
+        in write_folder(case("vit_b16", "backward", "float32", "inductor-cpu"), [])[RUN]
+    )
+    assert b'device="cuda"' in write_folder(case("vit_b16", "forward", "float32", "torch-cuda"), [])[RUN]
+
+
+def test_a_network_without_a_config_is_there_in_its_source() -> None:
+    files = write_folder(case("unet", "forward", "float32"), [])
+    assert b"class UNet" in files[PROGRAM] and exit_code(files) == 0
+    assert not requirements._imported(Group("models:unet", "small", "float32", 1))
+    assert requirements._imported(Group("models:vit_b16", "small", "float32", 1)) == ("transformers",)
+
+
+def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "layers.py").write_text("import torch\nLAYER = torch.nn.Linear\n")
+    (tmp_path / "net.py").write_text("import layers\ndef small():\n    return layers.LAYER(6, 4)\n")
+    x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+    one = own.Own("small", "net.py:small", (), str(tmp_path))
+    monkeypatch.setattr(own, "declared", lambda: {"small": one})
+    module = one.module(tmp_path)
+    state = {k: v.detach().numpy() + 1 for k, v in module.state_dict().items()}
+    weight, bias = (
+        next(v for k, v in state.items() if k.endswith(name)).astype(np.float64) for name in ("weight", "bias")
+    )
+    right = x.astype(np.float64) @ weight.T + bias
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    form = Form("torch", "models:small", "float32", [x], call=module, args=args, kwargs=encode({}))
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
+    group = Group("models:small", "", "float32", 1)
+    for off, code in ((0.0, 0), (0.5, 1)):
+        leaf = Leaf("float32", right.shape, right + off)
+        files = write_folder(Case("A title.", form, group, backend, policy, row, [leaf], state=state), [])
+        assert {"net.py", "layers.py"} <= set(files) and str(tmp_path) not in files[PROGRAM].decode()
+        for path in (tmp_path / "net.py", tmp_path / "layers.py"):
+            path.rename(path.with_suffix(".away"))  # the folder needs it no longer
+        assert exit_code(files) == code
+        for path in (tmp_path / "net.away", tmp_path / "layers.away"):
+            path.rename(path.with_suffix(".py"))
+
+
+def test_a_network_that_came_without_its_source_is_not_written_down() -> None:
+    form = Form(
+        "torch", "models:magika", "float32", [], call=lambda: None, args={"$": "tuple", "v": []}, kwargs=encode({})
+    )
+    row, group = (
+        {"status": "wrong", "kind": "numbers", "error": "", "op_class": "", "limit": 1.0},
+        Group("models:magika", "", "float32", 1),
+    )
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
+    with pytest.raises(NoScript, match="comes without its source"):
+        write_folder(Case("A title.", form, group, backend, policy, row, []), [])
