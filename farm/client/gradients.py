@@ -167,7 +167,20 @@ def _widened(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
 
     floating = [x for x in args if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
     if not floating:
-        raise ClientError("no input is a floating tensor: nothing can be differentiated")
+        own = next(
+            (
+                type(x).__name__
+                for x in args
+                if callable(getattr(x, "backward", None)) and not isinstance(x, torch.Tensor)
+            ),
+            "",
+        )
+        how = (
+            f"; an input is a {own}: pass its NumPy array, and put @tasks.autograd({own}) before the function"
+            if own
+            else ""
+        )
+        raise ClientError(f"no input is a floating tensor: nothing can be differentiated{how}")
     asked = any(x.requires_grad for x in floating)
     made, wrt, place = [], [], 0
     for x in args:
@@ -279,20 +292,32 @@ def _compared(
         np.allclose(g, y, rtol, atol, equal_nan=True) for g, y in zip(found, oracle.references)
     )
     units = float(compared["units"])
-    which = ""
-    if check == "backward" and len(found) > 1:
-        each = [compare_oracles([g], [leaf], OpClass.COMPOSITE)["units"] for g, leaf in zip(found, leaves)]
-        which = f" (gradient of tensor {wrt[int(np.argmax(each))]})"
     passed = units <= USUAL_UNITS or forgiven
     if not passed and (coarse := _coarse(call, wide)):
         return Check(check, True, None, coarse, judged=False)
-    said = [f"{units:.3g} error units from differences in float64, {compared['detail']}{which * (not passed)}"]
+    said = [f"{units:.3g} error units from differences in float64, {compared['detail']}"]
+    if not passed:
+        places = wrt if check == "backward" and len(found) > 1 else ()
+        said = [said[0] + _where(found, oracle.references, places, problem.elements < autograd.FULL_JACOBIAN)]
     if oracle.name == autograd.ZERO:
         said = ["0 within the differences' error"]
     said += [unfit] * bool(unfit)
     if not passed and (random := _random(call, wide)):
         said.append(random)
     return Check(check, passed, units, "; ".join(said))
+
+
+def _where(found: Sequence[np.ndarray], references: Sequence[np.ndarray], places: Sequence[int], each: bool) -> str:
+    """Which gradient is furthest off, if they have ``places`` among the tensors, and at which element, if ``each`` has a difference of its
+    own: projections do not tell."""
+    gaps = [np.where(g == y, 0.0, np.nan_to_num(np.abs(g - y), nan=np.inf)) for g, y in zip(found, references)]
+    most = int(np.argmax([gap.max(initial=0.0) for gap in gaps]))
+    told = [f"gradient of tensor {places[most]}"] if places else []
+    if each:
+        at = np.unravel_index(int(np.argmax(gaps[most])), gaps[most].shape)
+        place = ", ".join(map(str, at))
+        told.append(f"at [{place}]: {found[most][at]:.6g}, by differences {references[most][at]:.6g}")
+    return " in random projections" * (not each) + f" ({', '.join(told)})" * bool(told)
 
 
 def _silent(why: str, eps: float | None) -> str:

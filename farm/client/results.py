@@ -163,7 +163,7 @@ def _finding(row: dict[str, Any], results: str, only_here: str, count: int) -> F
         str(row["shapes"] or ""),
         str(row["status"]),
         str(row["kind"] or ""),
-        message_of(row) + f"; {row['status']} {only}" * bool(only),
+        f"{row['check']}: " * (row["check"] != "forward") + message_of(row) + f"; {row['status']} {only}" * bool(only),
         None if units is None or units != units else float(units),
         count,
         results,

@@ -100,7 +100,8 @@ class Progress:
     def _state(self, run: Dispatcher) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
-        done, cases = sum(count.done for count in run.accounts.counts.values()), sum(expected_cases(run))
+        done = sum(count.done for count in run.accounts.counts.values()) + run.stock.stored()
+        cases = sum(expected_cases(run))
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
         text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"

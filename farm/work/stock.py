@@ -146,6 +146,11 @@ class Stock:
             return len(self.positions(g, b))
         return len(known if WHOLE in known else known.union(self._asked_of(g, b)))
 
+    def stored(self) -> int:
+        """Cases in the lake already of groups that are still to be prepared: `Accounts` hears of them when they are."""
+        waiting = self.left["prepare"] > 0
+        return sum(len(known) for (g, _), known in self._done.items() if g not in self.samples) if waiting else 0
+
     def _asked_of(self, g: int, b: int) -> list[int]:
         return self.samples[g][: int(self.wanted[g, b])]  # none where the backend was never there
 

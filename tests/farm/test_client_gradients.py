@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from typing import Any
@@ -143,7 +144,36 @@ class _Scaled(torch.autograd.Function):
 
 def test_which_gradient_is_wrong_is_told() -> None:
     found = farm.check_autograd(_Scaled.apply, (torch.randn(2, 3, 4), torch.randn(4)))
-    assert "apart (gradient of tensor 1)" in found.message
+    assert "apart (gradient of tensor 1, at [" in found.message
+    many = farm.check_autograd(_Scaled.apply, (torch.randn(20, 3, 4), torch.randn(4)))
+    assert many.message.endswith("apart in random projections (gradient of tensor 1)")
+
+
+def test_the_element_that_is_furthest_off_is_told_with_both_values() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * torch.tensor([[2.0, 2.0], [2.0, -2.0]], dtype=g.dtype)
+
+    (found,) = farm.check_autograd(Wrong, (torch.randn(2, 2),)).checks
+    told = re.search(r"at \[1, 1\]: (\S+), by differences (\S+)\)$", found.message)
+    assert told and float(told[1]) == -float(told[2])
+    number = farm.check_autograd(lambda x: 2 * x.detach() + 0 * x, (torch.tensor(1.0),))
+    assert "(at []: 0, by differences " in number.message
+
+
+def test_a_tensor_of_an_autograd_library_is_told_what_to_pass() -> None:
+    class Value:
+        def backward(self) -> None: ...
+
+    with pytest.raises(
+        farm.ClientError, match=r"an input is a Value: pass its NumPy array, and put @tasks.autograd\(Value\)"
+    ):
+        farm.check_autograd(lambda x: x, (Value(),))
 
 
 def test_a_backward_pass_that_raises_fails_and_silences_no_other_check() -> None:

@@ -435,8 +435,9 @@ def test_a_group_that_one_launch_could_not_prepare_and_another_could_has_each_ro
 ) -> None:
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
     stock = Stock(done.plan, [True], {(0, 0): had})
+    assert stock.stored() == len(had)
     stock.samples[0] = prepared
-    assert (stock.rows(0, 0), list(stock.positions(0, 0))) == (rows, left)
+    assert (stock.rows(0, 0), list(stock.positions(0, 0)), stock.stored()) == (rows, left, 0)
 
 
 def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:

@@ -61,7 +61,7 @@ def test_a_bad_command_line_is_one_line(
 
 def _row(
     status: str,
-    units: float,
+    units: float | None,
     second: float | None,
     apart: float | None,
     kind: str = "",
@@ -82,6 +82,7 @@ def _row(
         "kind": kind,
         "limit": 32.0,
         "error_units": units,
+        "numel": None if units is None else 1,
         "second_units": second,
         "oracles_units": apart,
         "second_oracle": None if second is None else "finite differences",
@@ -107,8 +108,9 @@ def test_every_entry_of_the_two_oracle_table() -> None:
         _row("pass", 1, 1, 0, check="forward"),
         _row("error", 0, None, None),
         _row("pass", 0, None, None, oracle="metadata"),
+        _row("wrong", None, None, None, "aliasing"),
     ]
-    assert list(agreement(pd.DataFrame(other))) == ["", "", ""]
+    assert list(agreement(pd.DataFrame(other))) == ["", "", "", ""]
     (line,) = two_oracles(rows).to_dict("records")
     assert line["samples"] == len(MEANING) and all(line[name] == 1 for name in MEANING)
 

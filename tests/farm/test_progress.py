@@ -50,7 +50,10 @@ class Said:
         monkeypatch.setattr(durations, "time", self.clock)
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
         accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
-        stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
+        self.stored = 0
+        stock = SimpleNamespace(
+            left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0, stored=lambda: self.stored
+        )
         plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 2))
         self.run: Any = SimpleNamespace(
             started=0.0,
@@ -93,6 +96,12 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     )
     assert said.at(140.0) == ""  # nothing is new
     assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(210.0, tvm_cpu={"crash": 1})
+
+
+def test_a_resumed_run_begins_with_what_is_in_the_lake(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(monkeypatch)
+    said.stored = 525
+    assert said.at(0.0).startswith("0:00  525 of 1000 cases done, 40 sets")
 
 
 def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:

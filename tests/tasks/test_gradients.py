@@ -216,6 +216,22 @@ def test_a_wrong_autograd_is_found_by_differences(
     assert right is not None and np.array_equal(right.references[0], np.cos(x.numpy()))
 
 
+@pytest.mark.parametrize("shape", [(4,), (40, 5)])  # the whole Jacobian; projections
+@pytest.mark.parametrize("size", [1e-12, 1e-14, 1e-100])
+def test_of_tiny_inputs_differences_bear_a_right_gradient_out_and_no_wrong_one(
+    shape: tuple[int, ...], size: float
+) -> None:
+    """They allow for a roundoff that is larger than such gradients' share of the outputs. It silences them, unless they agree."""
+    x = size * torch.linspace(-1, 2.1, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
+    c = torch.ones(shape, dtype=torch.float64)
+    for function, right in ((lambda x: 3 * x, 3 + 0 * x), (torch.square, 2 * x), (torch.relu, (x > 0).double())):
+        problem = gradients.problem("backward", function, (x,), {}, (0,), [c])
+        oracle, why = gradients.second_oracle(problem, [right.numpy()])
+        assert oracle is not None and np.array_equal(oracle.references[0], right.numpy()), why
+        oracle, why = gradients.second_oracle(problem, [1.5 * right.numpy()])
+        assert oracle is None and why == differences.BLIND
+
+
 def test_the_row_of_a_disagreement_names_who_agrees(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_gradients, "NO_DIFFERENCES", {})
     # A cast to float16 moves in steps, and its gradient is the identity's all the same.

@@ -49,6 +49,8 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
         rows.check.isin(checks.where(gradient=True))
         & (rows.oracle != "metadata")
         & (rows.status.isin(MEASURED_STATUSES) | oracle)
+        # A kernel that broke a promise in its forward pass (aliasing) never came to its gradient.
+        & rows[["numel", "error_units"]].notna().any(axis=1)
     )
     limit = rows.limit.astype(float).fillna(USUAL_UNITS)  # of a policy that counts none
     first = rows.status.isin(PASSED_STATUSES) | (oracle & (rows.error_units <= limit))
