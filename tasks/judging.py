@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
-from tasks.checks import Stage
+from tasks.checks import Observation
 from tasks.judge import coarser, fingerprint, flushing, profile, properties, steps, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
@@ -50,6 +50,10 @@ KEPT = (
     "computed from the rounded result of the forward pass, which has lost the digits (1 - y² of a tanh next to 1); computed from the "
     "input it keeps them (kept: true declares that it is meant)"
 )
+#: The step of a case that has no others.
+_WHOLE = Observation("")
+#: So many steps that are better than the one to blame are named.
+NAMED = 8
 #: Dtypes of quantised results, whose numbers are steps of a scale.
 _QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
 
@@ -64,21 +68,25 @@ class Judgement:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def staged(
+def judge_steps(
     sample: PreparedSample,
-    stages: Sequence[Stage],
+    stages: Sequence[Observation],
     paired: Sequence[int],
     policy: Policy,
     info: RuntimeInfo,
     form: Form | None = None,
-) -> Judgement:
-    """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
+) -> list[Judgement]:
+    """What each step of a check returned, judged by itself."""
+    return [judged(sample, [list(x.outputs)], paired, policy, info, x, form=form) for x in stages]
+
+
+def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) -> Judgement:
+    """Of the judgements of the steps of a check that of the first of the worst, which is to blame if another is better.
 
     Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of the
     same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
     nondeterministic and no step is to blame.
     """
-    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part), form=form) for x in stages]
     order = [x.status.facts.severity for x in found]
     worst = min(order)
     if worst == max(order):
@@ -93,7 +101,8 @@ def staged(
     if blamed in sound or (blamed in unsteady and len(unsteady) > 1):
         error = f"{said}{blamed} is {first.status} in one run; other runs of {', '.join(unsteady)} give other bytes"
         return replace(first, kind="nondeterministic", columns=first.columns | {"error": error})
-    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {', '.join(sound)} not")
+    others = ", ".join(sound) if len(sound) <= NAMED else f"{len(sound)} of {len(stages)} steps are"
+    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {others} not")
     return first
 
 
@@ -103,23 +112,23 @@ def judged(
     paired: Sequence[int],
     policy: Policy,
     info: RuntimeInfo,
-    part: slice = slice(None),
+    step: Observation = _WHOLE,
     flushes: Callable[[Sequence[str]], Flushes] | None = None,
     form: Form | None = None,
 ) -> Judgement:
-    """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; part: which of
-    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter; form:
+    """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; step: the
+    one of the case that they are of; flushes: what the device takes for zero in some dtypes, asked where it may matter; form:
     what the backend was given."""
     known = Flushes(info.flushes)
     # A backend that called a function was not given the case's ONNX graph, if it has one: an error in that is no cause.
     called = form is not None and form.call is not None
-    found = _judged(sample, outputs, paired, policy, info, part, known, called)
+    found = _judged(sample, outputs, paired, policy, info, step, known, called)
     if flushes is None or found.status not in (Status.WRONG, Status.IMPRECISE) or found.metrics.kind:
         return found
-    dtypes = flushing.may_matter(sample.expected()[part], _elementwise(sample))
+    dtypes = flushing.may_matter(step.expected(sample.expected()), _elementwise(sample))
     measured = known | flushes(dtypes) if dtypes else known
     if measured != known:
-        found = _judged(sample, outputs, paired, policy, info, part, measured, called)
+        found = _judged(sample, outputs, paired, policy, info, step, measured, called)
         found.columns["flags"] = str(measured)
     return _narrowed(sample, outputs[0], policy, info, form, found)
 
@@ -184,7 +193,7 @@ def _judged(
     paired: Sequence[int],
     policy: Policy,
     info: RuntimeInfo,
-    part: slice,
+    step: Observation,
     flushes: Flushes,
     called: bool,
 ) -> Judgement:
@@ -195,7 +204,8 @@ def _judged(
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
     raw = arrays[0]
     precision = _precision(sample, info)
-    bar = _Bar(sample, op_class, sample.expected(of_products=info.of_products)[part], part, policy, precision)
+    expected = step.expected(sample.expected(of_products=info.of_products))
+    bar = _Bar(sample, op_class, expected, slice(*step.part), policy, precision)
     if any(leaf.ties is not None for leaf in bar.expected):
         arrays = [_settled(actual, bar.expected, op_class, precision) for actual in arrays]
     if flushes != Flushes():

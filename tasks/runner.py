@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
@@ -10,13 +11,13 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from tasks import catalogs, checks, variables
+from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
@@ -24,7 +25,7 @@ from tasks.backends.shared.flushing import measured
 from tasks.backends.shared.network import completed
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import judged, staged
+from tasks.judging import Judgement, first_of_worst, judge_steps, judged
 from tasks.model import (
     FILES,
     Fallback,
@@ -41,6 +42,7 @@ from tasks.model import (
 from tasks.model.errors import said
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import NAMES, Row
+from tasks.model.trace import Step
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
 from tasks.wire import Done, ToRun
@@ -101,7 +103,7 @@ def whole(prepared: PreparedGroup) -> ToRun:
 @dataclass
 class Trial:
     """One case of a batch on its way: its number in the batch, its sample and where in its group that stands, what was
-    built, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given contiguous ones."""
+    built, what was seen when it ran, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given contiguous ones."""
 
     number: int
     sample: PreparedSample
@@ -113,6 +115,7 @@ class Trial:
     stage: int = LOAD
     culprit: str = ""
     refused: str = ""
+    seen: list[trace.Seen] = field(default_factory=list)
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -336,7 +339,8 @@ class Runner:
         metrics: Metrics | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
-        stages: list[checks.Stage] = []
+        stages: list[checks.Observation] = []
+        judged_steps: Sequence[Judgement] = ()
         broken: Misbehaviour | None = None
         only_built = not checks.installed(case.sample.owner.check).runs
         if case.program is not None and not only_built:
@@ -370,10 +374,12 @@ class Runner:
             try:
                 paired = case.form.paired if case.form else ()
                 asked = (paired, self.policy, self.info)
-                if len(stages) > 1 and broken is None:
-                    found = staged(case.sample, stages, *asked, case.form)
+                if broken is None and (len(stages) > 1 or stages[0].row is not None):
+                    judged_steps = judge_steps(case.sample, stages, *asked, case.form)
+                    found = first_of_worst(stages, judged_steps)
                 else:
                     found = judged(case.sample, outputs, *asked, flushes=self._flushes, form=case.form)
+                    judged_steps = [found]
                 metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (
@@ -391,7 +397,7 @@ class Runner:
         row = self._row(case, metrics, status, kind, run_ms)
         if measured := more.pop("flags", ""):
             row["flags"] = f"{row.get('flags') or ''} {measured}".strip()
-        return Done(case.number, Row.of(row | more))
+        return Done(case.number, Row.of(row | more), self._trace(case, judged_steps))
 
     def _held_to_refusal(self, case: Trial) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
@@ -420,16 +426,31 @@ class Runner:
         return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
-    def _asked(case: Trial, program: Program) -> list[checks.Stage]:
-        """The steps of a program, run as the case's check wants it. Raises what one of them raised."""
+    def _asked(case: Trial, program: Program) -> list[checks.Observation]:
+        """What is judged of a program, run as the case's check wants it. Raises what one of its steps raised."""
         assert case.form is not None, "a program is built of a form"
-        stages = []
-        for stage in checks.get(case.sample.owner.check).stages(program, case.form):
-            if stage.error is not None:
-                case.culprit = stage.name
-                raise stage.error
-            stages.append(stage)
-        return stages
+        steps = checks.get(case.sample.owner.check).stages(program, case.form)
+        begin = time.perf_counter()
+        try:
+            for seen in steps:
+                case.seen.append(trace.Seen.of(seen, (time.perf_counter() - begin) * 1e3))
+                if seen.error is not None:
+                    case.culprit = seen.name if seen.judged else ""
+                    raise seen.error
+                begin = time.perf_counter()
+        finally:
+            if isinstance(steps, Generator):  # a session is closed here, and not when somebody forgets it
+                steps.close()
+        return [x.what for x in case.seen if x.what.judged]
+
+    def _trace(self, case: Trial, found: Sequence[Judgement]) -> tuple[Step, ...]:
+        """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
+        whole = [x.what for x in case.seen if x.what.judged and x.what.error is None]
+        if len(case.seen) > 1 and len(found) < len(whole):  # a later step has ended the case
+            asked = (case.form.paired if case.form else (), self.policy, self.info)
+            with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
+                found = judge_steps(case.sample, whole, *asked, case.form)
+        return trace.steps(case.seen, found if len(found) == len(whole) else ())
 
     def _row(
         self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None

@@ -191,6 +191,8 @@ def OP(**x):
 def _own_kernel(form: Form, group: Group) -> str:
     """The lines that load a user's kernel from its own file. Raises NoScript."""
     one = load.declared()[group.op_name]
+    if one.op.steps:
+        raise NoScript(f"no script: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")
     file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
     if not file or "<" in name:

@@ -86,7 +86,7 @@ class Sample:
     it (`tasks.graphs.coarse`); uncast: of a model that is no graph, the outputs without its casts to narrower dtypes, if it has any; wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); products: whether sums of products are
     computed in it, told by what it runs (`tasks.prepare.products`), of a dtype that matrix units may take coarser; batched: places of the
-    arrays whose first axis is a batch, in a sample of the check batch_invariance; state: the tensors that the module holds which is its torch form, by name
+    arrays whose first axis is a batch, in a sample of the check batch_invariance; stepped: places of those whose first axis is the steps of a session; state: the tensors that the module holds which is its torch form, by name
     (`tasks.arrays.held`): that is made anew in every process; alike: digest of what else it holds; writes: whether a call changes what it holds; written: tensors
     that a call writes to and that are judged after it, as outputs after those that it returns; takes: whether the layouts of its inputs, which are not
     contiguous, are declared to be taken: to refuse them is an error then.
@@ -111,6 +111,7 @@ class Sample:
     uncast: list[np.ndarray] = field(default_factory=list)
     names: tuple[str, ...] = ()
     batched: tuple[int, ...] = ()
+    stepped: tuple[int, ...] = ()
     products: bool = False
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
     alike: str = ""

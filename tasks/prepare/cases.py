@@ -317,7 +317,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes | int, 
         "repeats": sample.repeats,
         "twins": sample.twins,
         "products": sample.products,
-        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
+        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched", "stepped")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
@@ -549,6 +549,7 @@ class PreparedSample:
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
             batched=tuple(self.record.get("batched", ())),
+            stepped=tuple(self.record.get("stepped", ())),
             also=self._form,
         )
         if kind in (files := self.record.get("files", {})):

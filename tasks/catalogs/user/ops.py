@@ -46,6 +46,9 @@ class UserOp:
     the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
     arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
     Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
+    steps: of a kernel that is a session, the dimension whose size is the number of its steps: each step is given its row of the inputs that
+    have it as their first size (`tasks.catalogs.user.sessions`). The kernel is a class then; its reference is a function of all inputs,
+    whose outputs have a row for each step.
     compute: the dtype that it computes in where that is wider than its inputs, which are then no excuse. Default: told by what it
     dispatches, if it is a kernel of tensors that can be run without data.
     """
@@ -74,6 +77,7 @@ class UserOp:
     backward: Callable[..., Any] | str = ""
     layouts: Sequence[str] | None = None
     compute: str = ""
+    steps: str = ""
 
     @property
     def alone(self) -> bool:
