@@ -52,8 +52,6 @@ KEPT = (
 )
 #: The step of a case that has no others.
 _WHOLE = Observation("")
-#: So many steps that are better than the one to blame are named.
-NAMED = 8
 #: Dtypes of quantised results, whose numbers are steps of a scale.
 _QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
 
@@ -101,8 +99,10 @@ def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) ->
     if blamed in sound or (blamed in unsteady and len(unsteady) > 1):
         error = f"{said}{blamed} is {first.status} in one run; other runs of {', '.join(unsteady)} give other bytes"
         return replace(first, kind="nondeterministic", columns=first.columns | {"error": error})
-    others = ", ".join(sound) if len(sound) <= NAMED else f"{len(sound)} of {len(stages)} steps are"
-    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {others} not")
+    if stages[place].row is not None:
+        first.columns.update(culprit=blamed, error=f"{said}first {first.status} at step {place} of {len(stages)}")
+        return first
+    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {', '.join(sound)} not")
     return first
 
 

@@ -266,12 +266,12 @@ class Runner:
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
-        if refused and Status(plain.status) not in contiguous.REFUSED:
-            return replace(done, row=plain.with_values({"refused_layout": refused}))
-        if Status(plain.status) is not Status.PASS:
+        if refused and Status(plain.row.status) not in contiguous.REFUSED:
+            return replace(plain, row=plain.row.with_values({"refused_layout": refused}))
+        if Status(plain.row.status) is not Status.PASS:
             return done  # it fails whatever the layout
         for number, which in inputs.items() if len(inputs) > 1 else ():
-            alone = self._with(case, contiguous.dense(case.form, number))
+            alone = self._with(case, contiguous.dense(case.form, number)).row
             if (alone.status, alone.kind) == (row.status, row.kind):
                 return replace(done, row=contiguous.told(alone, which))
         return replace(done, row=contiguous.told(row, "; ".join(inputs.values())))
@@ -291,9 +291,9 @@ class Runner:
                 case.refused = f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
                 case.form = contiguous.dense(case.form)
 
-    def _with(self, case: Trial, form: Form) -> Row:
-        """The row of a case that is given another form."""
-        return self._alone(Trial(case.number, case.sample, case.item, case.position, form=form)).row
+    def _with(self, case: Trial, form: Form) -> Done:
+        """What comes of a case that is given another form."""
+        return self._alone(Trial(case.number, case.sample, case.item, case.position, form=form))
 
     def _refused(self, case: Trial) -> str:
         """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is what it is."""
@@ -349,11 +349,12 @@ class Runner:
             begin = time.perf_counter()
             try:
                 stages = self._asked(case, case.program)
-                outputs.append(list(stages[0].outputs))
+                outputs.append(trace.whole(stages))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
                     save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
-                for _ in range(case.sample.record["repeats"] - 1):
+                # A session's steps are repeated by the check replay.
+                for _ in range(case.sample.record["repeats"] - 1 if stages[0].row is None else 0):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
             except BaseException as error:

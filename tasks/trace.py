@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,14 @@ def steps(seen: Sequence[Seen], found: Sequence[Judgement]) -> tuple[Step, ...]:
         return ()
     judged = iter(found)
     return tuple(_step(number, one, judged) for number, one in enumerate(seen))
+
+
+def whole(seen: Sequence[Observation]) -> list[Any]:
+    """The outputs of a case: those of its first step, or, of a session's steps, each output with a row for every step."""
+    first = list(seen[0].outputs)
+    if seen[0].row is None or any([x.shape for x in one.outputs] != [x.shape for x in first] for one in seen):
+        return first
+    return [np.stack(rows) for rows in zip(*(one.outputs for one in seen), strict=True)]
 
 
 def _step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:

@@ -160,7 +160,7 @@ def compact(lake: Lake, run_id: str) -> None:
                     if set(pq.read_schema(file).names) - set(TRACE_SCHEMA.names):
                         return
             tables = [x for path in old if (x := _table(lake, path, {})) is not None]
-    except (FileNotFoundError, LakeWarning):
+    except (FileNotFoundError, LakeWarning, pa.ArrowException):
         return
     frame = pa.concat_tables(tables).to_pandas().drop_duplicates([*_OF_ROW, "step"], keep="last")
     table = pa.Table.from_pandas(frame.sort_values(TRACE_KEY, kind="stable"), TRACE_SCHEMA, preserve_index=False)

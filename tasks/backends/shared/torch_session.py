@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tasks.arrays import torch_tree
+from tasks.arrays import contiguous, torch_tree
 from tasks.model import FORWARD, Form, Program
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ class OfTensors(Protocol):
 
 
 class TorchSession:
-    """A `tasks.model.Session` over one of tensors. program: is told of a step that ran elsewhere, as of a run."""
+    """A `tasks.model.Session` over one of tensors. program: is told of a step that ran elsewhere, as of a run. Inputs are contiguous,
+    whatever the form's are."""
 
     def __init__(self, backend: TorchEager, form: Form, program: Program, session: OfTensors) -> None:
-        self._backend, self._form, self._program, self._session = backend, form, program, session
+        self._backend, self._form, self._program, self._session = backend, contiguous.dense(form), program, session
 
     def start(self) -> None:
         _, kwargs = self._backend.arguments(self._form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -110,9 +111,10 @@ def op(
             text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
             raise DeclarationError(f"op {called}: {text}: rename one")
         made = UserOp(called, kernel, reference, inputs, **settings)
-        kernel.__dict__.setdefault("__farm_ops__", []).append(made)
+        kernel.__farm_ops__ = [*vars(kernel).get("__farm_ops__", ()), made]  # type: ignore[attr-defined]
         # A function that is made in a loop, or in another function, may have no name in its module.
-        getattr(kernel, "__globals__", {}).setdefault("__farm_declared__", []).append(made)
+        within = vars(sys.modules[kernel.__module__]) if isinstance(kernel, type) else {}
+        getattr(kernel, "__globals__", within).setdefault("__farm_declared__", []).append(made)
         return kernel
 
     return declare
