@@ -13,6 +13,7 @@ from farm import lake
 from farm.lake import LakeWarning, manifest, store, traces
 from tasks.model.row import Row
 from tasks.model.trace import Step
+from tests.conftest import ROOT
 from tests.farm.test_lake import CONSTANT, RUN, row
 
 ORIGIN = lake.Origin(**CONSTANT)
@@ -107,3 +108,30 @@ def test_a_signature_holds_for_the_trace(opened: lake.Lake, tmp_path: Path) -> N
     (path,) = traces.paths(opened, RUN)
     pq.write_table(pq.read_table(path).slice(0, 1), path)
     assert manifest.check(opened, RUN, public).changed == (Path(path).name,)
+
+
+def test_the_example_names_the_step_at_which_each_twin_goes_wrong(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from farm.__main__ import main
+
+    assert main(["run", str(ROOT / "examples/own_session/farm.yaml"), "--inline", "--results", str(results)]) == 1
+    rows = lake.read(results, where={"check": ["steps"]})
+    named = {op: set(some["culprit"]) for op, some in rows.groupby("op")}
+    assert named == {
+        "user:decode": {""},
+        "user:decode_forgetting": {"step 8"},
+        "user:descent": {""},
+        "user:descent_restarted": {"step 5"},
+    }
+    steps = lake.read_trace(results)
+    assert set(steps["case_id"].str.split("/").str[0]) == {"steps"}  # forward looks once
+    wrong = steps[steps["status"] == "wrong"].groupby("case_id")["step"].min()
+    assert set(wrong[wrong.index.str.contains("forgetting")]) == {8}
+    capsys.readouterr()
+    case = "steps/user:decode_forgetting/float32/0"
+    assert main(["report", str(results), "--case", case]) == 0
+    assert "torch-cpu: first wrong at step 8 of 10." in " ".join(capsys.readouterr().out.split())
+    assert main(["reproduce", f"last:{case}:torch-cpu", "--results", str(results)]) == 0
+    assert capsys.readouterr().out.count("trace         first wrong at step 8 of 10") == 2
