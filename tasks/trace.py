@@ -31,9 +31,11 @@ class Seen:
     @classmethod
     def of(cls, what: Observation, ms: float) -> Seen:
         """ms: since the observation before it."""
+        if what.judged and what.state is None:  # as nearly all are
+            return cls(what, ms if what.ms is None else what.ms)
         state = fingerprint.digest([np.asarray(x) for x in what.state.values()]) if what.state else None
         outputs = None
-        if what.outputs and not what.judged:
+        if not what.judged and len(what.outputs):
             outputs = fingerprint.digest([np.asarray(x) for x in what.outputs])
         kept = replace(what, outputs=what.outputs if what.judged else (), state=None)
         return cls(kept, ms if what.ms is None else what.ms, outputs, state)
