@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -59,7 +60,8 @@ def asked() -> str:
     own = {
         "nodes": [Entry("nodes:x", "", ("float32",))],  # whatever a folder has
         "user": [
-            Entry("user:x", op.name, (), checks_of(op)) for op in (plain, replace(plain, name="y", gradient=["x"]))
+            Entry("user:x", op.name, (), checks_of(op))
+            for op in (plain, replace(plain, name="y", gradient=["x"], steps="n"))
         ],
     }
     # Those of older releases are the node suite again.
@@ -122,14 +124,14 @@ def commands() -> str:
     return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in COMMANDS.items()))
 
 
-def columns() -> str:
-    from farm.lake import SCHEMA
+def columns(trace: bool = False) -> str:
+    from farm.lake import SCHEMA, TRACE_SCHEMA
 
     def row(field: Any) -> list[str]:
         words = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
         return [f"`{field.name}`", str(field.type), words["unit"] or "", words["description"]]
 
-    return table(["column", "type", "unit", "what it says"], map(row, SCHEMA))
+    return table(["column", "type", "unit", "what it says"], map(row, TRACE_SCHEMA if trace else SCHEMA))
 
 
 def dtypes() -> str:
@@ -351,6 +353,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "backends": backends,
     "checks": checks,
     "columns": columns,
+    "trace": functools.partial(columns, trace=True),
     "commands": commands,
     "deprecated": deprecated,
     "dtypes": dtypes,

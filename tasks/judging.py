@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
-from tasks.checks import Stage
+from tasks.checks import Observation
 from tasks.judge import coarser, fingerprint, flushing, profile, properties, steps, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
@@ -57,6 +57,8 @@ KEPT = (
     "computed from the rounded result of the forward pass, which has lost the digits (1 - y² of a tanh next to 1); computed from the "
     "input it keeps them (kept: true declares that it is meant)"
 )
+#: The step of a case that has no others.
+_WHOLE = Observation("")
 #: Dtypes of quantised results, whose numbers are steps of a scale.
 _QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
 #: What the numbers of an output are when they are off, before anything explains them.
@@ -107,8 +109,8 @@ class Case:
     info: RuntimeInfo
     #: What the backend was given; None where nobody knows.
     form: Form | None
-    #: Which of the sample's expected outputs these are.
-    part: slice
+    #: The step of a check that returned the outputs, which tells the expected ones that they are held to.
+    step: Observation
     #: What the device computes in, where that is coarser than the dtype: the coarser of what it declares and what the check asks for.
     precision: str
     #: One leaf per output.
@@ -125,6 +127,11 @@ class Case:
     @property
     def group(self) -> Group:
         return self.sample.owner.group
+
+    @property
+    def part(self) -> slice:
+        """Which of the sample's expected outputs these are."""
+        return slice(*self.step.part)
 
     @property
     def op_class(self) -> OpClass:
@@ -182,34 +189,38 @@ def judge_outputs(
     policy: Policy,
     info: RuntimeInfo,
     form: Form | None = None,
-    part: slice = slice(None),
+    step: Observation = _WHOLE,
     measure_flushes: Callable[[Sequence[str]], Flushes] | None = None,
 ) -> Judgement:
     """The judgement of the flat outputs of one or several runs of a case under a policy.
 
-    form: what the backend was given; part: which of the case's expected outputs these are; measure_flushes: what the device takes
+    form: what the backend was given; step: the one of a check that these are of; measure_flushes: what the device takes
     for zero in some dtypes, asked where it may matter.
     """
     precision = _precision(sample, info)
-    expected = sample.expected(of_products=info.of_products)[part]
+    expected = step.expected(sample.expected(of_products=info.of_products))
     paired = form.paired if form else ()
     returned = [[_unpaired(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
     flushes = Flushes(info.flushes)
-    case = Case(sample, policy, info, form, part, precision, expected, returned, returned, flushes, measure_flushes)
+    case = Case(sample, policy, info, form, step, precision, expected, returned, returned, flushes, measure_flushes)
     found = _judge(case)
     return found if measure_flushes is None or not found.fails else _follow(SECOND_LOOK, case, found)
 
 
-def judge_stages(
-    sample: PreparedSample, stages: Sequence[Stage], policy: Policy, info: RuntimeInfo, form: Form | None = None
-) -> Judgement:
-    """The judgement of what the steps of a check returned: that of the first of the worst, which is to blame if another is better.
+def judge_steps(
+    sample: PreparedSample, stages: Sequence[Observation], policy: Policy, info: RuntimeInfo, form: Form | None = None
+) -> list[Judgement]:
+    """The judgement of what each step of a check returned, by itself."""
+    return [judge_outputs(sample, [list(x.outputs)], policy, info, form, x) for x in stages]
+
+
+def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) -> Judgement:
+    """Of the judgements of the steps of a check that of the first of the worst, which is to blame if another is better.
 
     Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of the
     same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
     nondeterministic and no step is to blame.
     """
-    found = [judge_outputs(sample, [list(x.outputs)], policy, info, form, slice(*x.part)) for x in stages]
     order = [x.status.facts.severity for x in found]
     worst = min(order)
     if worst == max(order):
@@ -224,6 +235,9 @@ def judge_stages(
     if blamed in sound or (blamed in unsteady and len(unsteady) > 1):
         error = f"{said}{blamed} is {first.status} in one run; other runs of {', '.join(unsteady)} give other bytes"
         return first.rule(first.status, "nondeterministic", {"error": error})
+    if stages[place].row is not None:
+        said = f"{said}first {first.status} at step {place} of {len(stages)}"
+        return first.note({"culprit": blamed, "error": said})
     return first.note({"culprit": blamed, "error": f"{said}{blamed} is {first.status}, {', '.join(sound)} not"})
 
 
@@ -575,7 +589,7 @@ def measure_flushing(case: Case, found: Judgement) -> Judgement:
     """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge the outputs again."""
     if case.measure_flushes is None or not found.fails or found.metrics.kind:
         return found
-    dtypes = flushing.may_matter(case.sample.expected()[case.part], case.elements)
+    dtypes = flushing.may_matter(case.step.expected(case.sample.expected()), case.elements)
     measured = case.flushes | case.measure_flushes(dtypes) if dtypes else case.flushes
     if measured == case.flushes:
         return found

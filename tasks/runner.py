@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
@@ -10,13 +11,13 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from tasks import catalogs, checks, variables
+from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
@@ -24,7 +25,7 @@ from tasks.backends.shared.flushing import measured
 from tasks.backends.shared.network import completed
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import Judgement, judge_outputs, judge_stages
+from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
 from tasks.model import (
     FILES,
     Fallback,
@@ -41,6 +42,7 @@ from tasks.model import (
 from tasks.model.errors import said
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import EMULATED, NAMES, Row
+from tasks.model.trace import Step
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
 from tasks.wire import Done, ToRun
@@ -113,6 +115,8 @@ class Trial:
     stage: int = LOAD
     culprit: str = ""
     refused: str = ""
+    #: What was seen at the steps of its check.
+    seen: list[trace.Seen] = field(default_factory=list)
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -263,12 +267,12 @@ class Runner:
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
-        if refused and Status(plain.status) not in contiguous.REFUSED:
-            return replace(done, row=plain.with_values({"refused_layout": refused}))
-        if Status(plain.status) is not Status.PASS:
+        if refused and Status(plain.row.status) not in contiguous.REFUSED:
+            return replace(plain, row=plain.row.with_values({"refused_layout": refused}))
+        if Status(plain.row.status) is not Status.PASS:
             return done  # it fails whatever the layout
         for number, which in inputs.items() if len(inputs) > 1 else ():
-            alone = self._with(case, contiguous.dense(case.form, number))
+            alone = self._with(case, contiguous.dense(case.form, number)).row
             if (alone.status, alone.kind) == (row.status, row.kind):
                 return replace(done, row=contiguous.told(alone, which))
         return replace(done, row=contiguous.told(row, "; ".join(inputs.values())))
@@ -288,9 +292,9 @@ class Runner:
                 case.refused = f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
                 case.form = contiguous.dense(case.form)
 
-    def _with(self, case: Trial, form: Form) -> Row:
-        """The row of a case that is given another form."""
-        return self._alone(Trial(case.number, case.sample, case.item, case.position, form=form)).row
+    def _with(self, case: Trial, form: Form) -> Done:
+        """What comes of a case that is given another form."""
+        return self._alone(Trial(case.number, case.sample, case.item, case.position, form=form))
 
     def _refused(self, case: Trial) -> str:
         """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is what it is."""
@@ -336,7 +340,8 @@ class Runner:
         found: Judgement | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
-        stages: list[checks.Stage] = []
+        stages: list[checks.Observation] = []
+        of_steps: Sequence[Judgement] = ()
         broken: Misbehaviour | None = None
         only_built = not checks.installed(case.sample.owner.check).runs
         if case.program is not None and not only_built:
@@ -345,11 +350,12 @@ class Runner:
             begin = time.perf_counter()
             try:
                 stages = self._asked(case, case.program)
-                outputs.append(list(stages[0].outputs))
+                outputs.append(trace.whole(stages))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
                     save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
-                for _ in range(case.sample.record.repeats - 1):
+                # A session's steps are repeated by the check replay.
+                for _ in range(case.sample.record.repeats - 1 if stages[0].row is None else 0):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
             except BaseException as error:
@@ -365,10 +371,12 @@ class Runner:
             self.progress(case.number, JUDGE, 1)
             try:
                 asked = (self.policy, self.info, case.form)
-                if len(stages) > 1 and broken is None:
-                    found = judge_stages(case.sample, stages, *asked)
+                if broken is None and (len(stages) > 1 or stages[0].row is not None):
+                    of_steps = judge_steps(case.sample, stages, *asked)
+                    found = first_of_worst(stages, of_steps)
                 else:
                     found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
+                    of_steps = [found]
             except Exception as error:
                 case.error = error
         if found is not None and broken is not None:
@@ -379,7 +387,7 @@ class Runner:
             # What a compiler makes of the pieces of a model is its own, wrong results too.
             if not (program.pieces and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
-        return Done(case.number, self._row(case, found, run_ms))
+        return Done(case.number, self._row(case, found, run_ms), self._trace(case, of_steps))
 
     def _held_to_refusal(self, case: Trial) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
@@ -408,16 +416,30 @@ class Runner:
         return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
-    def _asked(case: Trial, program: Program) -> list[checks.Stage]:
-        """The steps of a program, run as the case's check wants it. Raises what one of them raised."""
+    def _asked(case: Trial, program: Program) -> list[checks.Observation]:
+        """What is judged of a program, run as the case's check wants it. Raises what one of its steps raised."""
         assert case.form is not None, "a program is built of a form"
-        stages = []
-        for stage in checks.get(case.sample.owner.check).stages(program, case.form):
-            if stage.error is not None:
-                case.culprit = stage.name
-                raise stage.error
-            stages.append(stage)
-        return stages
+        steps = checks.get(case.sample.owner.check).stages(program, case.form)
+        begin = time.perf_counter()
+        try:
+            for seen in steps:
+                case.seen.append(trace.Seen.of(seen, (time.perf_counter() - begin) * 1e3))
+                if seen.error is not None:
+                    case.culprit = seen.name if seen.judged else ""
+                    raise seen.error
+                begin = time.perf_counter()
+        finally:
+            if isinstance(steps, Generator):  # a session is closed here, and not when somebody forgets it
+                steps.close()
+        return [x.what for x in case.seen if x.what.judged]
+
+    def _trace(self, case: Trial, found: Sequence[Judgement]) -> tuple[Step, ...]:
+        """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
+        whole = [x.what for x in case.seen if x.what.judged and x.what.error is None]
+        if len(case.seen) > 1 and len(found) < len(whole):  # a later step has ended the case
+            with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
+                found = judge_steps(case.sample, whole, self.policy, self.info, case.form)
+        return trace.steps(case.seen, found if len(found) == len(whole) else ())
 
     def _row(self, case: Trial, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""

@@ -15,6 +15,7 @@ from tasks.catalogs.base import Entry, Failure
 from tasks.judge.verdict import Limit, Policy
 from tasks.model import Group
 from tasks.model.row import Row
+from tasks.model.trace import Step
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
 
@@ -188,10 +189,11 @@ class Exported:
 
 @dataclass(frozen=True)
 class Done:
-    """A case has its row; number: which case, through all items of the command."""
+    """A case has its row; number: which case, through all items of the command. trace: its steps, where a check looks at several."""
 
     number: int
     row: Row
+    trace: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -323,13 +325,15 @@ class Failing:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a batch as Arrow, the numbers of their cases, and counts. spent_ms: what building and what running them took in all."""
+    """Rows of a batch as Arrow, the numbers of their cases, and counts. spent_ms: what building and what running them took in all.
+    trace: the steps of those cases that have some, as Arrow; no bytes where none has."""
 
     stream: bytes
     numbers: tuple[int, ...]
     status: dict[str, int]
     spent_ms: tuple[float, float] = (0.0, 0.0)
     failing: tuple[Failing, ...] = ()
+    trace: bytes = b""
 
     @property
     def busy_ms(self) -> float:
@@ -377,7 +381,7 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Localise, Minimise, Tried),
-        *(Row, Prepared, Exported, Done, Canary),
+        *(Row, Step, Prepared, Exported, Done, Canary),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Located, Minimised),
     )
 }

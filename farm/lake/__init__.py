@@ -1,6 +1,6 @@
 """The Parquet lake of rows: columns and store."""
 
-from farm.lake.columns import KEY, SCHEMA, Origin
+from farm.lake.columns import KEY, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.compaction import Change, compact
 from farm.lake.store import (
     CopyWarning,
@@ -22,3 +22,4 @@ from farm.lake.store import (
     to_stream,
     write_run,
 )
+from farm.lake.traces import read_trace, steps_of

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from farm.version import farm_version
+from tasks.model import trace
 from tasks.model.row import Column, Row, column, columns_of
 
 
@@ -77,10 +79,23 @@ _ARROW = {
     "list<int64>": pa.list_(pa.int64()),
 }
 
-SCHEMA = pa.schema(
-    [pa.field(c.name, _ARROW[c.type], metadata={"description": c.words, "unit": c.unit}) for c in COLUMNS],
-    metadata={"schema_version": "4"},
+
+def _schema(columns: Iterable[Column], version: str) -> pa.Schema:
+    told = [pa.field(c.name, _ARROW[c.type], metadata={"description": c.words, "unit": c.unit}) for c in columns]
+    return pa.schema(told, metadata={"schema_version": version})
+
+
+SCHEMA = _schema(COLUMNS, "4")
+
+#: One row per step has these, in this order: its key, what ties it to the row of its case, and what was seen.
+TRACE_COLUMNS = (
+    *(c for c in COLUMNS if c.name in KEY),
+    *(c for c in trace.COLUMNS if c.name == "step"),
+    *(c for c in COLUMNS if c.name == "started_at"),
+    *(c for c in trace.COLUMNS if c.name != "step"),
 )
+TRACE_KEY = [*KEY, "step"]
+TRACE_SCHEMA = _schema(TRACE_COLUMNS, "1")
 
 
 @functools.cache

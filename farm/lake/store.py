@@ -444,14 +444,15 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def files(lake: Lake, run_id: str) -> list[pafs.FileInfo]:
+    """The files of a run's folder. Raises LakeError."""
+    return [i for i in _list(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
+
+
 def parts(lake: Lake, run_id: str) -> list[str]:
     """Paths of a run's part files. Raises LakeError."""
-    found = _list(lake, lake.path(run_id))
-    return sorted(
-        i.path
-        for i in found
-        if i.type == pafs.FileType.File and i.base_name.endswith(".parquet") and i.base_name[0] not in "._"
-    )
+    found = files(lake, run_id)
+    return sorted(i.path for i in found if i.base_name.endswith(".parquet") and i.base_name[0] not in "._")
 
 
 def read(results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:

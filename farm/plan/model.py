@@ -74,6 +74,7 @@ class KernelConfig(_Model):
     backward: str = ""
     layouts: list[str] | None = None
     compute: str = ""
+    steps: str = ""
 
 
 class OwnModel(_Model):

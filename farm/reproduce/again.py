@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,21 @@ from tasks import wire
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.model import RuntimeInfo, Status
+from tasks.model.trace import Step
 from tasks.runner import Runner
 from tasks.wire import ToRun
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case did now. row: as in the lake; actual: its outputs, None when it gave none."""
+    """What a case did now. row: as in the lake; actual: its outputs, None when it gave none; steps: its trace, where it ran in this
+    process."""
 
     row: dict[str, Any]
     info: RuntimeInfo | None = None
     backend: Backend | None = None
     actual: list[np.ndarray] | None = None
+    steps: Sequence[Step] = ()
 
 
 def run_here(case: StoredCase) -> Outcome:
@@ -48,7 +51,7 @@ def run_here(case: StoredCase) -> Outcome:
     with _kept(case) as asked:
         # Built by itself also where the run built the op's samples together.
         (done,) = runner.run([asked], solo={0})
-        return Outcome(done.row.values(), info, backend, _outputs(asked))
+        return Outcome(done.row.values(), info, backend, _outputs(asked), done.trace)
 
 
 def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +29,7 @@ from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
 from tasks.model import FUZZ, Group, Refusal, Status
+from tasks.model.trace import Step
 from tasks.nearest import nearest
 from tasks.prepare import forms
 from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
@@ -49,7 +50,7 @@ class ReproduceError(Refusal):
 class StoredCase:
     """A case ready to run: its row, its run's config, the backend to run it on, and what was prepared of it.
 
-    row: the stored outcome; stored: that of the backend it is run on now (None if the run has none).
+    row: the stored outcome; stored: that of the backend it is run on now (None if the run has none); steps: the stored trace.
     """
 
     key: Key
@@ -64,6 +65,7 @@ class StoredCase:
     sample: PreparedSample
     asked: ToRun
     environment: envs.Environment | None = None
+    steps: Sequence[Step] = ()
 
     @property
     def python(self) -> str:
@@ -194,7 +196,8 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
     sample = sample.on(made_of.torch_device)
-    return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment)
+    steps = lakes.steps_of(results, key.run_id, key.case_id, key.backend)
+    return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment, steps)
 
 
 def _named(row: dict[str, Any]) -> None:

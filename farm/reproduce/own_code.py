@@ -54,6 +54,8 @@ def program(*x):
 def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoScript."""
     one = load.declared()[group.op_name]
+    if one.op.steps:
+        raise NoScript(f"no script: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")
     file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
     if not file or "<" in name:

@@ -20,8 +20,9 @@ from farm.reproduce.find import ReproduceError, StoredCase
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst
-from tasks.model import EXHAUSTIVE, OpClass, Status, wide
+from tasks.model import EXHAUSTIVE, OpClass, Status, trace, wide
 from tasks.model.row import COLUMNS, declared_precision
+from tasks.model.trace import Step
 from tasks.prepare.cases import PreparedSample
 
 #: Columns of a row that a reproduction must give again, bit for bit.
@@ -43,6 +44,8 @@ def print_case(case: StoredCase) -> None:
         line("cause", _cause(case))
     if case.row.get("note"):
         line("note", case.row["note"])
+    if case.steps:
+        line("trace", _trace(case.steps))
     if case.spec.name != case.key.backend:
         line(
             "run on",
@@ -73,6 +76,10 @@ def print_case(case: StoredCase) -> None:
         else f"NOT the stored {case.row['digest']}: {other} differ from the run's"
     )
     line("digest", f"{digest} ({agrees})")
+
+
+def _trace(steps: Sequence[Step]) -> str:
+    return trace.told(steps) or f"all of {len(steps)} steps are right"
 
 
 def _cause(case: StoredCase) -> str:
@@ -127,6 +134,8 @@ def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
             line("version", f"{name} {_changed(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
         _print_outputs(case, outcome.actual, declared_precision(row))
+    if outcome.steps:
+        line("trace", _trace(outcome.steps))
     if row.get("error"):
         line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
     print()

@@ -13,6 +13,7 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.fleet.child_process import STARVED
 from farm.fleet.health import CaseRef, Health
+from farm.lake import traces
 from farm.work import budget
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
@@ -306,6 +307,6 @@ class Dispatcher:
         batches = lakes.from_stream(rows.stream)
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
-        self.ledger.keep(b, batches, rows.status, rows.busy_ms)
+        self.ledger.keep(b, batches, rows.status, rows.busy_ms, traces.from_stream(rows.trace))
         if Status.UNSUPPORTED.value in rows.status:
             self.supports.learn(flight, [rows.numbers[k] for k in new], batches)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
 from farm import lake as lakes
+from farm.lake import traces
 from farm.work.accounts import Accounts
 from farm.work.state import Plan
 from tasks.model.row import Row
@@ -26,18 +27,27 @@ class Ledger:
     def __init__(self, plan: Plan, accounts: Accounts) -> None:
         self._plan, self._accounts = plan, accounts
         self._batches: list[pa.RecordBatch] = []
+        self._steps: list[pa.RecordBatch] = []
         self._rows, self._most = 0, BEHIND * FLUSH_ROWS
         self._writer = ThreadPoolExecutor(1, "ledger")
         self._writing: Future[None] | None = None
-        self._written: list[pa.RecordBatch] = []  # what it is to write
+        self._written: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])  # what it is to write
         self._flushed = time.monotonic()
         #: Told of every batch of rows that comes.
         self.told: Callable[[list[pa.RecordBatch]], None] = lambda batches: None
 
-    def keep(self, b: int, batches: list[pa.RecordBatch], status: Mapping[str, int], busy_ms: float = 0.0) -> None:
-        """Take rows of a backend. Raises OSError when they cannot be written."""
+    def keep(
+        self,
+        b: int,
+        batches: list[pa.RecordBatch],
+        status: Mapping[str, int],
+        busy_ms: float = 0.0,
+        steps: Sequence[pa.RecordBatch] = (),
+    ) -> None:
+        """Take rows of a backend, and the steps of their traces. Raises OSError when they cannot be written."""
         rows = sum(batch.num_rows for batch in batches)
         self._batches += batches
+        self._steps += steps
         self.told(batches)
         self._rows += rows
         self._accounts.kept(b, rows, status, busy_ms)
@@ -66,8 +76,9 @@ class Ledger:
             return
         self._end()
         if self._batches:
-            self._written, self._batches, self._rows = self._batches, [], 0
-            self._writing = self._writer.submit(lakes.append, self._plan.request.lake, self._plan.run_id, self._written)
+            self._written, self._batches, self._steps, self._rows = (self._batches, self._steps), [], [], 0
+            where = self._plan.request.lake, self._plan.run_id
+            self._writing = self._writer.submit(traces.append, *where, *self._written)
         self._flushed = time.monotonic()
 
     def _end(self) -> None:
@@ -77,8 +88,9 @@ class Ledger:
         try:
             self._writing.result()
         except Exception:
-            self._batches = [*self._written, *self._batches]
+            self._batches = [*self._written[0], *self._batches]
+            self._steps = [*self._written[1], *self._steps]
             self._rows = sum(batch.num_rows for batch in self._batches)
             self._writing = None
             raise
-        self._writing, self._written = None, []
+        self._writing, self._written = None, ([], [])

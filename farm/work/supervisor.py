@@ -14,7 +14,7 @@ from typing import Any
 
 from farm.fleet import envs, scratch, visible
 from farm.fleet.child_process import KILLS, Death
-from farm.lake import Origin, from_stream, to_stream
+from farm.lake import Origin, from_stream, to_stream, traces
 from farm.work.child_pool import POOL, Children
 from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
@@ -236,7 +236,7 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
         if isinstance(doubt, Doubt) and batch.in_sequence(done):
             found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
             told = doubt.told(done.row.note, len(doubt.before), found)
-            done = Done(done.number, done.row.with_values(told))
+            done = replace(done, row=done.row.with_values(told))
         if not is_sought(batch.job, done.row):
             batch.held.pop(0)
             batch.add(done)
@@ -248,7 +248,7 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
                 else:
                     yield message
         batch.held.pop(0)
-        batch.add(Done(done.number, done.row.with_values(columns)))
+        batch.add(replace(done, row=done.row.with_values(columns)))
 
 
 def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) -> Iterator[wire.Rows | wire.Spent]:
@@ -350,8 +350,8 @@ class _Batch:
         if not story or done.row.status == Status.OOM:
             return done
         if isinstance(story, Doubt):
-            return Done(done.number, done.row.with_values(story.told(done.row.note)))
-        return Done(done.number, done.row.with_values({"note": "; ".join(filter(None, [done.row.note, story]))}))
+            return replace(done, row=done.row.with_values(story.told(done.row.note)))
+        return replace(done, row=done.row.with_values({"note": "; ".join(filter(None, [done.row.note, story]))}))
 
     def in_sequence(self, done: Done) -> bool:
         """Whether the earlier case that a crash takes is looked for: when all else of the batch is done."""
@@ -370,7 +370,7 @@ class _Batch:
     def add(self, done: Done) -> None:
         self.done.add(done.number)
         attempts = self.attempts[done.number] + 1
-        self.rows.append(done if attempts == 1 else Done(done.number, done.row.with_values({"attempts": attempts})))
+        self.rows.append(done if attempts == 1 else replace(done, row=done.row.with_values({"attempts": attempts})))
 
     def take(self, done: Done) -> None:
         """`add`, when its culprit has been looked for and its device has given the known answers again."""
@@ -439,8 +439,9 @@ class _Batch:
         done, self.rows, self._since = self.rows, [], time.monotonic()
         rows = [d.row for d in done]
         name = self.job.backend.name if self.job.backend else ""
+        origin = Origin.of(self.job.run_id, name, self.info, self._node, self._device)
         return wire.Rows(
-            to_stream(rows, Origin.of(self.job.run_id, name, self.info, self._node, self._device)),
+            to_stream(rows, origin),
             tuple(d.number for d in done),
             dict(collections.Counter(r.status for r in rows)),
             (sum(r.build_ms or 0.0 for r in rows), sum(r.run_ms or 0.0 for r in rows)),
@@ -449,4 +450,5 @@ class _Batch:
                 for d in done
                 if d.row.status in FAILING
             ),
+            traces.to_stream([(d.row, d.trace) for d in done], origin),
         )

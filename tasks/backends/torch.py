@@ -33,6 +33,7 @@ from tasks.backends.shared.torch_devices import (
     synchronize,
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
+from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version, resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
@@ -272,6 +273,8 @@ class TorchEager(Backend):
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
+        if (opened := getattr(call, "opened", None)) is not None:
+            program.session = lambda: TorchSession(self, form, program, opened())
         if self.captures and form.check == "forward" and not own_copies(form):
             program.capture = lambda: torch_graphs.captured(
                 call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target

@@ -111,6 +111,8 @@ class Sample:
     names: tuple[str, ...] = ()
     #: Places of the arrays whose first axis is a batch, in a sample of the check batch_invariance.
     batched: tuple[int, ...] = ()
+    #: Places of the arrays whose first axis is the steps of a session.
+    stepped: tuple[int, ...] = ()
     #: Whether sums of products are computed in it, of a dtype that matrix units may take coarser (`tasks.prepare.products` tells).
     products: bool = False
     #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.held`): it is made anew in every process.

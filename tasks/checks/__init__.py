@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from tasks.checks.base import Check
+from tasks.checks.base import Observation as Observation
 from tasks.checks.base import Stage as Stage
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.checks.build import Build
@@ -20,6 +21,7 @@ from tasks.checks.replay import Replay
 from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
+from tasks.checks.steps import Steps
 from tasks.checks.switch import Switch
 from tasks.checks.variants import InPlace, Method, Out, Promotion, Refuses
 from tasks.model import FORWARD, Unsupported
@@ -43,6 +45,7 @@ BUILT_IN: dict[str, Check] = {
         Determinism(),
         Threads(),
         BatchInvariance(),
+        Steps(),
         Switch(),
         Graph(),
         RoundTrip(),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import FORWARD, Form, OpClass, Program, one_by_one
+from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, one_by_one, started
+from tasks.model.leaf import row as row_of
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -14,17 +15,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What one step of a check returned: outputs, flat, or what it raised.
+class Observation:
+    """What was seen at one step of a check: outputs, flat, or what was raised.
 
-    name: what is to blame if this is the first of the worst steps of its case ("level extended"). part: from which to which of the
-    case's expected outputs these are.
+    name: what was done; it is to blame if this is the first of the worst steps of its case ("level extended"). part: from which to which
+    of the case's expected outputs these are; row: of all of them that row alone, the outputs of one step of a session. judged: whether
+    they are held to what is expected; else only their bytes were compared with others', ``apart`` (`tasks.checks.same.APART`) says how
+    far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
+    where that is not the time until it was seen.
+
+    Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
+    ``trace`` (`tasks.model.trace`).
     """
 
     name: str
     outputs: Sequence[Any] = ()
     error: Exception | None = None
     part: tuple[int, int | None] = (0, None)
+    row: int | None = None
+    judged: bool = True
+    kind: str = ""
+    apart: float | None = None
+    state: Mapping[str, Any] | None = None
+    ms: float | None = None
+
+    def expected(self, leaves: list[Leaf]) -> list[Leaf]:
+        """Those of a case's expected outputs that these outputs are held to."""
+        some = leaves[slice(*self.part)]
+        return some if self.row is None else [row_of(x, self.row) for x in some]
+
+
+#: What an observation was called in 1.0.0.
+Stage = Observation
 
 
 class Check:
@@ -122,7 +144,26 @@ class Check:
         """
         return program.run()
 
-    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
-        """The steps of the check, each judged: one, or those of which the first of the worst is the row's."""
-        yield Stage(program.way, self.run(program, form))
-        yield from (Stage(name, outputs) for name, outputs in program.ways.items())
+    def stages(self, program: Program, form: Form) -> Iterator[Observation]:
+        """What is seen at the steps of the check: one, or several of which the first of the worst that are judged is the row's. The
+        steps end at an error, which is then the row's."""
+        yield Observation(program.way, self.run(program, form))
+        yield from (Observation(name, outputs) for name, outputs in program.ways.items())
+
+
+class Scenario(Check):
+    """A check that calls a program more than once: `observe` drives its session, and yields what it sees."""
+
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """What is seen of a session that has been started. program: whose session it is, for its flags and columns.
+
+        Raises `tasks.model.Misbehaviour` for what only all steps together show."""
+        raise NotImplementedError
+
+    def stages(self, program: Program, form: Form) -> Iterator[Observation]:
+        with started(self.open(program, form)) as session:
+            yield from self.observe(session, program, form)
+
+    def open(self, program: Program, form: Form) -> Session:
+        """The session that is driven; a program's own unless the check needs another."""
+        return program.open()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.checks.base import Observation, Scenario
 from tasks.checks.derived import Derived
 from tasks.checks.same import APART, Difference, broken, copied, difference
-from tasks.model import Fallback, Form, Program, Unsupported, flags, is_inexact
+from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 BATCHES = (2, 17, 33, 128, 257)
 #: Elements of inputs and outputs that a batch may have; larger ones are left out, and flags say which were run.
 MOST = 1 << 24
-
-#: Outputs for other inputs.
-_Again = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass
@@ -32,7 +31,7 @@ class _Batched(Program):
     one: bool = False
 
 
-class BatchInvariance(Derived):
+class BatchInvariance(Derived, Scenario):
     """The row stands first, in the middle and last of each batch, among other rows. Programs are one for any number of rows
     where the runtime makes one, else one for each number: flags say which, and what ``batches`` were run.
 
@@ -59,30 +58,54 @@ class BatchInvariance(Derived):
                 raise
         return _of(backend.build(form), backend)
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
-        """The outputs of the sample as it is. Raises Misbehaviour with them, of the kind "batch", with the largest distance
-        of all batches; Unsupported where the runtime takes no other number of rows."""
+    def open(self, program: Program, form: Form) -> Session:
+        assert isinstance(program, _Batched)
+        return _Rows(program, form)
+
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """The outputs of the sample as it is, then those of the row in each batch. Raises Misbehaviour of the kind "batch" with the
+        largest distance of all batches; Unsupported where the runtime takes no other number of rows."""
         assert isinstance(program, _Batched)
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_varied(rows[0], form.batched)]
-        first, seen = _seen(program, form, rows)
+        first, seen = _seen(session, program, form, rows)
         program.flags = flags.join(
             program.flags, batches=",".join(map(str, seen.sizes)), programs="one" if program.one else "each"
         )
+        yield Observation("the sample as it is", first)
+        yield from seen.steps
         if seen.apart is not None:
             place, count = seen.where
             program.flags = flags.join(program.flags, row=f"{place}/{count}")
             where = f"where the row is number {place} of {count} and not alone"
             raise broken(program, seen.apart, "batch", where, first)
         program.columns = program.columns | {APART: 0.0}
-        return first
+
+
+class _Rows(Stateless):
+    """Steps are batches of any number of rows: of the one program for all of them, or of a program that is built for each."""
+
+    program: _Batched
+
+    def __init__(self, program: _Batched, form: Form) -> None:
+        super().__init__(program)
+        self.form = form
+
+    def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
+        if inputs is None or self.program.one:
+            return super().step(inputs)
+        backend, form = self.program.backend, self.form
+        own = replace(form if form.model is None else backend.rows_open(form), arrays=list(inputs))
+        made: Program = backend.build(own if form.model is None else backend.fixed(own))
+        return made.run()
 
 
 @dataclass
 class _Seen:
-    """Of the batches of ``sizes``: what is furthest apart, and where: (number of the row, of the batch's rows)."""
+    """Of the batches of ``sizes``: each step; what is furthest apart, and where: (number of the row, of the batch's rows)."""
 
     sizes: list[int] = field(default_factory=list)
+    steps: list[Observation] = field(default_factory=list)
     apart: Difference | None = None
     where: tuple[int, int] = (0, 0)
 
@@ -116,7 +139,7 @@ def _of(made: Program, backend: Backend, one: bool = False) -> _Batched:
     return _Batched(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
 
 
-def _seen(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
+def _seen(session: Session, program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
     """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows that
     does not take all of them becomes that of the sample.
 
@@ -124,50 +147,51 @@ def _seen(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequenc
     """
     backend, said = program.backend, None
 
-    def each(arrays: list[Any]) -> Sequence[Any]:
-        own = replace(form if form.model is None else backend.rows_open(form), arrays=arrays)
-        return backend.build(own if form.model is None else backend.fixed(own)).run()
-
     def lost(error: Exception) -> bool:
         return bool(backend.is_sticky(error) or backend.is_out_of_memory(error))
 
     if program.one:
-        assert program.again is not None
         try:
-            return copied(program.run()), _compare(program.again, rows, form.batched, _Seen())
+            return copied(session.step()), _compare(session, rows, form.batched, _Seen())
         except Exception as error:
             if lost(error):
                 raise
             said = error
         vars(program).update(vars(_of(backend.build(form), backend)))
-    first = copied(program.run())
+    first = copied(session.step())
     if program.fallback:
         raise Fallback(program.fallback)
     seen = _Seen()
     try:
-        return first, _compare(each, rows, form.batched, seen)
+        return first, _compare(session, rows, form.batched, seen)
     except Exception as error:
         if lost(error) or seen.sizes:
             raise
         raise Unsupported(f"it takes no other number of rows: {said or error}") from error
 
 
-def _compare(run: _Again, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
+def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
     """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run raises,
     Unsupported where the outputs have another number of rows."""
-    alone = copied(run(rows[0]))
+    alone = copied(session.step(rows[0]))
     _check_rows(alone, 1)
     elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in batched)))
     worst = -1.0
     for m in BATCHES:
         if seen.sizes and m * max(elements, 1) > MOST:
             break
-        outputs = run(_batch(rows, batched, m))
+        begin = time.perf_counter()
+        outputs = session.step(_batch(rows, batched, m))
+        ms = (time.perf_counter() - begin) * 1e3
         _check_rows(outputs, m)
         seen.sizes.append(m)
         for place in dict.fromkeys((0, m // 2, m - 1)):
-            found = difference(alone, [x[place : place + 1] for x in outputs])
+            own = copied([x[place : place + 1] for x in outputs])
+            found = difference(alone, own)
             far = float("inf") if found is None or found.units is None else found.units
+            kind, apart = ("batch", found.units) if found else ("", 0.0)
+            name = f"row {place} of a batch of {m}"
+            seen.steps.append(Observation(name, own, judged=False, kind=kind, apart=apart, ms=ms))
             if found and far > worst:
                 worst, seen.apart, seen.where = far, found, (place, m)
     return seen

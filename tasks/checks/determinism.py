@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tasks.checks.base import Check
-from tasks.checks.same import APART, broken, copied, difference
-from tasks.model import Form, OpClass, Program, Unsupported, flags
+from tasks.checks.base import Observation, Scenario
+from tasks.checks.same import APART, again, copied
+from tasks.model import Form, OpClass, Program, Session, Unsupported, flags
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -18,7 +18,7 @@ RUNS = 3
 THREADS = (2, 4)
 
 
-class Determinism(Check):
+class Determinism(Scenario):
     """A second process of the backend builds and runs the same sample: what hangs on addresses, on hashes, on what was
     compiled or measured at the start differs there. ``flags``: how many runs were compared, and in how many processes."""
 
@@ -26,20 +26,19 @@ class Determinism(Check):
     about = "the same bytes in three runs and in another process"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
-        """The first run's outputs. Raises Misbehaviour with them: kind "nondeterministic" or "process"."""
-        first = copied(program.run())
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """Kinds: "nondeterministic" and "process"."""
+        first = copied(session.step())
+        yield Observation("run 1", first)
         for number in range(2, RUNS + 1):
-            if found := difference(first, copied(program.run())):
-                raise broken(program, found, "nondeterministic", f"in run {number} on the same inputs", first)
-        if found := difference(first, _elsewhere(form)):
-            raise broken(program, found, "process", "in another process", first)
+            words = f"in run {number} on the same inputs"
+            yield again(f"run {number}", copied(session.step()), first, "nondeterministic", program, words)
+        yield again("in another process", _elsewhere(form), first, "process", program)
         program.flags = flags.join(program.flags, runs=RUNS, processes=2)
         program.columns = program.columns | {APART: 0.0}
-        return first
 
 
-class Threads(Check):
+class Threads(Scenario):
     """Every run of the farm computes with one thread. Here other processes of the backend have 2 and 4: a sum that is
     divided among threads is rounded elsewhere."""
 
@@ -52,15 +51,14 @@ class Threads(Check):
             return "it does not compute on the CPU"
         return "" if backend.takes_threads else "it takes no number of threads"
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
-        """The outputs with one thread. Raises Misbehaviour with them: kind "threads"."""
-        first = copied(program.run())
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """Kind: "threads"."""
+        first = copied(session.step())
+        yield Observation("one thread", first)
         for number in THREADS:
-            if found := difference(first, _elsewhere(form, number)):
-                raise broken(program, found, "threads", f"with {number} threads", first)
+            yield again(f"with {number} threads", _elsewhere(form, number), first, "threads", program)
         program.flags = flags.join(program.flags, threads=",".join(map(str, (1, *THREADS))))
         program.columns = program.columns | {APART: 0.0}
-        return first
 
 
 def _elsewhere(form: Form, threads: int = 1) -> Sequence[Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
 
-from tasks.arrays.training import TrainingStep
-from tasks.checks.base import Check
-from tasks.model import Form, Program, flags
+from tasks.arrays.training import FirstStep, TrainingStep
+from tasks.checks.base import Check, Observation, Scenario
+from tasks.model import Form, Misbehaviour, Program, Session, flags
 
 
-class Backward(Check):
+class Backward(Scenario):
     name = "backward"
     lacking = "no gradient is declared"
     about = (
@@ -20,9 +19,24 @@ class Backward(Check):
     prepared = True
     gradient = True
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
-        outputs = program.run()
-        return form.call.consistent(outputs) if isinstance(form.call, TrainingStep) else outputs
+    def open(self, program: Program, form: Form) -> Session:
+        if isinstance(form.call, TrainingStep) and program.session is None:
+            return FirstStep(program, form.call)
+        return program.open()
+
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """The gradients; of a training step its first step, with the weights after it as the state. Kind: "optimiser step" where these
+        are not what the optimiser makes of the gradients."""
+        outputs = session.step()
+        if not isinstance(form.call, TrainingStep):
+            yield Observation(program.way, outputs)
+            yield from (Observation(name, others) for name, others in program.ways.items())
+            return
+        weights = session.state()
+        try:
+            yield Observation("step 0", form.call.consistent(outputs, weights), state=weights)
+        except Misbehaviour as error:
+            yield Observation("step 0", outputs, error, judged=False, kind=error.kind, state=weights)
 
 
 class DoubleBackward(Check):
@@ -41,6 +55,6 @@ class Amp(Backward):
     def precision(self, dtype: str) -> str:
         return dtype
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         program.flags = flags.join(program.flags, autocast=form.dtype)
-        return super().run(program, form)
+        yield from super().observe(session, program, form)

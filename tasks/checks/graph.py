@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.checks.base import Check
+from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import APART, Difference, copied, difference
 from tasks.checks.speedup import far_apart, varied
-from tasks.model import EPS, Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, flags
+from tasks.model import (
+    EPS,
+    Form,
+    Misbehaviour,
+    OpClass,
+    Program,
+    Replayed,
+    Session,
+    Unsupported,
+    Vacuous,
+    flags,
+    started,
+)
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -20,7 +33,7 @@ ROUNDS = 2
 GROSS = 0.1
 
 
-class Graph(Check):
+class Graph(Scenario):
     """What is returned is the replay on the sample's own inputs, after others: it is judged as the forward check's outputs. The flag
     ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at most, which is no fault."""
 
@@ -31,42 +44,45 @@ class Graph(Check):
     def unfit(self, backend: Backend) -> str:
         return "" if backend.captures else "its programs cannot be captured in a graph"
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
-        """Raises Misbehaviour: kind "stale" where a replay heeds no new inputs, "other inputs" where it gives something else on them.
-        Raises Vacuous where the op does not depend on what can be changed."""
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """Kinds: "stale" where a replay heeds no new inputs, "other inputs" where it gives something else on them. Raises Vacuous where
+        the op does not depend on what can be changed."""
         if program.capture is None or program.again is None:
             raise Unsupported("this program cannot be captured")
-        program.run()
-        replay = program.capture()
-        first = copied(replay(form.arrays))
-        told, worst = 0, 0.0
-        for turn in range(ROUNDS):
-            for moved in (True, False):
-                other = varied(form.arrays, turn, moved)
-                try:
-                    eager = copied(program.again(other))
-                except Exception:
-                    continue  # perhaps no valid inputs
-                found = copied(replay(other))
-                if far_apart(eager, first):
-                    told += 1
-                    if difference(first, found) is None:
-                        raise Misbehaviour("stale", "a replay on changed inputs gives the outputs of the first ones")
-                apart = difference(eager, found)
-                if apart and _gross(apart, eager):
-                    raise Misbehaviour(
-                        "other inputs", "a replay on changed inputs gives another result than the eager run"
-                    )
-                worst = max(worst, (apart.units or 0.0) if apart else 0.0)
-                break
-        if not told:
-            raise Vacuous(
-                "its outputs do not depend on inputs that can be changed: a replay that ignores them would pass"
-            )
-        last = copied(replay(form.arrays))
+        session.step()
+        with started(Replayed(program)) as replay:
+            first = copied(replay.step(form.arrays))
+            told, worst = 0, 0.0
+            for turn in range(ROUNDS):
+                for moved in (True, False):
+                    other = varied(form.arrays, turn, moved)
+                    try:
+                        eager = copied(session.step(other))
+                    except Exception:
+                        continue  # perhaps no valid inputs
+                    found = copied(replay.step(other))
+                    apart = difference(eager, found)
+                    units = apart.units if apart else 0.0
+                    seen = Observation(f"round {turn + 1}", found, judged=False, apart=units)
+                    if far_apart(eager, first):
+                        told += 1
+                        if difference(first, found) is None:
+                            words = "a replay on changed inputs gives the outputs of the first ones"
+                            seen = replace(seen, error=Misbehaviour("stale", words), kind="stale")
+                    if seen.error is None and apart and _gross(apart, eager):
+                        words = "a replay on changed inputs gives another result than the eager run"
+                        seen = replace(seen, error=Misbehaviour("other inputs", words), kind="other inputs")
+                    yield seen
+                    worst = max(worst, units or 0.0)
+                    break
+            if not told:
+                raise Vacuous(
+                    "its outputs do not depend on inputs that can be changed: a replay that ignores them would pass"
+                )
+            last = copied(replay.step(form.arrays))
         program.columns = program.columns | {APART: worst}
         program.flags = flags.join(program.flags, replayed="other_bytes" if worst else "same_bytes")
-        return last
+        yield Observation("the sample's own inputs again", last)
 
 
 def _gross(apart: Difference, outputs: Sequence[Any]) -> bool:

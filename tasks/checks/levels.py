@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.checks.base import Check, Stage
+from tasks.checks.base import Check, Observation
 from tasks.model import Fallback, Form, Program, Unsupported, Vacuous, flags
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Levels(Check):
         ladder.flags = flags.join(top.flags, levels=",".join(steps))
         return ladder
 
-    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+    def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         """Each level's outputs; ``flags`` of the program then names those that are not the first one's byte for byte.
 
         Where there are any, each level is run a second time, since a program that gives other bytes every time differs at
@@ -106,15 +106,15 @@ class Levels(Check):
             program.flags = flags.join(program.flags, unsteady=",".join(unsteady))
 
 
-def _stage(name: str, run: Callable[[], Sequence[Any]]) -> Stage:
+def _stage(name: str, run: Callable[[], Sequence[Any]]) -> Observation:
     """What one run of a level gives."""
     try:
-        return Stage(f"level {name}", [np.array(x) for x in run()])
+        return Observation(f"level {name}", [np.array(x) for x in run()])
     except Exception as error:
-        return Stage(f"level {name}", error=error)
+        return Observation(f"level {name}", error=error)
 
 
-def _bytes(stage: Stage) -> list[bytes]:
+def _bytes(stage: Observation) -> list[bytes]:
     return [x.tobytes() for x in stage.outputs]
 
 

@@ -3,59 +3,62 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.checks.base import Check
-from tasks.checks.same import broken, copied, difference
-from tasks.model import Form, OpClass, Program, flags, is_inexact
+from tasks.checks.base import Observation, Scenario
+from tasks.checks.same import again, copied
+from tasks.model import Form, OpClass, Program, Session, flags, is_inexact
 
 #: Runs of one kind.
 RUNS = 3
 
 
-class Replay(Check):
+class Replay(Scenario):
     """Run three times; after a run on other inputs; and from two threads, one of which gives it other inputs.
 
     The last two where the runtime takes other inputs for a program (`Program.again`) and promises that threads may
-    (`Program.threads`). Flags say what was done: ``replay=3,other,threads``. What is returned is judged as well.
+    (`Program.threads`). Flags say what was done: ``replay=3,other,threads``. What the first run returns is judged as well.
     """
 
     name = "replay"
     about = "the same bytes three times, after a run on other inputs, and while a thread runs on other inputs"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
-    def run(self, program: Program, form: Form) -> Sequence[Any]:
-        """The first run's outputs.
-
-        Raises Misbehaviour with them: kind "nondeterministic" (the same run gave other bytes), "state" (after another
-        input), "threads" (beside another thread).
-        """
-        first = copied(program.run())
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        """Kinds: "nondeterministic" (the same run gave other bytes), "state" (after another input), "threads" (beside another
+        thread)."""
+        first = copied(session.step())
         done = [str(RUNS)]
 
-        def same(outputs: Sequence[Any], kind: str, when: str, expected: list[Any] = first) -> None:
-            if found := difference(expected, copied(outputs)):
+        def same(
+            name: str, outputs: Sequence[Any], kind: str, when: str, expected: list[Any] | None = None
+        ) -> Observation:
+            seen = again(name, copied(outputs), first, kind, program, when, expected)
+            if seen.error is not None:
                 program.flags = flags.join(program.flags, replay=",".join(done))
-                raise broken(program, found, kind, when, first)
+            return seen
 
+        yield Observation("run 1", first)
         for number in range(2, RUNS + 1):
-            same(program.run(), "nondeterministic", f"in run {number} on the same inputs")
+            words = f"in run {number} on the same inputs"
+            yield same(f"run {number}", session.step(), "nondeterministic", words)
         other = _others(form.arrays)
-        others = None if program.again is None else _taken(program.again, other)
-        if program.again is not None and others is not None:
+        others = _taken(session, other)
+        if others is not None:
             done.append("other")
-            same(program.again(form.arrays), "state", "after a run on other inputs")
-            same(program.run(), "state", "after a run on other inputs")
+            for given in (form.arrays, None):
+                words = "after a run on other inputs"
+                yield same(words, session.step(given), "state", words)
             if program.threads:
                 done.append("threads")
-                for expected, found in zip((first, others), _beside(program.again, form.arrays, other)):
-                    for outputs in found:
-                        same(outputs, "threads", "while another thread ran the program on other inputs", expected)
+                words = "while another thread ran the program on other inputs"
+                for k, (expected, found) in enumerate(zip((first, others), _beside(session, form.arrays, other))):
+                    for number, outputs in enumerate(found, 1):
+                        yield same(f"thread {k + 1}, run {number}", outputs, "threads", words, expected)
         program.flags = flags.join(program.flags, replay=",".join(done))
-        return first
 
 
 def _others(arrays: list[Any]) -> list[Any]:
@@ -75,17 +78,17 @@ def _other(array: np.ndarray) -> np.ndarray:
     return (turned * array.dtype.type(0.5)).astype(array.dtype) if array.dtype.kind in "fc" else turned
 
 
-def _taken(again: Callable[[list[Any]], Sequence[Any]], arrays: list[Any]) -> list[Any] | None:
-    """What the program gives for these inputs; None where it does not take them: a shape or an index among them may not
+def _taken(session: Session, arrays: list[Any]) -> list[Any] | None:
+    """What a step gives for these inputs; None where it does not take them: a shape or an index among them may not
     be valid the other way round."""
     try:
-        return copied(again(arrays))
+        return copied(session.step(arrays))
     except Exception:
         return None
 
 
-def _beside(again: Callable[[list[Any]], Sequence[Any]], *inputs: list[Any]) -> list[list[list[Any]]]:
-    """What two threads get that run the program at the same time, each on its inputs. Raises what one of them raised."""
+def _beside(session: Session, *inputs: list[Any]) -> list[list[list[Any]]]:
+    """What two threads get that take steps at the same time, each on its inputs. Raises what one of them raised."""
     found: list[list[list[Any]]] = [[], []]
     raised: list[BaseException] = []
     together = threading.Barrier(2)
@@ -94,7 +97,7 @@ def _beside(again: Callable[[list[Any]], Sequence[Any]], *inputs: list[Any]) -> 
         try:
             for _ in range(RUNS):
                 together.wait(timeout=60)
-                kept.append(copied(again(given)))
+                kept.append(copied(session.step(given)))
         except BaseException as error:
             together.abort()
             raised.append(error)

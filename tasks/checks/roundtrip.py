@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.checks.base import Stage
+from tasks.checks.base import Observation
 from tasks.checks.derived import Derived
 from tasks.model import Form, Program, Unavailable, Unsupported, flags
 
@@ -63,17 +63,17 @@ class RoundTrip(Derived):
             trip.flags = flags.join(made.flags, torch="absent")
         return trip
 
-    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+    def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         assert isinstance(program, _Trip)
         if program.torch is None:
-            yield Stage("runtime", program.run())
+            yield Observation("runtime", program.run())
             return
         its = [np.array(x) for x in program.torch.run()]
-        yield Stage("torch", its)
+        yield Observation("torch", its)
         found = [np.array(x) for x in program.run()]
         if [x.shape for x in its] == [x.shape for x in found]:
             program.columns["torch_diff"] = max(map(_apart, its, found), default=None)
-        yield Stage("runtime", found)
+        yield Observation("runtime", found)
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:

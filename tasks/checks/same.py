@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.checks.base import Observation
 from tasks.model import EPS, Misbehaviour, Program
 
 #: Column of a row: the largest distance that was seen, 0 where all bytes are the same.
@@ -74,3 +75,24 @@ def broken(program: Program, found: Difference, kind: str, when: str, first: Seq
     raised = Misbehaviour(kind, f"{found.text}{far} {when}")
     raised.outputs = list(first)
     return raised
+
+
+def again(
+    name: str,
+    outputs: Sequence[Any],
+    first: Sequence[Any],
+    kind: str,
+    program: Program,
+    when: str = "",
+    others: Sequence[Any] | None = None,
+) -> Observation:
+    """The observation of outputs that should have the bytes of the ``first`` ones, or of ``others`` that were given the same inputs.
+
+    Where they have not, its error is what `broken` makes of the first ones: the check ends there. when: in words, where ``name`` does
+    not say it.
+    """
+    found = difference(first if others is None else others, outputs)
+    if found is None:
+        return Observation(name, outputs, judged=False, apart=0.0)
+    error = broken(program, found, kind, when or name, first)
+    return Observation(name, outputs, error, judged=False, kind=kind, apart=found.units)

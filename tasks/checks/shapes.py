@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays.tree import tensor_specs
-from tasks.checks.base import Stage
+from tasks.checks.base import Observation
 from tasks.checks.derived import Derived
 from tasks.model import Fallback, Form, Program, Unsupported, Vacuous, flags
 
@@ -67,7 +67,7 @@ class Shapes(Derived):
         own = {f.name: getattr(known, f.name) for f in fields(Program)}
         return _Sized(**own, any_size=made, sizes=sizes, backend=backend)
 
-    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+    def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         """A program for each size; then the one for any size at each, and at the first again."""
         assert isinstance(program, _Sized)
         taken = []
@@ -80,7 +80,7 @@ class Shapes(Derived):
         program.flags = flags.join(program.flags, ran=len(taken))
         made = program.any_size
         if isinstance(made, Exception):
-            yield Stage("open dimensions", error=made)
+            yield Observation("open dimensions", error=made)
             return
         assert made.again is not None
         before = ""
@@ -102,15 +102,15 @@ def _fixed(program: _Sized, k: int) -> Sequence[Any]:
     return program.backend.build(program.backend.fixed(program.sizes[k])).run()
 
 
-def _stage(name: str, run: Any, k: int) -> Stage:
+def _stage(name: str, run: Any, k: int) -> Observation:
     """What a run gives as the outputs of the k-th size."""
     try:
         outputs: Sequence[Any] = [None if x is None else np.array(x) for x in run()]
     except MemoryError:
         raise
     except Exception as error:
-        return Stage(name, error=error)
-    return Stage(name, outputs, part=(k * len(outputs), (k + 1) * len(outputs)))
+        return Observation(name, error=error)
+    return Observation(name, outputs, part=(k * len(outputs), (k + 1) * len(outputs)))
 
 
 def _words(form: Form) -> str:

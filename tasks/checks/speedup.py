@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.checks import paired
-from tasks.checks.base import Check, Stage
+from tasks.checks.base import Check, Observation
 from tasks.model import Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, flags, is_inexact
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ class Speedup(Check):
         race.flags = flags.join(program.flags, baseline=arm.name)
         return race
 
-    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+    def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         """The first run's outputs, then those of the last run, both on the sample's own inputs; between them the race."""
         assert isinstance(program, Race) and program.given is not None and program.eager is not None
-        yield Stage("the first run", [np.array(x) for x in program.run()])
+        yield Observation("the first run", [np.array(x) for x in program.run()])
         watch = _Watch(program, form)
         taken = paired.race(watch.arms, watch.seen)
         if not watch.told:
             raise Vacuous("the outputs of the eager arm do not depend on its inputs: a kept tensor would pass")
         _report(program, taken)
-        yield Stage("the last run", [np.array(x) for x in program.given(form.arrays)()])
+        yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
 
 class _Watch:

@@ -66,7 +66,7 @@ def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
         )
 
     # Buffers as well: what is written to one that the module has itself is neither seen nor undone.
-    held = {**{name: step.start(name) for name in step.named}, **dict(step.module.named_buffers())}
+    held = {**{name: step.before(name) for name in step.named}, **dict(step.module.named_buffers())}
 
     def taken(*given: Any) -> Any:
         parameters = [x.requires_grad_() for x in given[: len(step.named)]]

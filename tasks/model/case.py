@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import EPS
+from tasks.model.session import Session, Stateless
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
 #: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`); of a structured
@@ -132,6 +133,8 @@ class Form:
     cotangents: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is a batch: each row of the outputs is of theirs alone.
     batched: tuple[int, ...] = ()
+    #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
+    stepped: tuple[int, ...] = ()
     #: Dtypes of the outputs that are to come, where a script of few lines is written.
     results: tuple[str, ...] = ()
     #: The same sample in another form. Raises Unsupported where there is none.
@@ -139,6 +142,11 @@ class Form:
     #: The outputs of the same sample as another process of the backend computes them, with so many threads. Raises Unsupported
     #: where there can be none.
     elsewhere: Callable[[int], Sequence[Any]] | None = field(default=None, repr=False, compare=False)
+
+    def steps(self) -> list[list[Any]]:
+        """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""
+        count = self.arrays[self.stepped[0]].shape[0] if self.stepped else 0
+        return [[x[k] if i in self.stepped else x for i, x in enumerate(self.arrays)] for k in range(count)]
 
 
 @dataclass
@@ -169,6 +177,12 @@ class Program:
     way: str = ""
     #: How it ran, if not on the backend's device: a value of the column `execution` (`tasks.model.row`).
     execution: str = ""
+    #: Makes the session of a program that keeps something from call to call; None where each call is by itself.
+    session: Callable[[], Session] | None = None
+
+    def open(self) -> Session:
+        """Its session, which is not started yet: its own, or one whose steps are calls."""
+        return self.session() if self.session is not None else Stateless(self)
 
     @property
     def again(self) -> Callable[[list[Any]], Sequence[Any]] | None:

@@ -41,12 +41,23 @@ class Leaf:
     ties: np.ndarray | None = None
 
 
+#: Fields of a leaf that are shaped as its reference.
+_SHAPED = ("noise", "of_products", "jumps", "kept", "ties")
+
+
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as one of shape (n,)."""
     assert leaf.reference is not None
-    floors = {name: getattr(leaf, name) for name in ("noise", "of_products", "jumps", "kept", "ties")}
+    floors = {name: getattr(leaf, name) for name in _SHAPED}
     some: dict[str, Any] = {k: None if x is None else x.reshape(-1)[places] for k, x in floors.items()}
     return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
+
+
+def row(leaf: Leaf, k: int) -> Leaf:
+    """What is expected in row ``k`` of a leaf. Of one without a reference it is the shape alone."""
+    some: dict[str, Any] = {n: None if (x := getattr(leaf, n)) is None else np.asarray(x[k]) for n in _SHAPED}
+    exact = None if leaf.reference is None else np.asarray(leaf.reference[k])
+    return replace(leaf, shape=leaf.shape[1:], reference=exact, **some)
 
 
 def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:

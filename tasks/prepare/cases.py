@@ -319,6 +319,7 @@ def _record(
         products=sample.products,
         names=list(sample.names),
         batched=list(sample.batched),
+        stepped=list(sample.stepped),
         program=sample.program,
         state={name: models[id(x)] for name, x in sample.state.items()},
         alike=sample.alike,
@@ -524,6 +525,7 @@ class PreparedSample:
             wrt=tuple(record.wrt),
             cotangents=tuple(record.cotangents),
             batched=tuple(record.batched),
+            stepped=tuple(record.stepped),
             also=self._form,
         )
         found = self._own(blank) or self._function(blank)

@@ -136,6 +136,8 @@ class SampleRecord:
     products: bool = False
     names: Sequence[str] = ()
     batched: Sequence[int] = ()
+    #: Places of the arrays whose first axis is the steps of a session.
+    stepped: Sequence[int] = ()
     program: Mapping[str, Any] | None = None
     state: Mapping[str, int] = field(default_factory=dict)
     alike: str = ""

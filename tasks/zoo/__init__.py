@@ -35,6 +35,7 @@ MODULES = (
     "narrowing",
     "casting",
     "tails",
+    "sessions",
 )
 #: Those of Triton kernels, which need Triton to be installed: configs/zoo_triton.yaml.
 TRITON = ("races",)

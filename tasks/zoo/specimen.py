@@ -57,6 +57,7 @@ FAULTS = {
     "second derivative": "the gradient is right, and its own gradient is not",
     "sign": "a sign, or the sign of zero, is wrong",
     "small beside large": "small results are lost because they stand beside large ones",
+    "stale state": "what is kept from step to step is lost, stale, or of another step",
     "steep point": "an argument where the function is steep or its reduction hard",
     "stride ignored": "storage is read as if it were contiguous",
     "structure of inputs": "right only for indices, lengths, masks or values without a pattern",
@@ -93,7 +94,7 @@ class Specimen:
     @property
     def checks(self) -> tuple[str, ...]:
         """The checks that judge it: those with a gradient are there for their gradient."""
-        return ("backward",) if self.right.gradient else ("forward",)
+        return ("backward",) if self.right.gradient else ("steps",) if self.right.steps else ("forward",)
 
 
 class Theme:

@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 
 from farm.commandline import plain
+from farm.lake import KEY, steps_of
 from farm.report.tables.coverage import backend_order, commands, distinct, records
 from farm.report.tables.view import Cell, Column, Line, View, measured, text
 from farm.report.words import DASH, number
 from tasks import checks
 from tasks.judge.fingerprint import distance
 from tasks.judge.plain import USUAL_UNITS
-from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
+from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names, trace
 from tasks.model.row import EMULATED
 from tasks.nearest import nearest
 
@@ -192,7 +193,8 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     same_bytes: the other backends with the very same output; outlier (bool): see `outliers`; weak, error, run_ms, run_id,
     digest (of the inputs), reproduce (the command).
 
-    ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str). ``attrs["distances"]``: DataFrame,
+    ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str); ``attrs["traces"]``: where in its steps who fails was
+    first wrong. ``attrs["distances"]``: DataFrame,
     backend × backend, how far two results lie apart at least, in error units (NaN: the rows do not tell).
     Raises UnknownCase, a ValueError that names the nearest.
     """
@@ -216,8 +218,18 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
         "case_id": case_id,
         "op_class": found["op_class"].iloc[0],
         "shapes": found["shapes"].iloc[0],
+        "traces": _traces(lines, rows.attrs.get("results")),
     }
     return table
+
+
+def _traces(lines: Sequence[Mapping[str, Any]], results: str | None) -> list[str]:
+    """Where in its steps each backend that fails was first wrong, for those that have a trace."""
+    if results is None:
+        return []
+    failed = [line for line in lines if Status(line["status"]).failed]
+    said = [(line["backend"], trace.told(steps_of(results, *(line[name] for name in KEY)))) for line in failed]
+    return [f"{backend}: {words}." for backend, words in said if words]
 
 
 def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -335,7 +347,7 @@ def case_views(table: pd.DataFrame) -> list[View]:
         lines=lines,
         style=lambda line: "sum" if line["outlier"] else "",
         lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}", UNITS[unit(said["op_class"])]],
-        notes=said["verdict"],
+        notes=[*said["verdict"], *said["traces"]],
         command="reproduce",
     )
     outside = table["backend"][~table["agrees"].isin([REFERENCE, NO_RESULT])].tolist()

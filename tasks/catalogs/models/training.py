@@ -140,7 +140,7 @@ class _Exact:
     def __init__(self, taken: TrainingStep, arrays: Arrays) -> None:
         """arrays: its inputs and targets. Its module computes in float64 from here on."""
         self.taken, self.eps = taken, EPS[taken.autocast or STORED]
-        self.weights = [taken.start(name).numpy().astype(np.float64) for name in taken.named]
+        self.weights = [taken.before(name).numpy().astype(np.float64) for name in taken.named]
         self.arrays = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
         taken.module.double()
         self.outputs = self._evaluate(self.weights, self.arrays)

@@ -31,6 +31,7 @@ from tasks.catalogs.user import (
     refused,
     samples,
     scripts,
+    sessions,
 )
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
@@ -170,7 +171,10 @@ class User(Catalog):
         imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
-            return promises.guarded(one.op, one.function("kernel"), one.backward)
+            call = promises.guarded(one.op, one.function("kernel"), one.backward)
+            if one.op.steps:
+                call.opened = functools.partial(sessions.Opened, one.session())  # type: ignore[attr-defined]
+            return call
         except CatalogError as error:
             if not error.lacks:
                 raise
@@ -202,7 +206,7 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 def checks_of(op: UserOp) -> tuple[str, ...]:
     """The checks that an op has samples for."""
     gradients = ("backward", "double_backward") if op.gradient else ()
-    return ("forward", *gradients, *[refused.REFUSES] * bool(op.refuses))
+    return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused.REFUSES] * bool(op.refuses))
 
 
 def _evaluated(one: Declared, arrays: Arrays) -> None:
@@ -340,6 +344,7 @@ def of_inputs(
         places = {**lay(arrays), **laid.declared(op, arrays, dims)}
         made.arrays, specs, arrays = laid.stored(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
+        made.stepped = tuple(specs[name].id for name in sessions.stepped(op))
         if said := laid.said(arrays, places):
             made.columns["layout"] = said
             made.takes = laid.taken(op, places)

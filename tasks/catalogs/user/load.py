@@ -21,7 +21,7 @@ from typing import Any
 from tasks.arrays import held
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.told import announced, definitions
-from tasks.catalogs.user import functions, sources
+from tasks.catalogs.user import functions, sessions, sources
 from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.devices import DEVICE_VENDOR
@@ -46,17 +46,29 @@ class Declared:
     lent: int = 0
 
     def function(self, what: str) -> Callable[..., Any]:
-        """One of the op's FUNCTIONS as a callable. Raises CatalogError."""
+        """One of the op's FUNCTIONS as a callable, a session as a function of all its steps. Raises CatalogError."""
+        if what == "kernel" and self.op.steps:
+            return sessions.whole(self.op, self.session())
+        return functions.in_order(functions.callable_of(self._named(what)))
+
+    def session(self) -> Callable[[], Any]:
+        """The class of a kernel that is a session. Raises CatalogError."""
+        found = self._named("kernel")
+        if wrong := sessions.lacks_step(found):
+            raise self.mistake("kernel", wrong.format(", ".join(sessions.stepped(self.op))))
+        return found
+
+    def _named(self, what: str) -> Any:
         given = getattr(self.op, what)
         if callable(given):
-            return functions.in_order(functions.callable_of(given))
+            return given
         try:
             found: Any = named(given, self._root)
         except CatalogError as error:
             raise self.mistake(what, str(error), error.lacks) from None
         if not callable(found):
             raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
-        return functions.in_order(functions.callable_of(found))
+        return found
 
     @property
     def backward(self) -> Callable[..., Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -46,6 +47,9 @@ class UserOp:
     the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
     arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
     Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
+    steps: of a kernel that is a session, the dimension whose size is the number of its steps: each step is given its row of the inputs that
+    have it as their first size (`tasks.catalogs.user.sessions`). The kernel is a class then; its reference is a function of all inputs,
+    whose outputs have a row for each step.
     compute: the dtype that it computes in where that is wider than its inputs, which are then no excuse. Default: told by what it
     dispatches, if it is a kernel of tensors that can be run without data.
     """
@@ -74,6 +78,7 @@ class UserOp:
     backward: Callable[..., Any] | str = ""
     layouts: Sequence[str] | None = None
     compute: str = ""
+    steps: str = ""
 
     @property
     def alone(self) -> bool:
@@ -106,9 +111,10 @@ def op(
             text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
             raise DeclarationError(f"op {called}: {text}: rename one")
         made = UserOp(called, kernel, reference, inputs, **settings)
-        kernel.__dict__.setdefault("__farm_ops__", []).append(made)
+        kernel.__farm_ops__ = [*vars(kernel).get("__farm_ops__", ()), made]  # type: ignore[attr-defined]
         # A function that is made in a loop, or in another function, may have no name in its module.
-        getattr(kernel, "__globals__", {}).setdefault("__farm_declared__", []).append(made)
+        within = vars(sys.modules[kernel.__module__]) if isinstance(kernel, type) else {}
+        getattr(kernel, "__globals__", within).setdefault("__farm_declared__", []).append(made)
         return kernel
 
     return declare

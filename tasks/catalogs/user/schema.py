@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.catalogs.user import dims
+from tasks.catalogs.user import dims, sessions
 from tasks.catalogs.user.ops import UserOp
 from tasks.draw import structure
 from tasks.model import DISTRIBUTIONS, DTYPES, EPS, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
@@ -97,6 +97,7 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
     for i, entry in enumerate(op.refuses):
         yield from _refused(op, entry, ("refuses", i))
     yield from _layouts(op)
+    yield from sessions.mistakes(op)
 
 
 def _layouts(op: UserOp) -> Iterator[Mistake]:

@@ -1,0 +1,69 @@
+"""Sessions on torch's devices: what a call that has steps keeps stays on the device, arrays go in and come out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tasks.arrays import contiguous, torch_tree
+from tasks.model import FORWARD, Form, Program
+
+if TYPE_CHECKING:
+    from tasks.backends.torch import TorchEager
+
+
+class OfTensors(Protocol):
+    """A session of torch tensors: what the attribute ``opened`` of a form's call makes."""
+
+    def start(self, device: str, given: Mapping[str, Any]) -> None: ...
+    def step(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
+    def state(self) -> Mapping[str, Any]: ...
+    def close(self) -> None: ...
+
+
+class TorchSession:
+    """A `tasks.model.Session` over one of tensors. program: is told of a step that ran elsewhere, as of a run. Inputs are contiguous,
+    whatever the form's are."""
+
+    def __init__(self, backend: TorchEager, form: Form, program: Program, session: OfTensors) -> None:
+        self._backend, self._form, self._program, self._session = backend, contiguous.dense(form), program, session
+
+    def start(self) -> None:
+        _, kwargs = self._backend.arguments(self._form)
+        given = {name: x for name, x in kwargs.items() if name not in self._stepped()}
+        self._backend.settled(lambda: self._session.start(self._backend.target, given))
+
+    def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
+        import torch
+
+        form = self._form if inputs is None else replace(self._form, arrays=list(inputs))
+        args, kwargs = self._backend.settled(lambda: self._backend.arguments(form))
+        own = {name: x for name, x in kwargs.items() if name in self._stepped()}
+        forward = form.check == FORWARD
+        modes = self._backend.modes.watched(self._program) if forward else contextlib.nullcontext()
+
+        def compute() -> list[Any]:
+            with torch.enable_grad(), self._backend.default_device(args, kwargs), modes:
+                return torch_tree.leaves(self._session.step(args, own))
+
+        return [torch_tree.output(torch_tree.dense(x)) for x in self._backend.watched(compute, self._program)]
+
+    def state(self) -> Mapping[str, Any]:
+        found = self._backend.settled(self._session.state)
+        return {name: np.array(torch_tree.output(torch_tree.dense(x))) for name, x in found.items()}
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _stepped(self) -> list[str]:
+        """Names of the arguments of which each step has its own."""
+        places = set(self._form.stepped)
+        return [name for name, node in (self._form.kwargs or {"v": ()})["v"] if _place(node) in places]
+
+
+def _place(node: Any) -> Any:
+    return node.get("id") if isinstance(node, dict) else None

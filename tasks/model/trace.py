@@ -1,0 +1,60 @@
+"""The trace of a case: a row for each step of a check that looks at several, beside the case's one row with the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.model.row import column, columns_of
+from tasks.model.status import Status
+
+
+@dataclass(frozen=True)
+class Step:
+    """What was seen at one step of a case. What was not measured is None."""
+
+    step: int = column("int32", "case", "place of the step in its case, from 0")
+    name: str = column(
+        "string", "case", "what was done in it: run 2, a row's place in a batch, a level of optimisation, step 3"
+    )
+    status: str = column(
+        "string",
+        "outcome",
+        "of this step alone, one of the closed set of statuses; the row has that of the case",
+        default=Status.PASS.value,
+    )
+    kind: str = column("string", "outcome", "what is wrong at this step, as the row's kind", default="")
+    error_units: float | None = column(
+        "float64",
+        "metrics",
+        "largest |actual − reference| / (ε·|reference| + δ + tiny) of the step; null: only its bytes were compared",
+        "1",
+    )
+    apart_units: float | None = column(
+        "float64",
+        "metrics",
+        "how far the step is from outputs whose bytes it should have; 0: the same bytes; null: it is held to none",
+        "1",
+    )
+    output_digest: str | None = column("string", "metrics", "SHA-256 of the step's outputs, as the row's output_digest")
+    state_digest: str | None = column(
+        "string", "metrics", "the same of what the session keeps after the step; null: nothing"
+    )
+    ms: float | None = column("float64", "times", "time of the step, with comparing its bytes to others", "ms")
+    error: str | None = column("string", "outcome", "what was raised at the step, or how its outputs differ")
+
+    @property
+    def failed(self) -> bool:
+        return Status(self.status) not in (Status.PASS, Status.IMPRECISE)
+
+
+COLUMNS = columns_of(Step)
+
+
+def told(steps: Sequence[Step]) -> str:
+    """The first step that is off, in words; "" where none is. Statuses of the steps are those of the policy of the run."""
+    off = next((x for x in steps if x.failed), None) or next((x for x in steps if x.status != Status.PASS), None)
+    if off is None:
+        return ""
+    named = "" if off.name == f"step {off.step}" else f" ({off.name})"
+    return f"first {off.status} at step {off.step} of {len(steps)}{named}"

@@ -1,0 +1,137 @@
+"""The table trace: it comes and stays with the rows, whatever happens to the run, and is nowhere where no check takes steps."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from farm import lake
+from farm.lake import LakeWarning, manifest, store, traces
+from tasks.model.row import Row
+from tasks.model.trace import Step
+from tests.conftest import ROOT
+from tests.farm.test_lake import CONSTANT, RUN, row
+
+ORIGIN = lake.Origin(**CONSTANT)
+
+
+def steps(count: int, wrong: int = -1) -> tuple[Step, ...]:
+    return tuple(Step(k, f"step {k}", "wrong" if k == wrong else "pass", error_units=k / 2) for k in range(count))
+
+
+def write(opened: lake.Lake, sample: int, some: tuple[Step, ...], **more: Any) -> None:
+    case = Row(**row(sample, **more))
+    traces.append(
+        opened, RUN, [lake.to_batch([case], ORIGIN)], traces.from_stream(traces.to_stream([(case, some)], ORIGIN))
+    )
+
+
+@pytest.fixture
+def opened(results: Path) -> lake.Lake:
+    return lake.open_lake(results)
+
+
+def test_a_row_for_each_step_by_key(opened: lake.Lake) -> None:
+    write(opened, 1, steps(3, wrong=2))
+    write(opened, 0, steps(2))
+    write(opened, 2, ())
+    found = lake.read_trace(opened, RUN)
+    assert list(zip(found["case_id"], found["step"])) == [
+        *(("forward/torch:abs/float32/0", k) for k in range(2)),
+        *(("forward/torch:abs/float32/1", k) for k in range(3)),
+    ]
+    assert found.columns.tolist() == lake.TRACE_SCHEMA.names and lake.TRACE_KEY == [*lake.KEY, "step"]
+    assert lake.steps_of(opened, RUN, "forward/torch:abs/float32/1", "torch-cpu") == list(steps(3, wrong=2))
+    assert lake.steps_of(opened, RUN, "forward/torch:abs/float32/2", "torch-cpu") == []
+    assert len(lake.read_trace(opened, where={"case_id": ["forward/torch:abs/float32/0"]})) == 2
+    assert lake.read_trace(opened, where={"op": ["torch:exp"]}).empty
+    assert len(lake.read(opened, RUN)) == 3  # readers of rows see nothing of it
+
+
+def test_rows_without_steps_write_no_file_and_a_lake_without_a_trace_reads_as_none(opened: lake.Lake) -> None:
+    write(opened, 0, ())
+    lake.compact(opened, RUN)
+    assert not traces.paths(opened, RUN) and lake.read_trace(opened, RUN).empty
+    assert traces.to_stream([(Row(**row(0)), ())], ORIGIN) == b"" and traces.from_stream(b"") == []
+
+
+def test_a_case_that_was_run_again_has_the_steps_of_the_row_that_is_kept(opened: lake.Lake) -> None:
+    write(opened, 0, steps(5), started_at=1.0)
+    write(opened, 0, steps(3, wrong=1), started_at=2.0, attempts=2)
+    for _ in range(2):  # before and after compaction
+        assert lake.read_trace(opened, RUN)["status"].tolist() == ["pass", "wrong", "pass"]
+        lake.compact(opened, RUN)
+    assert len(traces.paths(opened, RUN)) == 1 and len(store.parts(opened, RUN)) == 1
+
+
+def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
+    opened: lake.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **how: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(store, "append", full)
+        write(opened, 0, steps(4))
+    assert len(traces.paths(opened, RUN)) == 1 and lake.read_trace(opened, RUN).empty
+    write(opened, 0, steps(4))
+    assert lake.read_trace(opened, RUN)["step"].tolist() == [0, 1, 2, 3]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(pq, "write_table", full)
+        write(opened, 1, steps(4))
+    assert len(lake.read(opened, RUN)) == 1
+
+
+def test_a_damaged_trace_is_told_and_kept_from_compaction(opened: lake.Lake) -> None:
+    write(opened, 0, steps(2))
+    write(opened, 1, steps(2))
+    Path(traces.paths(opened, RUN)[0]).write_bytes(b"PAR1")
+    with pytest.warns(LakeWarning, match="not a readable trace"):
+        assert len(lake.read_trace(opened, RUN)) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lake.compact(opened, RUN)
+    assert len(traces.paths(opened, RUN)) == 2
+
+
+def test_a_signature_holds_for_the_trace(opened: lake.Lake, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    write(opened, 0, steps(2))
+    lake.write_run(opened, RUN, {"run_id": RUN})
+    public = manifest.new_key(tmp_path / "key.pem")
+    manifest.sign(opened, RUN, tmp_path / "key.pem")
+    assert manifest.check(opened, RUN, public).good and manifest.check(opened, RUN, public).files == 3
+    (path,) = traces.paths(opened, RUN)
+    pq.write_table(pq.read_table(path).slice(0, 1), path)
+    assert manifest.check(opened, RUN, public).changed == (Path(path).name,)
+
+
+def test_the_example_names_the_step_at_which_each_twin_goes_wrong(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from farm.__main__ import main
+
+    assert main(["run", str(ROOT / "examples/own_session/farm.yaml"), "--inline", "--results", str(results)]) == 1
+    rows = lake.read(results, where={"check": ["steps"]})
+    named = {op: set(some["culprit"]) for op, some in rows.groupby("op")}
+    assert named == {
+        "user:decode": {""},
+        "user:decode_forgetting": {"step 8"},
+        "user:descent": {""},
+        "user:descent_restarted": {"step 5"},
+    }
+    steps = lake.read_trace(results)
+    assert set(steps["case_id"].str.split("/").str[0]) == {"steps"}  # forward looks once
+    wrong = steps[steps["status"] == "wrong"].groupby("case_id")["step"].min()
+    assert set(wrong[wrong.index.str.contains("forgetting")]) == {8}
+    capsys.readouterr()
+    case = "steps/user:decode_forgetting/float32/0"
+    assert main(["report", str(results), "--case", case]) == 0
+    assert "torch-cpu: first wrong at step 8 of 10." in " ".join(capsys.readouterr().out.split())
+    assert main(["reproduce", f"last:{case}:torch-cpu", "--results", str(results)]) == 0
+    assert capsys.readouterr().out.count("trace         first wrong at step 8 of 10") == 2
