@@ -235,6 +235,6 @@ def _aside_s(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray) -> tuple[
     kinds = {name: n for n, name in enumerate(dict.fromkeys(offer.resource for offer in offers))}
     slots: dict[int, int] = {}
     for x, offer in enumerate(offers):
-        many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.fraction(x))
+        many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.claim(x))
         slots[kinds[offer.resource]] = max(slots.get(kinds[offer.resource], 1), many)
     return aside, np.array([kinds[offer.resource] for offer in offers])[b], slots

@@ -17,6 +17,7 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.work.accounts import GUESS
+from farm.work.claims import ONE
 from farm.work.learned import LOOKED_AT, cells
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def measured_s(run: Dispatcher) -> float:
     """Seconds left by what cases and preparing took so far."""
     cases, counts = expected(run), run.accounts.counts
     cases_ms = sum((cases[name] - c.done) * run.accounts.case_ms(b) for b, (name, c) in enumerate(counts.items()))
-    slots = max(run.plan.executor.slots(None, 1.0), 1)
+    slots = max(run.plan.executor.slots(None, ONE), 1)
     making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
     return (cases_ms + making_ms) / 1e3 / slots
 

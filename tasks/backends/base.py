@@ -61,6 +61,7 @@ class Backend:
     torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
     runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
     numbered: whether its devices are called with a number ("gpu.1").
+    ranks: how many devices a job of it takes, all at the same time, with a rank on each (where they are: `tasks.backends.shared.rank_hosts`).
     ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
     A subclass may set any of these per object, by device or options.
     """
@@ -78,6 +79,7 @@ class Backend:
     #: `build` and never run.
     checks: tuple[str, ...] = (FORWARD,)
     resource: str = "CPU"
+    ranks: int = 1
     alone: str = ""
     oldest: str = ""
     packages: tuple[str, ...] = ()

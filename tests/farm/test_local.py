@@ -23,6 +23,7 @@ from farm.plan import request as requests
 from farm.plan.matrix import Matrix
 from farm.plan.request import How
 from farm.work import choice, lanes, launch, ledger, local, supervisor
+from farm.work.claims import Claim
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
@@ -234,7 +235,7 @@ def test_a_job_that_raises_ends_with_it(line: Any) -> None:
 def test_a_job_that_waits_can_be_called_back() -> None:
     executor = local.ChildProcesses(1)
     executor._lines["CPU"] = Line([Capacity(0.0)], executor._came)
-    handle = executor.submit(job("a"), None, 1.0)
+    handle = executor.submit(job("a"), None, Claim())
     executor.cancel(handle)
     assert list(executor.poll(1.0)) == [(handle, None)]
     executor.close()
@@ -269,7 +270,7 @@ def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
     made = Line([Capacity(1.0, Place("local", n), {"VISIBLE": n}) for n in "01"], came)
     try:
         for handle in range(1, 9):
-            made.put(handle, job(f"job {handle}"), share)
+            made.put(handle, job(f"job {handle}"), Claim(share))
         end = time.monotonic() + 30
         while len(running) < most:
             assert time.monotonic() < end
@@ -318,7 +319,7 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
     def run(job: Job, own: FakeChildren) -> Any:
         order.append(job.name)
         if job.name == "small" and len(order) < 60:  # there is always another one
-            made.put(len(order) + 100, of("small"), 0.25)
+            made.put(len(order) + 100, of("small"), Claim(0.25))
         time.sleep(0.005)
         yield job.name
 
@@ -328,8 +329,8 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
     made = Line([Capacity(1.0)], came)
     try:
         for handle in range(1, 9):
-            made.put(handle, job("small"), 0.25)
-        made.put(9, job("whole"), 1.0)
+            made.put(handle, job("small"), Claim(0.25))
+        made.put(9, job("whole"), Claim())
         until_idle(made)
         assert order.index("whole") < 20 and len(order) >= 60
     finally:

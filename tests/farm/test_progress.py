@@ -48,7 +48,7 @@ class Said:
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
         accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
         stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
-        plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 2))
+        plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 2))
         self.run: Any = SimpleNamespace(
             started=0.0,
             accounts=accounts,

@@ -1,8 +1,14 @@
-"""Process groups with one planted fault each, in place of torch.distributed's functions."""
+"""Process groups with one planted fault each, in place of torch.distributed's functions; gloo that can be held up, on any device."""
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
+
+from tasks.backends.collectives import Gloo
+from tasks.devices import resource_of
+from tasks.model import Form, Program
 
 #: Elements of the chunk that is lost, and from which size on there are several.
 CHUNK = 1024
@@ -37,6 +43,34 @@ class Coarse(Wrapped):
 class WrongRoot(Wrapped):
     def broadcast(self, data: Any, src: int) -> None:
         self.group.broadcast(data, src=src - 1)
+
+
+class HeldGloo(Gloo):
+    """gloo that takes the devices of the vendor its device names, and computes on the CPU all the same.
+
+    Options: ranks; hold, a file: as long as it is not there, each case after a process's first three takes a second.
+    """
+
+    takes = ("ranks", "hold")
+    closed = False
+
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
+        super().__init__(name, device, options)
+        self.device = "cpu"
+        if device != "cpu":
+            self.device_vendor, self.resource = device, resource_of(device)
+        self.uses = 0
+
+    def build(self, form: Form) -> Program:
+        program = super().build(form)
+
+        def run() -> Any:
+            self.uses += 1
+            if "hold" in self.options and self.uses > 3 and not os.path.exists(str(self.options["hold"])):
+                time.sleep(1)
+            return program.run()
+
+        return Program(run, self.device, flags=program.flags)
 
 
 class Dies(Wrapped):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from farm.fleet.inventory import Offer
-from farm.work.shares import share_of
+from farm.work.claims import claim_of
 from farm.work.state import HERE
 from tasks.backends import BackendSpec
 from tasks.checks import get
@@ -27,9 +27,9 @@ def node(cpus: int) -> dict[str, Any]:
     [(141, 1, 16, 16), (24, 1, 16, 6), (141, 8, 16, 2), (141, 8, 4, 1), (80, 8, 128, 16), (3, 1, 16, 1)],
 )
 def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: int, cpus: int, jobs: int) -> None:
-    share = share_of(offer(devices, memory=gib << 30), None, [node(cpus)])
-    assert share.fraction == pytest.approx(1 / jobs)
-    assert share.told(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
+    claim = claim_of(offer(devices, memory=gib << 30), None, [node(cpus)])
+    assert claim.fraction == pytest.approx(1 / jobs)
+    assert claim.told(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: 
 def test_who_has_a_device_alone_and_a_fraction_that_does_not_fit(
     info: dict[str, Any], asked: float | None, fraction: float, why: str
 ) -> None:
-    share = share_of(offer(**info), asked, [node(16)])
-    assert share.fraction == fraction
-    assert why in share.why and bool(why) == bool(share.why)
+    claim = claim_of(offer(**info), asked, [node(16)])
+    assert claim.fraction == fraction
+    assert why in claim.why and bool(why) == bool(claim.why)
 
 
 def test_cpus_are_taken_whole() -> None:
-    assert share_of(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
+    assert claim_of(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
 
 
 @pytest.mark.parametrize(
