@@ -90,7 +90,8 @@ class Group:
         for process in self.processes:
             process.kill()
             process.wait()
-        for file in (*self._sinks, *self._sources, *self.connections):
+        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
+        for file in files:
             with contextlib.suppress(OSError):
                 file.close()
         self._folder.cleanup()
