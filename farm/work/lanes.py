@@ -159,8 +159,11 @@ class Line:
         room, or smaller jobs would take every share that becomes free."""
         for handle, w in sorted(self._waiting.items()):
             where = [c for c in self._capacities if _may(w, c)]
-            if where and not any(_fits(w, c) for c in where):
+            room = [c for c in where if _fits(w, c)]
+            if where and not room:
                 return handle if max(where, key=lambda c: c.free).meets(capacity) else math.inf
+            if where and all(c.meets(capacity) and c is not capacity for c in room):
+                return handle  # it is about to begin on devices of which this is one
         return math.inf
 
     def _grow(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,21 @@ def test_who_has_a_device_alone_and_a_fraction_that_does_not_fit(
     claim = claim_of(offer(**info), asked, [node(16)])
     assert claim.fraction == fraction
     assert why in claim.why and bool(why) == bool(claim.why)
+
+
+def test_ranks_have_devices_of_their_own_and_share_cpus_where_there_are_too_few() -> None:
+    gang = replace(offer(8, memory=141 << 30), ranks=4)
+    claim = claim_of(gang, 0.25, [node(16)])
+    assert (claim.devices, claim.fraction, claim.size, claim.jobs_on(7)) == (4, 1.0, 4.0, 1)
+    assert claim.told(8).startswith("2 jobs at once on 4 of 8 devices each")
+    assert claim_of(replace(offer(2, resource="CPU"), ranks=4), None, [node(2)]).devices == 2
+
+
+@pytest.mark.parametrize(("counts", "few"), [((2, 2), ""), ((3,), "there are 3"), ((1,), "there is 1"), ((), "")])
+def test_too_few_devices_for_a_gang_are_told(counts: tuple[int, ...], few: str) -> None:
+    nodes = {f"n{i}": count for i, count in enumerate(counts)}
+    made = replace(offer(), ranks=4, devices=nodes, resources=dict.fromkeys(nodes, "GPU"))
+    assert few in made.too_few and bool(few) == bool(made.too_few)
 
 
 def test_cpus_are_taken_whole() -> None:

@@ -286,6 +286,44 @@ def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
         made.close(5)
 
 
+def test_a_job_of_several_devices_has_them_at_the_same_time_and_is_not_passed_over_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock, busy, order = threading.Lock(), set[str](), list[str]()
+    of = job
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        mine = set(job.device.split(","))
+        with lock:
+            assert not mine & busy
+            busy.update(mine)
+            order.append(job.name)
+        if job.name == "single" and len(order) < 60:  # there is always another one
+            made.put(len(order) + 100, of("single"))
+        time.sleep(0.005)
+        with lock:
+            busy.difference_update(mine)
+        yield job.device
+
+    monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = Line([Capacity(1.0, Place("local", str(n))) for n in range(5)], came)
+    made.join(4, lambda numbers, parts: Capacity(0.0, Place("local", ",".join(map(str, numbers))), {}, parts))
+    try:
+        for handle in range(1, 9):
+            made.put(handle, job("single"))
+        made.put(9, job("gang"), Claim(devices=4))
+        until_idle(made)
+        found = drained(came)
+        assert not [message for _, message in found if isinstance(message, BaseException)]
+        assert [message for handle, message in found if handle == 9][1:] == ["0,1,2,3", None]
+        assert order.index("gang") < 50
+        assert all(abs(c.free - 1.0) < 1e-6 for c in made._capacities)
+    finally:
+        made.close(5)
+
+
 def test_a_device_that_is_to_be_avoided_is_given_no_job_and_a_job_without_a_device_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
