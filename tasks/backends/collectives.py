@@ -19,7 +19,6 @@ from tasks.backends.base import Backend
 from tasks.backends.shared import ranks
 from tasks.backends.shared.rank_hosts import Hosts, start_here
 from tasks.backends.shared.torch_devices import device as torch_device
-from tasks.devices import resource_of
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
 
 #: Seconds that other ranks have to answer when one has failed.
@@ -119,7 +118,6 @@ class Collectives(Backend):
         super().__init__(name, device, options)
         self.ranks = self.number("ranks", _RANKS)
         self.device_vendor = {"cpu": "", "cuda": "nvidia", "rocm": "amd"}.get(device, "")
-        self.resource = resource_of(self.device_vendor)
         self.ordinals = tuple(range(self.ranks))
         self.packages = torch_device(device).packages if device in ("cuda", "rocm") else ()
         self._group: Group | None = None

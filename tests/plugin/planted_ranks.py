@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from tasks.backends.collectives import Gloo
-from tasks.devices import resource_of
 from tasks.model import Form, Program
 
 #: Elements of the chunk that is lost, and from which size on there are several.
@@ -58,7 +57,7 @@ class HeldGloo(Gloo):
         super().__init__(name, device, options)
         self.device = "cpu"
         if device != "cpu":
-            self.device_vendor, self.resource = device, resource_of(device)
+            self.device_vendor = device
         self.uses = 0
 
     def build(self, form: Form) -> Program:
