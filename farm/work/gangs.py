@@ -26,9 +26,10 @@ class RanksLost(Exception):
 
 @dataclass(frozen=True)
 class Gang:
-    """Where a job's other ranks are; None: it has none."""
+    """Where a job's other ranks are; None: it has none. near: the numbers of their devices on the supervisor's own node."""
 
     hosts: Hosts | None = None
+    near: tuple[str, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -96,16 +97,17 @@ def gathered(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Itera
         for n in range(1, devices)
     ]
     try:
-        lent: list[tuple[str, Address]] = [ray.get(next(stream)) for stream in streams]
-        nodes = {here()[0], *(node for node, _ in lent)}
-        yield Gang(Hosts(own, tuple(address for _, address in lent), token, len(nodes)))
+        lent: list[tuple[str, list[str], Address]] = [ray.get(next(stream)) for stream in streams]
+        nodes, addresses = {here()[0], *(node for node, _, _ in lent)}, tuple(address for _, _, address in lent)
+        near = tuple(number for node, numbers, _ in lent if node == here()[0] for number in numbers)
+        yield Gang(Hosts(own, addresses, token, len(nodes)), near)
     finally:
         for stream in streams:
             ray.cancel(stream, force=True)
 
 
-def _lend(job: Job, vendor: str, token: str) -> Iterator[tuple[str, Address]]:
-    """Body of the Ray task on another device: says its node and where it listens, and then starts ranks."""
+def _lend(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], Address]]:
+    """Body of the Ray task on another device: says its node, its number there and where it listens, and then starts ranks."""
     import ray
 
     node, devices = here()
@@ -115,5 +117,5 @@ def _lend(job: Job, vendor: str, token: str) -> Iterator[tuple[str, Address]]:
         caches(cache) | visible.for_child(job.backend) | job.env | (visible.given(vendor, devices) if vendor else {})
     )
     host = RankHost(ray.util.get_node_ip_address(), token, python, child_env(given, python))
-    yield node, host.address
+    yield node, devices, host.address
     host.serve()

@@ -400,9 +400,9 @@ def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devi
 
 def _supervised(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) -> Iterator[Any]:
     node, devices = gangs.here()
-    job = replace(
-        job, host=names.get(node, ""), device=",".join(visible.called(vendor, devices) or devices) if vendor else ""
-    )
+    numbers = [*devices, *gang.near]
+    called = ",".join(visible.called(vendor, numbers) or numbers) if vendor else ""
+    job = replace(job, host=names.get(node, ""), device=called)
     place = Place(node, job.device)
     if place in job.avoid:
         # As long as this task holds the device, nobody is given it.
