@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from ray.cluster_utils import Cluster
@@ -16,7 +17,7 @@ from farm.fleet.node import Devices, ray_node
 from tasks.devices import BY_LABEL
 from tests.conftest import ROOT, SOON_GONE, launch
 from tests.farm.test_cluster import rows
-from tests.farm.test_resume import parts, wait_for
+from tests.farm.test_resume import wait_for
 
 pytest.importorskip("torch")
 OPS, SAMPLES = 7, 2
@@ -92,14 +93,18 @@ def two(head: Cluster) -> Iterator[dict[str, Any]]:
 def killed_in_mid_job(
     head: Cluster, two: dict[str, Any], file: Path, results: Path, supervisors: bool, go: Path
 ) -> str:
-    """Run a config on the cluster, and kill a node when the first rows have come: that of the supervisor, or the other one. Returns what
-    the run said, after its exit code."""
+    """Run a config on the cluster, and kill a node in the midst of a case: that of the supervisor, or the other one. Returns what the run
+    said, after its exit code."""
     command = [sys.executable, "-m", "farm.launch", str(file), "--address", head.address, "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-    wait_for(lambda: parts(results), "the first rows", 300)
-    (where,) = set(rows(results)["node"])
-    other = {"first": "second", "second": "first"}[where]
-    head.remove_node(two[where if supervisors else other], allow_graceful=False)
+    held = go.with_suffix(".held")
+    wait_for(lambda: held.exists() and held.read_text(), "a case in flight", 300)
+    above = {parent.pid for parent in psutil.Process(int(held.read_text())).parents()}
+    raylets = {name: node.all_processes["raylet"][0].process.pid for name, node in two.items()}
+    (dying,) = [name for name, raylet in raylets.items() if (raylet in above) == supervisors]
+    there = psutil.Process(raylets[dying]).children(recursive=True)
+    head.remove_node(two[dying], allow_graceful=False)
+    psutil.wait_procs(there, timeout=60)  # a worker outlives its raylet by a moment, and its ranks would do the case
     go.touch()
     out, _ = process.communicate(timeout=400)
     return f"{process.returncode} {out}"
@@ -116,8 +121,8 @@ def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
     frame = rows(results)
     assert len(frame) == OPS * SAMPLES
     assert set(frame["status"]) == {"pass"}, frame[["op", "status", "error"]].to_string()
-    # What was left is done on the node that is left, whose two CPUs the four ranks share.
-    assert set(frame["flags"]) == {"ranks=4", "ranks=4 nodes=2"}
+    # What was under way is done on the node that is left, whose two CPUs the four ranks share.
+    assert "ranks=4" in set(frame["flags"]) <= {"ranks=4", "ranks=4 nodes=2"}
 
 
 def test_a_gang_whose_devices_are_too_few_for_good_is_unavailable(
@@ -130,6 +135,6 @@ def test_a_gang_whose_devices_are_too_few_for_good_is_unavailable(
     assert said.startswith("3 "), said
     frame = rows(results)
     assert len(frame) == OPS * SAMPLES
-    assert set(frame["status"]) == {"pass", "unavailable"}
+    assert {"unavailable"} <= set(frame["status"]) <= {"pass", "unavailable"}
     gone = frame[frame["status"] == "unavailable"]
     assert gone["error"].str.contains("takes 4 devices (NPU), one for each rank, and there are 2", regex=False).all()

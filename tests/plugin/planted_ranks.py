@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from tasks.backends.collectives import Gloo
@@ -47,7 +48,7 @@ class WrongRoot(Wrapped):
 class HeldGloo(Gloo):
     """gloo that takes the devices of the vendor its device names, and computes on the CPU all the same.
 
-    Options: ranks; hold, a file: as long as it is not there, each case after a process's first three takes a second.
+    Options: ranks; hold, a file: a process's second case waits for it, and says so in another with ".held" at its end.
     """
 
     takes = ("ranks", "hold")
@@ -65,8 +66,11 @@ class HeldGloo(Gloo):
 
         def run() -> Any:
             self.uses += 1
-            if "hold" in self.options and self.uses > 3 and not os.path.exists(str(self.options["hold"])):
-                time.sleep(1)
+            hold = Path(str(self.options.get("hold", "")))
+            if self.uses == 2 and "hold" in self.options and not hold.exists():
+                hold.with_suffix(".held").write_text(str(os.getpid()))
+                while not hold.exists():
+                    time.sleep(0.05)
             return program.run()
 
         return Program(run, self.device, flags=program.flags)
