@@ -103,15 +103,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.fleet.inventory import Offer
+from farm.work.claims import Claim
 from farm.work.job import Job
 from farm.work.local import Inline
 
 
 class Listed(Inline):
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         with Path("jobs.txt").open("a") as file:
             print(job.kind, file=file)
-        return super().submit(job, offer, fraction, among)
+        return super().submit(job, offer, claim, among)
 '''
 
 RECIPES: dict[str, list[Edit]] = {

@@ -32,7 +32,7 @@ class Offer:
     info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took;
     installs: (command, package) of what it needs and no node has, where a package of the system brings it;
     awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace;
-    oldest: the oldest release of its runtime that was tried and computes, "" where none was tried.
+    oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks: `Backend.ranks`.
     """
 
     name: str
@@ -54,6 +54,27 @@ class Offer:
     awaited: bool = False
     absent: str = ""
     oldest: str = ""
+    ranks: int = 1
+
+    def room(self, devices: Mapping[str, int]) -> int:
+        """How many devices one job can be given, of so many by node: those that are counted by one resource; 0 where they are fewer
+        than its ranks. Ranks of the CPU share one where there are too few."""
+        by_resource: dict[str, int] = {}
+        for node, count in devices.items():
+            by_resource[self.resources[node]] = by_resource.get(self.resources[node], 0) + count
+        most = max(by_resource.values(), default=0)
+        return most if most >= self.ranks or self.resource == "CPU" else 0
+
+    @property
+    def too_few(self) -> str:
+        """Why its devices are too few for a job of it; "" if they are not."""
+        if not self.devices or self.room(self.devices):
+            return ""
+        there = sum(self.devices.values())
+        return (
+            f"a job of {self.name} takes {self.ranks} devices ({self.resource}), one for each rank, and there "
+            f"{'is' if there == 1 else 'are'} {there}"
+        )
 
     @property
     def words(self) -> str:
@@ -118,6 +139,7 @@ def offers(
             made.joint,
             labels=dict((labels or {}).get(spec.name, {})),
             oldest=made.oldest,
+            ranks=made.ranks,
         )
         reasons: dict[str, list[str]] = {}
         for node in nodes:
@@ -125,8 +147,10 @@ def offers(
             if reason := offer.admit(node, answer):
                 reasons.setdefault(reason, []).append(node["host"])
                 offer.installs += [(command, package) for command, package in answer.get("installs", ())]
-        offer.available = bool(offer.resources)
-        if not offer.available:
+        if offer.too_few:
+            offer.reason = f"{offer.too_few}: add nodes that have them, or leave it out"
+        offer.available = bool(offer.resources) and not offer.reason
+        if not offer.resources:
             vendors = {str(answers.get(node["id"], {}).get(spec.name, {}).get("absent") or "") for node in nodes}
             offer.absent = vendors.pop() if len(vendors) == 1 else ""
             offer.awaited = UNBUILT in reasons

@@ -18,6 +18,7 @@ from farm import lake as lakes
 from farm.fuzz.schedule import CHUNK, Batch, Key, Schedule
 from farm.plan.matrix import Matrix
 from farm.work.accounts import Count
+from farm.work.claims import ONE
 from farm.work.dispatcher import Dispatcher
 from farm.work.durations import JOINT_MS
 from farm.work.launch import Run
@@ -200,7 +201,7 @@ class Fuzzing:
     def _size(self, seconds: float) -> float:
         """CPU-seconds of the next round."""
         left = math.inf if self.budget.seconds is None else max(self.budget.seconds - seconds, 1.0)
-        slots = self.plan.executor.slots(None, 1.0)
+        slots = self.plan.executor.slots(None, ONE)
         blind = not self.rounds and not self.schedule.measured().issuperset(self.schedule.backends)
         return FIRST_S * slots if blind else min(ROUND_S, left) * self._pace
 

@@ -17,6 +17,7 @@ from farm.lake import traces
 from farm.work import budget
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
+from farm.work.claims import ONE
 from farm.work.executor import Unplaced
 from farm.work.jobs import Jobs
 from farm.work.ledger import Ledger
@@ -85,10 +86,10 @@ class Dispatcher:
         """
         try:
             self.progress(self)
-            there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
+            there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, ONE)
             offers = {b: self.plan.offer(b) for b in there}
             for b in [b for b, o in offers.items() if o.available and not o.info.get("exclusive")][:slots]:
-                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b), self.plan.fraction(b))
+                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b), self.plan.claim(b))
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()
@@ -140,7 +141,7 @@ class Dispatcher:
         self._stuck = self._stuck or now
         if now - self._stuck > self.plan.config.node_wait_s:
             raise OSError("no node with a CPU is left to prepare cases on")
-        return self.plan.executor.slots(None, 1.0) == 0
+        return self.plan.executor.slots(None, ONE) == 0
 
     def _fill(self) -> None:
         """Submit until every pool has about two jobs per device under way."""
@@ -158,14 +159,14 @@ class Dispatcher:
         if to is None:
             return None
         flight.job = replace(flight.job, avoid=to.avoid)
-        flight.load = to.fraction
+        flight.load = to.claim.size
         flight.heard = flight.began = time.monotonic()
         steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.plan.matrix.groups[g].samples)
         deadline_s = flight.job.deadline_s or self.plan.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
-        handle = self.plan.executor.submit(flight.job, to.offer, to.fraction, to.among)
+        handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
         flight.among = tuple(self.plan.executor.nodes_of(handle)) or tuple(to.among)
         self.flights[handle] = flight
         return handle

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from farm.plan.matrix import Matrix
+from farm.work.claims import ONE
 from farm.work.learned import Learned
 from farm.work.state import Plan
 from tasks import catalogs
@@ -95,7 +96,7 @@ class Estimate:
         kinds = {name: n for n, name in enumerate(dict.fromkeys(offer.resource for offer in offers))}
         slots: dict[int, int] = {}
         for x, offer in enumerate(offers):
-            many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.fraction(x))
+            many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.claim(x))
             slots[kinds[offer.resource]] = max(slots.get(kinds[offer.resource], 1), many)
         return aside, np.array([kinds[offer.resource] for offer in offers])[b], slots
 
@@ -160,7 +161,7 @@ def measure_left_s(run: Dispatcher) -> float:
     cases_ms = sum(
         (n - c.done) * run.accounts.case_ms(b) for b, (n, c) in enumerate(zip(expected_cases(run), counts, strict=True))
     )
-    slots = max(run.plan.executor.slots(None, 1.0), 1)
+    slots = max(run.plan.executor.slots(None, ONE), 1)
     making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
     return (cases_ms + making_ms) / 1e3 / slots
 

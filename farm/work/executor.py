@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet.inventory import Offer
+from farm.work.claims import Claim
 from farm.work.job import Job
 from tasks.model import Refusal
 
@@ -29,11 +30,6 @@ class Changes:
     come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
 
-def jobs_of(fraction: float) -> int:
-    """How many jobs of a share ``fraction`` of a device run on it at once."""
-    return int(1 / fraction + 1e-9)  # three thirds are one
-
-
 class Executor(abc.ABC):
     """Runs jobs. A stand-in is a subclass as well, so that it cannot lack a method.
 
@@ -45,14 +41,14 @@ class Executor(abc.ABC):
     ship: bool = False
 
     @abc.abstractmethod
-    def slots(self, offer: Offer | None, fraction: float) -> int:
-        """How many jobs of a share ``fraction`` of a device run at once (None: of a CPU); 0: no node is left."""
+    def slots(self, offer: Offer | None, claim: Claim) -> int:
+        """How many jobs of a claim run at once on a backend's devices (None: on CPUs); 0: no node is left."""
 
     @abc.abstractmethod
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
-        """Take a job; its handle. among: ids of the nodes that it may go to (default: all of its offer)."""
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+        """Take a job, which runs as soon as all that it claims is free; its handle. among: ids of the nodes that it may go to (default: all of its offer)."""
 
-    def expect(self, job: Job, offer: Offer, fraction: float) -> None:
+    def expect(self, job: Job, offer: Offer, claim: Claim) -> None:
         """Such jobs are to come: whoever is idle may start their child."""
         return None
 

@@ -8,7 +8,6 @@ from typing import Any
 from farm.work import batching
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
-from farm.work.executor import jobs_of
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
 from farm.work.state import Cases, Flight, Flights, Plan, Portion, portions
@@ -144,7 +143,7 @@ class Jobs:
             cases=self._backlog.cases[b],
             left_s=self._backlog.left_s(b, self._accounts.case_ms(b)),
             start_s=self._accounts.start_s(b),
-            slots=pool.devices * jobs_of(self._placement.fraction(b)),
+            slots=max(self._placement.claim(b).jobs_on(pool.devices), 1),
             first=b not in self._begun,
             complete=self._stock.complete(b),
         )
@@ -161,7 +160,7 @@ class Jobs:
 
     def expected(self, b: int, timed: bool = False) -> Job:
         """A batch of a backend without cases: what its children serve."""
-        fraction = self._placement.fraction(b, timed)
+        fraction = self._placement.claim(b, timed).fraction
         shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
         return Job(
             name=self._plan.name(b),

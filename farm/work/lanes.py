@@ -6,11 +6,12 @@ import math
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.work.child_pool import ChildPool, Closed, alike
+from farm.work.claims import ONE, Claim
 from farm.work.executor import Unplaced
 from farm.work.job import Job
 from farm.work.state import HERE
@@ -22,20 +23,45 @@ from tasks.wire import Place
 ROUNDING = 1e-9
 
 
-@dataclass
+@dataclass(eq=False)
 class Capacity:
-    """What jobs take shares of: the CPUs together, or one device. free: how much is not taken; env: what shows a child
-    this device alone."""
+    """What a job is given: some of the CPUs, one device, or several devices together (``parts``), which jobs take by themselves as well.
+    room: how much is not taken, where it has no parts; env: what shows a child these devices alone."""
 
-    free: float
+    room: float
     place: Place = HERE
     env: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[Capacity, ...] = ()
+
+    @property
+    def free(self) -> float:
+        """How much is not taken; of several devices, of each."""
+        return min(part.room for part in self.parts) if self.parts else self.room
+
+    def take(self, claim: Claim, sign: int = 1) -> None:
+        """Take what a job claims, or give it back (``sign`` -1)."""
+        for part in self.parts:
+            part.room -= sign * claim.fraction
+        if not self.parts:
+            self.room -= sign * claim.size
+
+    def suits(self, claim: Claim) -> bool:
+        """Whether it is what such a job runs on: as many devices, or CPUs, of which it may take any number."""
+        return len(self.parts) == claim.devices if self.parts else self.place == HERE or not claim.is_gang
+
+    def needs(self, claim: Claim) -> float:
+        """How much of it must be free for such a job."""
+        return claim.fraction if self.parts else claim.size
+
+    def meets(self, other: Capacity) -> bool:
+        """Whether they have a device in common."""
+        return not {id(x) for x in self.parts or (self,)}.isdisjoint(id(x) for x in other.parts or (other,))
 
 
 @dataclass(frozen=True)
 class _Waiting:
     job: Job
-    share: float
+    claim: Claim
 
 
 class Line:
@@ -47,26 +73,36 @@ class Line:
 
     def __init__(self, capacities: Sequence[Capacity], came: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._changed = threading.Condition()
-        self._capacities, self._came = capacities, came
+        self._capacities, self._came = list(capacities), came
         self._waiting: dict[int, _Waiting] = {}
         self._expected: deque[_Waiting] = deque()
         self._closed = False
         self._lanes: list[Lane] = []
 
-    def put(self, handle: int, job: Job, share: float = 1.0) -> None:
+    def join(self, devices: int, together: Callable[[range, tuple[Capacity, ...]], Capacity]) -> None:
+        """Offer jobs so many devices at once: those that stand side by side. ``together`` makes one of them, by their numbers."""
+        with self._changed:
+            single = tuple(c for c in self._capacities if not c.parts and c.place != HERE)
+            if not any(len(c.parts) == devices for c in self._capacities):
+                for first in range(0, len(single) - devices + 1, devices):
+                    numbers = range(first, first + devices)
+                    self._capacities.append(together(numbers, single[first : first + devices]))
+
+    def put(self, handle: int, job: Job, claim: Claim = ONE) -> None:
         """Take a job; one that may go to none of the devices comes back at once, as Unplaced."""
         with self._changed:
-            if all(c.place in job.avoid for c in self._capacities):
+            one = _Waiting(job, claim)
+            if not any(_may(one, c) for c in self._capacities):
                 self._came.put((handle, Unplaced("every device here is to be avoided")))
                 return
-            self._waiting[handle] = _Waiting(job, share)
+            self._waiting[handle] = one
             self._grow()
             self._changed.notify_all()
 
-    def expect(self, job: Job, share: float = 1.0) -> None:
+    def expect(self, job: Job, claim: Claim = ONE) -> None:
         """Such jobs are to come."""
         with self._changed:
-            self._expected.append(_Waiting(job, share))
+            self._expected.append(_Waiting(job, claim))
             self._grow()
             self._changed.notify_all()
 
@@ -88,18 +124,19 @@ class Line:
     def next(self, lane: Lane) -> tuple[int, Job] | None:
         """What a lane is to do: a job with its handle, or 0 and a job whose child is to be started. None: to end."""
         with self._changed:
-            lane.capacity.free += lane.held
-            lane.idle, lane.held, lane.starting = True, 0.0, None
+            if lane.held is not None:
+                lane.capacity.take(lane.held, -1)
+            lane.idle, lane.held, lane.starting = True, None, None
             self._grow()
             self._changed.notify_all()  # what it held may be what another lane's job waits for
             while not self._closed:
                 if handle := self._choice(lane):
                     found = self._waiting.pop(handle)
-                    lane.idle, lane.held = False, found.share
-                    lane.capacity.free -= found.share
+                    lane.idle, lane.held = False, found.claim
+                    lane.capacity.take(found.claim)
                     self._changed.notify_all()  # what was left to this lane, another one may take now
                     return handle, lane.placed(found.job)
-                while self._expected:
+                while self._expected and lane.capacity.suits(self._expected[0].claim):
                     job = lane.placed(self._expected.popleft().job)
                     if not any(one.has(job) for one in self._lanes):
                         lane.starting = job
@@ -118,12 +155,15 @@ class Line:
         return next(own, 0) or next(free, 0)
 
     def _reserved(self, capacity: Capacity) -> float:
-        """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the device that has most
+        """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the devices that have most
         room, or smaller jobs would take every share that becomes free."""
         for handle, w in sorted(self._waiting.items()):
-            where = [c for c in self._capacities if c.place not in w.job.avoid]
-            if where and not any(_fits(w, c) for c in where):
-                return handle if max(where, key=lambda c: c.free) is capacity else math.inf
+            where = [c for c in self._capacities if _may(w, c)]
+            room = [c for c in where if _fits(w, c)]
+            if where and not room:
+                return handle if max(where, key=lambda c: c.free).meets(capacity) else math.inf
+            if where and all(c.meets(capacity) and c is not capacity for c in room):
+                return handle  # it is about to begin on devices of which this is one
         return math.inf
 
     def _grow(self) -> None:
@@ -134,14 +174,12 @@ class Line:
         for one in asked:
             if self._closed:
                 return
-            where = [
-                c for c in self._capacities if c.place not in one.job.avoid and free[id(c)] >= one.share - ROUNDING
-            ]
+            where = [c for c in self._capacities if _may(one, c) and free[id(c)] >= c.needs(one.claim) - ROUNDING]
             if not where:
                 continue
             with_lane = [c for c in where if c in idle]
             chosen = max(with_lane or where, key=lambda c: free[id(c)])
-            free[id(chosen)] -= one.share
+            free[id(chosen)] -= chosen.needs(one.claim)
             if with_lane:
                 idle.remove(chosen)
             else:
@@ -150,18 +188,23 @@ class Line:
                 lane.thread.start()
 
 
+def _may(waiting: _Waiting, capacity: Capacity) -> bool:
+    return capacity.suits(waiting.claim) and capacity.place not in waiting.job.avoid
+
+
 def _fits(waiting: _Waiting, capacity: Capacity) -> bool:
-    return capacity.free >= waiting.share - ROUNDING and capacity.place not in waiting.job.avoid
+    return _may(waiting, capacity) and capacity.free >= capacity.needs(waiting.claim) - ROUNDING
 
 
 class Lane:
-    """One thread and its children, on one device. idle: it waits, or starts a child of jobs like ``starting``; held: the
-    share of the device that its job takes."""
+    """One thread and its children, on one device. idle: it waits, or starts a child of jobs like ``starting``; held: what
+    its job takes of the device."""
 
     def __init__(self, line: Line, capacity: Capacity, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._line, self._came, self.capacity = line, came, capacity
         self.children = ChildPool()
-        self.idle, self.held = True, 0.0
+        self.idle = True
+        self.held: Claim | None = None
         self.starting: Job | None = None
         # Children die with the thread that started them (PR_SET_PDEATHSIG), and it must not keep a process that ends.
         self.thread = threading.Thread(target=self._work, daemon=True)

@@ -8,6 +8,7 @@ import os
 import queue
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from farm.fleet.child_process import caches
 from farm.fleet.inventory import Offer
 from farm.fleet.node import this_machine, usable_cpus
 from farm.work.child_pool import Children
-from farm.work.executor import Executor, jobs_of
+from farm.work.claims import Claim
+from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
 from farm.work.state import HERE
@@ -43,22 +45,24 @@ class ChildProcesses(Executor):
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._next = 0
 
-    def slots(self, offer: Offer | None, fraction: float) -> int:
+    def slots(self, offer: Offer | None, claim: Claim) -> int:
         resource = _resource(offer)
-        return int(self.nodes[0]["resources"][resource]) * jobs_of(fraction) if resource else 0
+        return claim.jobs_on(int(self.nodes[0]["resources"][resource])) if resource else 0
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         self._next += 1
-        self._line(offer).put(self._next, job, fraction)
+        self._line(offer, claim).put(self._next, job, claim)
         return self._next
 
-    def expect(self, job: Job, offer: Offer, fraction: float) -> None:
-        self._line(offer).expect(job, fraction)
+    def expect(self, job: Job, offer: Offer, claim: Claim) -> None:
+        self._line(offer, claim).expect(job, claim)
 
-    def _line(self, offer: Offer | None) -> Line:
+    def _line(self, offer: Offer | None, claim: Claim) -> Line:
         resource = _resource(offer)
         if resource not in self._lines:
             self._lines[resource] = Line(self._capacities(offer, resource), self._came)
+        if claim.is_gang:
+            self._lines[resource].join(claim.devices, partial(_together, offer.device_vendor if offer else ""))
         return self._lines[resource]
 
     def _capacities(self, offer: Offer | None, resource: str) -> list[Capacity]:
@@ -86,6 +90,12 @@ class ChildProcesses(Executor):
             line.close(ENDING_S)
 
 
+def _together(vendor: str, numbers: range, parts: tuple[Capacity, ...]) -> Capacity:
+    """Several devices at once."""
+    place = Place(HERE.node, ",".join(part.place.device for part in parts))
+    return Capacity(0.0, place, visible.given(vendor, [str(n) for n in numbers]), parts)
+
+
 def _resource(offer: Offer | None) -> str:
     """The resource of a backend's jobs here; "" if this machine does not have it."""
     return offer.resources.get(HERE.node, "") if offer else "CPU"
@@ -97,18 +107,20 @@ def _called(vendor: str, number: str) -> str:
 
 
 class Inline(Executor):
-    """Everything in this process, without isolation: a crash of a case is a crash of the run."""
+    """Everything in this process, without isolation: a crash of a case is a crash of the run. Raises Refusal as `ChildProcesses` does."""
 
     def __init__(self) -> None:
-        self.nodes = [inventory.this_node(1)]
+        here = this_machine()
+        os.environ.update(here.variables)
+        self.nodes = [inventory.this_node(1, here)]
         self.children = DirectChildren()
         self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
         self._next = 0
 
-    def slots(self, offer: Offer | None, fraction: float) -> int:
+    def slots(self, offer: Offer | None, claim: Claim) -> int:
         return 1
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         self._next += 1
         self._queue.append((self._next, job))
         return self._next

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from farm.work.claims import ONE
 from farm.work.durations import Left
 from tasks.backends import BackendSpec
 from tasks.wire import Rows
@@ -67,7 +68,7 @@ class Watch:
         for name, spent in run.accounts.spent.items():
             self._add(spent.get("starts", 0.0), "farm_starts", backend=name)
         self._set(run.losses.supervisors, "farm_lost")
-        self._set(run.plan.executor.slots(None, 1.0), "farm_slots", state="there")
+        self._set(run.plan.executor.slots(None, ONE), "farm_slots", state="there")
         self._set(sum(flight.begun for flight in run.flights.values()), "farm_slots", state="busy")
         self._set(self._left(run)[0], "farm_left_seconds")
 

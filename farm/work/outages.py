@@ -64,10 +64,9 @@ class Outages:
             self._joined(node, answers)
         if changes.gone or changes.come:
             self._placement.changed()
-            here = {n["id"] for n in self._plan.executor.nodes}
             for handle, flight in self._flights.items():
-                if not flight.begun and flight.among and not here & set(flight.among):
-                    self.call_back(handle, flight)  # no node is left that it could begin on
+                if not flight.begun and flight.among and not self._placement.has_room(flight):
+                    self.call_back(handle, flight)  # the nodes that are left cannot take it
         now = time.monotonic()
         wait_s = self._plan.config.node_wait_s
         for b, available in enumerate(self._placement.available):
@@ -75,7 +74,8 @@ class Outages:
                 self._vanished.pop(b, None)
             elif now - self._vanished.setdefault(b, now) >= wait_s:
                 del self._vanished[b]
-                self.bury(b, f"the last node that offered it left, and no other joined within {wait_s:g} s")
+                why = self._plan.offer(b).too_few or "the last node that offered it left"
+                self.bury(b, f"{why}, and no other joined within {wait_s:g} s")
 
     def _answered(self, offer: Offer) -> None:
         """A backend that was awaited is there, or is not: then it has no part in the run."""
@@ -172,7 +172,8 @@ class Outages:
         )
         for b in covered:
             if self._placement.available[b] and not self._placement.nodes(b):
-                self.bury(b, f"all its devices are quarantined, the last one, {what}, because {why}")
+                many = "all" if self._plan.offer(b).ranks == 1 else "too many of"
+                self.bury(b, f"{many} its devices are quarantined, the last one, {what}, because {why}")
 
     def _host(self, place: Place) -> str:
         return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)

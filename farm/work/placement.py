@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from farm.fleet.health import Health
 from farm.fleet.inventory import Offer
+from farm.work.claims import ONE, Claim
 from farm.work.state import Flight, Plan
 from tasks.wire import Place
 
@@ -27,7 +28,7 @@ class Destination:
     """Where a job is sent: the nodes it may go to, and the devices there that it must avoid."""
 
     offer: Offer | None
-    fraction: float
+    claim: Claim
     among: list[str]
     avoid: tuple[Place, ...]
 
@@ -45,7 +46,7 @@ class Placement:
         self.resting: dict[int, float] = {}  # backends that are asked again later → when (monotonic seconds)
         self._pools: list[Pool] = []
         self._nodes: dict[int, list[str]] = {}
-        self._fractions: dict[int, float] = {}
+        self._claims: dict[int, Claim] = {}
 
     def rests(self, b: int) -> bool:
         """Whether a backend is given no job for now."""
@@ -53,13 +54,13 @@ class Placement:
 
     def changed(self) -> None:
         """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""
-        self._pools, self._nodes, self._fractions = [], {}, {}
+        self._pools, self._nodes, self._claims = [], {}, {}
 
-    def fraction(self, b: int, timed: bool = False) -> float:
-        """`Plan.fraction`, which looks at every node: kept until one comes or goes."""
-        if b not in self._fractions:
-            self._fractions[b] = self._plan.fraction(b)
-        return self._plan.fraction(b, timed) if timed else self._fractions[b]
+    def claim(self, b: int, timed: bool = False) -> Claim:
+        """`Plan.claim`, which looks at every node: kept until one comes or goes. What is timed has no neighbours."""
+        if b not in self._claims:
+            self._claims[b] = self._plan.claim(b)
+        return self._claims[b].whole if timed else self._claims[b]
 
     def pools(self) -> list[Pool]:
         """Backends by the devices they share: those of one kind on the same nodes."""
@@ -71,7 +72,7 @@ class Placement:
                     kind = "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
                     shared.setdefault((kind, nodes), []).append(b)
             cpus = tuple(sorted(self._with_cpu()))
-            slots = self._plan.executor.slots(None, 1.0)
+            slots = self._plan.executor.slots(None, ONE)
             self._pools = [Pool("CPU", tuple(shared.pop(("CPU", cpus), ())), slots, main=True)]
             for (kind, nodes), bs in shared.items():
                 self._pools.append(Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])))
@@ -94,13 +95,23 @@ class Placement:
         if node not in offer.resources:
             return 0
         sick = self._health.sick_on(self.scopes(b), node)
-        return 0 if "" in sick else max(offer.devices[node] - len(sick), 0)
+        # Nobody tells a gang's ranks apart: one device that is not to be believed spoils what all of them make.
+        return 0 if "" in sick or (sick and offer.ranks > 1) else max(offer.devices[node] - len(sick), 0)
 
     def nodes(self, b: int) -> list[str]:
-        """Ids of the nodes that a backend may go to."""
+        """Ids of the nodes that a backend may go to; none where they have too few devices for one job of it."""
         if b not in self._nodes:
-            self._nodes[b] = [n for n in self._plan.offer(b).node_ids if self._healthy(b, n)]
+            healthy = {n: count for n in self._plan.offer(b).node_ids if (count := self._healthy(b, n))}
+            self._nodes[b] = list(healthy) if self._plan.offer(b).room(healthy) else []
         return self._nodes[b]
+
+    def has_room(self, flight: Flight) -> bool:
+        """Whether the nodes that a job was sent to can still give it what it claims."""
+        if flight.backend < 0:
+            return bool(set(self._with_cpu()) & set(flight.among))
+        b, offer = flight.backend, self._plan.offer(flight.backend)
+        left = set(self.nodes(b)) & set(flight.among)
+        return bool(left) if offer.ranks == 1 else offer.room({n: self._healthy(b, n) for n in left}) >= flight.load
 
     def _devices(self, b: int) -> int:
         return sum(self._healthy(b, n) for n in self.nodes(b))
@@ -110,6 +121,8 @@ class Placement:
 
         alike: only on devices of the same name: what one model gets wrong, another may well pass.
         """
+        if self._plan.offer(b).ranks > 1:
+            return None  # what fails on several devices is evidence against none of them
         models = self._plan.offer(b).models
         others = [
             n for n in self.nodes(b) if n != place.node and not (alike and models.get(n) != models.get(place.node))
@@ -122,7 +135,7 @@ class Placement:
         """Where a job is to be sent; None if no node is left that may do it."""
         b = flight.backend
         if b < 0:
-            return Destination(None, 1.0, self._with_cpu(), ())
+            return Destination(None, ONE, self._with_cpu(), ())
         among, avoid = self.nodes(b), set[Place]()
         if flight.asked:
             elsewhere = self.elsewhere(b, flight.asked[0].place)
@@ -130,4 +143,4 @@ class Placement:
                 return None
             among, avoid = elsewhere
         avoid |= {p for scope in self.scopes(b) for p in self._health.sick.get(scope, ()) if p.node in among}
-        return Destination(self._plan.offer(b), self.fraction(b, flight.timed), among, tuple(avoid))
+        return Destination(self._plan.offer(b), self.claim(b, flight.timed), among, tuple(avoid))

@@ -21,8 +21,9 @@ from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.lake.columns import columns_digest
 from farm.version import farm_version
-from farm.work import monitoring
-from farm.work.executor import Changes, ClusterError, Executor, Unplaced, jobs_of
+from farm.work import gangs, monitoring
+from farm.work.claims import Claim
+from farm.work.executor import Changes, ClusterError, Executor, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
 from tasks import wire
@@ -92,6 +93,7 @@ class RayCluster(Executor):
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
         self._running: dict[Any, int] = {}
         self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
+        self._gangs: dict[int, Any] = {}  # handle → placement group of a job of several devices
         self._parcels: dict[Any, Parcel] = {}  # stream → what its next item belongs to
         self._next = 0
         #: Nodes without a common cache directory are sent prepared cases through the object store.
@@ -112,14 +114,13 @@ class RayCluster(Executor):
                 )
         return found
 
-    def slots(self, offer: Offer | None, fraction: float) -> int:
-        """How many jobs of a share ``fraction`` of a device the nodes take at once (0: no node is left)."""
+    def slots(self, offer: Offer | None, claim: Claim) -> int:
         total = 0
         for node in self.nodes:
             if offer is None or node["id"] in offer.resources:
                 resource = offer.resources[node["id"]] if offer else "CPU"
-                total += int(node["resources"].get(resource, 0.0)) * jobs_of(fraction)
-        return total
+                total += int(node["resources"].get(resource, 0.0))
+        return claim.jobs_on(total)
 
     def probe(
         self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True
@@ -200,24 +201,25 @@ class RayCluster(Executor):
             raise OSError(f"{path.name}, prepared on a node that has left, is lost: {type(error).__name__}") from None
         _write(data, path)
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
-        options: dict[str, Any] = {"name": job.name}
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         resource, nodes = self._resource(offer, among)
-        if resource == "CPU":
-            options["num_cpus"] = 1
-        else:
-            options["num_cpus"] = 0
-            if resource == "GPU":
-                options["num_gpus"] = fraction
-            else:
-                options["resources"] = {resource: fraction}
+        options = {"name": job.name} | _asks(resource, claim.fraction)
         # A node that joined a moment ago must not be given work before it has been asked what it is.
+        named: dict[str, str] = {}
         if self._asked and nodes and (len(nodes) <= NAMED or len(nodes) < len(self.nodes) or self._probes):
-            options["label_selector"] = {"ray.io/node-id": f"in({','.join(nodes)})"}
+            named = {"ray.io/node-id": f"in({','.join(nodes)})"}
         self._next += 1
+        if claim.is_gang:
+            self._gangs[self._next] = group = gangs.group(resource, claim.devices, named)
+            options |= gangs.at(group, 0)
+        elif named:
+            options["label_selector"] = named
         names = {n["id"]: n["host"] for n in self.nodes}
         vendor = offer.device_vendor if offer else ""
-        self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
+        stream = self._task.options(**options).remote(
+            replace(job, ship=self.ship), names, vendor, resource, claim.devices
+        )
+        self._running[stream] = self._next
         self._load[self._next] = (resource, *nodes)
         return self._next
 
@@ -294,8 +296,11 @@ class RayCluster(Executor):
             raise OSError(f"{name} has {there}, and this machine {here}: install the same version on all nodes")
 
     def _ended(self, stream: Any) -> None:
-        self._load.pop(self._running.pop(stream), None)
+        handle = self._running.pop(stream)
+        self._load.pop(handle, None)
         self._parcels.pop(stream, None)
+        if handle in self._gangs:
+            gangs.dissolve(self._gangs.pop(handle))
 
     def cancel(self, handle: int) -> None:
         for stream, known in self._running.items():
@@ -374,15 +379,30 @@ def _reachable(address: str | None, seconds: float = 5.0) -> None:
         socket.create_connection((host, int(port)), timeout=seconds).close()
 
 
-def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
+def _asks(resource: str, fraction: float) -> dict[str, Any]:
+    """Options of a Ray task that takes so much of a device; what takes CPUs takes them whole."""
+    if resource == "CPU":
+        return {"num_cpus": 1}
+    return {"num_cpus": 0} | ({"num_gpus": fraction} if resource == "GPU" else {"resources": {resource: fraction}})
+
+
+def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devices: int) -> Iterator[Any]:
     """Body of the Ray task: the job's messages, some of them in lists; a Parcel is followed by the bytes of its file.
 
-    names: the nodes' own names by id; vendor: whose device the job was given, "" for none.
+    names: the nodes' own names by id; vendor: whose device the job was given, "" for none; resource, devices: what it claims.
     """
-    node, devices = _here()
-    job = replace(
-        job, host=names.get(node, ""), device=",".join(visible.called(vendor, devices) or devices) if vendor else ""
-    )
+    if devices == 1:
+        yield from _supervised(job, names, vendor, gangs.ALONE)
+        return
+    with gangs.gathered(job, vendor, devices, _asks(resource, 1.0)) as gang:
+        yield from _supervised(replace(job, env=job.env | gang.variables), names, vendor, gang)
+
+
+def _supervised(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) -> Iterator[Any]:
+    node, devices = gangs.here()
+    numbers = [*devices, *gang.near]
+    called = ",".join(visible.called(vendor, numbers) or numbers) if vendor else ""
+    job = replace(job, host=names.get(node, ""), device=called)
     place = Place(node, job.device)
     if place in job.avoid:
         # As long as this task holds the device, nobody is given it.
@@ -402,28 +422,26 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[Any] = []
     since = time.monotonic()
-    for message in run_job(job):
-        if isinstance(message, wire.Rows):
-            monitoring.observe(job.backend, message)
-            yield message
-        elif job.ship and isinstance(message, (wire.Prepared, wire.Exported)):
-            yield Parcel(message)
-            yield np.fromfile(message.path, dtype=np.uint8)
-        else:
-            together.append(message)
-            if time.monotonic() - since > (job.chunk_s or CHUNK_S):
-                yield together
-                together, since = [], time.monotonic()
-    if together:
-        yield together
-
-
-def _here() -> tuple[str, list[str]]:
-    """(id of this node, numbers of the devices that Ray gave this task)."""
-    import ray
-
-    context = ray.get_runtime_context()
-    return context.get_node_id(), [str(i) for ids in context.get_accelerator_ids().values() for i in ids]
+    try:
+        for message in run_job(job):
+            # Before a failure is told: it is nobody's where ranks went away with their nodes.
+            if isinstance(message, (wire.Gone, wire.Sick)) or (isinstance(message, wire.Rows) and message.failing):
+                gang.check()
+            if isinstance(message, wire.Rows):
+                monitoring.observe(job.backend, message)
+                yield message
+            elif job.ship and isinstance(message, (wire.Prepared, wire.Exported)):
+                yield Parcel(message)
+                yield np.fromfile(message.path, dtype=np.uint8)
+            else:
+                together.append(message)
+                if time.monotonic() - since > (job.chunk_s or CHUNK_S):
+                    yield together
+                    together, since = [], time.monotonic()
+        if together:
+            yield together
+    finally:
+        gang.end(job)
 
 
 def _unpack(job: Job) -> None:

@@ -19,10 +19,10 @@ from farm.fleet.inventory import Offer
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
 from farm.plan.request import Request
+from farm.work.claims import Claim, claim_of
 from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.learned import Learned
-from farm.work.shares import Share, share_of
 from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
@@ -124,13 +124,9 @@ class Plan:
     def offer(self, b: int) -> Offer:
         return self.offers[self.matrix.backends[b].name]
 
-    def share(self, b: int) -> Share:
-        """How much of a device a job of the backend takes, and why."""
-        return share_of(self.offer(b), self.config.backends[b].fraction, self.executor.nodes)
-
-    def fraction(self, b: int, timed: bool = False) -> float:
-        """The fraction of a device that a job of the backend takes; what is timed has it alone."""
-        return 1.0 if timed else self.share(b).fraction
+    def claim(self, b: int) -> Claim:
+        """What a job of the backend takes, and why."""
+        return claim_of(self.offer(b), self.config.backends[b].fraction, self.executor.nodes)
 
     def is_timed(self, g: int) -> bool:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
@@ -141,7 +137,7 @@ class Plan:
         b = [spec.name for spec in self.backends].index(offer.name)
         if not offer.available or offer.resource == "CPU":
             return ""
-        return self.share(b).told(sum(offer.devices.values()))
+        return self.claim(b).told(sum(offer.devices.values()))
 
     def case_ms(self, g: int, b: int) -> float | None:
         """Milliseconds that a case of a cell took in an earlier run; None where none tells."""

@@ -14,7 +14,7 @@ import numpy as np
 from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared.recipe import NoScript, Recipe
-from tasks.devices import BY_LABEL, chosen_by, driver_version, toolkit_version, what_brings
+from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
 from tasks.packages import computing, of_the_system
@@ -46,7 +46,7 @@ class Backend:
 
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
-    samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; alone: why a job of it must have the device to itself ("": it need not); devices: those it
+    samples of an op are built together (`build_all`); alone: why a job of it must have the device to itself ("": it need not); devices: those it
     knows by name, for lists (closed: there are no others); called: other names that people give them → theirs; takes: names of
     its options, another one is a ValueError (None: not checked here).
 
@@ -61,6 +61,7 @@ class Backend:
     torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
     runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
     numbered: whether its devices are called with a number ("gpu.1").
+    ranks: how many devices a job of it takes, all at the same time, with a rank on each (where they are: `tasks.backends.shared.rank_hosts`).
     ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
     A subclass may set any of these per object, by device or options.
     """
@@ -77,7 +78,7 @@ class Backend:
     #: Checks (`tasks.checks`) that it can run; ("build",) of a compiler without its device, whose programs are made by
     #: `build` and never run.
     checks: tuple[str, ...] = (FORWARD,)
-    resource: str = "CPU"
+    ranks: int = 1
     alone: str = ""
     oldest: str = ""
     packages: tuple[str, ...] = ()
@@ -93,6 +94,7 @@ class Backend:
     numbered: bool = False
     ordinals: tuple[int, ...] = (0,)
     identity: tuple[str, ...] = ()
+    _resource: str = ""
     #: What it was made of; None of one that no config names.
     spec: BackendSpec | None = None
 
@@ -109,6 +111,20 @@ class Backend:
             raise ValueError(f"backend {name}: no device is called gpu; did you mean {meant}?")
         if self.closed and device not in self.devices:
             raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
+
+    @property
+    def hardware(self) -> Device | None:
+        """What is known of the kind of device it computes on; None for the CPU, and for a vendor that no file describes."""
+        return BY_LABEL.get(self.device_vendor)
+
+    @property
+    def resource(self) -> str:
+        """The Ray resource that counts its devices: what its hardware says, unless the backend knows better."""
+        return self._resource or (self.hardware.resource if self.hardware else "GPU" if self.device_vendor else "CPU")
+
+    @resource.setter
+    def resource(self, name: str) -> None:
+        self._resource = name
 
     def choice(self, option: str, valid: Iterable[Any], default: Any) -> Any:
         """The value of an option, one of ``valid`` or ``default``. Raises ValueError."""
@@ -175,8 +191,8 @@ class Backend:
     def _described(self, info: RuntimeInfo) -> RuntimeInfo:
         """With what the driver says of the device, for few runtimes do: which one a row is of, and of which model, since what one model
         gets wrong is asked about on its like alone."""
-        known = BY_LABEL.get(self.device_vendor)
-        found = [known.describe(at) for at in self.ordinals] if known and known.describe else []
+        known = self.hardware.describe if self.hardware else None
+        found = [known(at) for at in self.ordinals] if known else []
         described = [x for x in found if x]
         if not described or len(described) < len(found):
             return info

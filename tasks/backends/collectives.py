@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed: gloo on the CPU, NCCL and RCCL on GPUs, as processes of this machine that hold a rank each."""
+"""Collectives of torch.distributed: gloo on the CPU, NCCL and RCCL on GPUs, as processes that hold a rank each."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import contextlib
 import os
 import re
 import select
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared import ranks
+from tasks.backends.shared.rank_hosts import Hosts, start_here
 from tasks.backends.shared.torch_devices import device as torch_device
-from tasks.devices import resource_of
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
 
 #: Seconds that other ranks have to answer when one has failed.
 _AFTER_S = 2.0
@@ -27,33 +27,39 @@ _RANKS = 4
 
 
 class Group:
-    """The processes of a group. Raises Unavailable where they do not come together."""
+    """The processes of a group, on this machine or on ``hosts`` as well, in turn. Raises OSError where a host does not answer, and
+    RuntimeError where the ranks do not come together."""
 
-    def __init__(self, library: str, device: str, count: int, wrap: str) -> None:
+    def __init__(self, library: str, device: str, count: int, wrap: str, hosts: Hosts | None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.connections: list[socket.socket] = []
         self._sinks: list[BinaryIO] = []
         self._sources: list[BinaryIO] = []
-        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
-        for rank in range(count):
-            given, sink = os.pipe()
-            source, made = os.pipe()
-            where = (given, made, os.getpid(), rank, count, f"{self._folder.name}/store", library, device, wrap)
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-u", "-m", ranks.__name__, *map(str, where)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno() if sys.stderr and hasattr(sys.stderr, "fileno") else None,
-                    pass_fds=(given, made),
-                    env=os.environ | {"PYTHONPATH": path},
-                )
-            )
-            os.close(given)
-            os.close(made)
-            self._sinks.append(os.fdopen(sink, "wb"))
-            self._sources.append(os.fdopen(source, "rb"))
-        said = self._answers()
-        self.version = str(said[0][0].get("version", ""))
+        store = f"tcp://{hosts.own}:{_free_port()}" if hosts else f"file://{self._folder.name}/store"
+        places = 1 + len(hosts.others) if hosts else 1
+        try:
+            for rank in range(count):
+                # A process sees the devices that it was lent, and numbers them from 0.
+                place = device if device == "cpu" else f"{device}:{rank // places}"
+                arguments = [str(rank), str(count), store, library, place, wrap]
+                at = rank % places
+                self._connect(hosts.start(at - 1, arguments) if hosts and at else self._here(arguments))
+            self._answers()
+        except OSError:
+            self.close()
+            raise
+
+    def _here(self, arguments: Sequence[str]) -> socket.socket:
+        own, given = socket.socketpair()
+        with given:
+            self.processes.append(start_here(given, arguments, sys.executable, os.environ))
+        return own
+
+    def _connect(self, connection: socket.socket) -> None:
+        self.connections.append(connection)
+        self._sinks.append(connection.makefile("wb"))
+        self._sources.append(connection.makefile("rb"))
 
     def _answers(self) -> list[tuple[dict[str, Any], np.ndarray | None]]:
         """What every rank says. Raises RuntimeError in the words of the first that failed, the group closed."""
@@ -64,7 +70,7 @@ class Group:
                 number = waiting.pop(source)
                 try:
                     said[number] = ranks.read(source)
-                except EOFError:
+                except (EOFError, OSError):
                     said[number] = {"error": f"rank {number} ended"}, None
                 if "error" in said[number][0]:
                     # The others wait for this one for ever, unless they have failed as well.
@@ -83,15 +89,21 @@ class Group:
         for process in self.processes:
             process.kill()
             process.wait()
-        for file in (*self._sinks, *self._sources):
+        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
+        for file in files:
             with contextlib.suppress(OSError):
                 file.close()
         self._folder.cleanup()
-        self.processes = []
+        self.processes, self.connections = [], []
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 class Collectives(Backend):
-    """``ranks``: as many as a sample has data of (4); of NCCL, one for each device that this process sees."""
+    """``ranks``: as many as a sample has data of (4), each on a device of its own; ranks of gloo share the CPUs there are."""
 
     forms = ("collective",)
     takes: tuple[str, ...] | None = ("ranks",)
@@ -104,48 +116,58 @@ class Collectives(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.count = self.number("ranks", _RANKS)
+        self.ranks = self.number("ranks", _RANKS)
         self.device_vendor = {"cpu": "", "cuda": "nvidia", "rocm": "amd"}.get(device, "")
-        self.resource = resource_of(self.device_vendor)
-        self.ordinals = tuple(range(self.count))
+        self.ordinals = tuple(range(self.ranks))
         self.packages = torch_device(device).packages if device in ("cuda", "rocm") else ()
         self._group: Group | None = None
+        self._hosts: Hosts | None = None
 
     def probe(self) -> RuntimeInfo:
-        """Bring the group together and add ones. Raises Unavailable in the library's words."""
+        """Bring the group together and add ones. Raises Unavailable in the library's words.
+
+        A node that is asked may have fewer devices than there are ranks, and offers those: then so many add ones.
+        """
         try:
             import torch
         except ImportError as error:
             raise Unavailable(f"torch is not installed ({error})") from None
         if not torch.distributed.is_available():
             raise Unavailable(f"torch {torch.__version__} was built without torch.distributed")
-        if self.device != "cpu" and torch.cuda.device_count() < self.count:
-            raise Unavailable(
-                f"{self.library} needs a device for each of {self.count} ranks, this process sees {torch.cuda.device_count()}"
-            )
+        self._hosts, count = Hosts.given(), self.ranks
+        if self.device != "cpu" and not self._hosts:
+            count = min(count, torch.cuda.device_count())
+            if not count:
+                raise Unavailable(f"{self.library} needs a device for each rank, this process sees none")
+        # What is described are the devices of this process; of other nodes' nobody here knows.
+        self.ordinals = tuple(range(1 if self._hosts else count))
         try:
-            total = self._ready().run("all_reduce", "sum", np.ones((self.count, 2), np.float32))
+            total = self._ready(count).run("all_reduce", "sum", np.ones((count, 2), np.float32))
         except Exception as error:
             raise Unavailable(f"{self.library}: {errors.text_of(error)}") from None
-        if not (total == self.count).all():
-            raise Unavailable(f"{self.library}: {self.count} ones add up to {total[0, 0]:g}")
+        if not (total == count).all():
+            raise Unavailable(f"{self.library}: {count} ones add up to {total[0, 0]:g}")
         return RuntimeInfo(f"torch {torch.__version__}, {self.library}", self.device)
 
-    def _ready(self) -> Group:
-        if self._group is None or not self._group.processes:
+    def _ready(self, count: int) -> Group:
+        if self._group is None or len(self._group.connections) != count:
+            if self._group is not None:
+                self._group.close()
             target = "cpu" if self.device == "cpu" else "cuda"
-            self._group = Group(self.library, target, self.count, self.wrap)
+            self._group = Group(self.library, target, count, self.wrap, self._hosts)
         return self._group
 
     def build(self, form: Form) -> Program:
         op, reduction = form.op.partition(":")[2], form.args["v"][1]
 
         def given(arrays: Sequence[Any]) -> Any:
-            if len(arrays[0]) != self.count:
-                raise Unsupported(f"the sample has data of {len(arrays[0])} ranks, there are {self.count}")
-            return lambda: [self._ready().run(op, reduction, arrays[0])]
+            if len(arrays[0]) != self.ranks:
+                raise Unsupported(f"the sample has data of {len(arrays[0])} ranks, there are {self.ranks}")
+            return lambda: [self._ready(self.ranks).run(op, reduction, arrays[0])]
 
-        return Program(given(form.arrays), self.device, flags=f"ranks={self.count}", given=given)
+        nodes = self._hosts.nodes if self._hosts else 1
+        modes = {"ranks": self.ranks} | ({"nodes": nodes} if nodes > 1 else {})
+        return Program(given(form.arrays), self.device, flags=flags.join("", **modes), given=given)
 
 
 class Gloo(Collectives):

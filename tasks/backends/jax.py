@@ -14,7 +14,7 @@ import numpy as np
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.recipe import Recipe
-from tasks.devices import cuda_driver, resource_of
+from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
 from tasks.packages import cuda_13
 
@@ -60,7 +60,6 @@ class Jax(Backend):
         super().__init__(name, device, options)
         self.device_vendor, self.packages = _DEVICES[device]
         self.oldest = "0.4.30" if device == "cpu" else ""
-        self.resource = resource_of(self.device_vendor)
         self.toolkit = "amd" * (device == "rocm")  # its wheels are for a ROCm that is installed
         self.jit = self.switch("jit", True)
         self.compiler_options: dict[str, Any] | None = None

@@ -12,7 +12,6 @@ import numpy as np
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.recipe import Recipe
-from tasks.devices import resource_of
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
 
 #: device → (its node label, what pip is asked for, MLX's name of the device).
@@ -37,7 +36,6 @@ class Mlx(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.device_vendor, self.packages, self._target = _DEVICES[device]
-        self.resource = resource_of(self.device_vendor)
 
     def probe(self) -> RuntimeInfo:
         """Choose the device and sum on it. Raises Unavailable with MLX's own words."""

@@ -17,7 +17,7 @@ from tasks.backends.needs import Missing, Need
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
-from tasks.devices import BY_LABEL, device_number
+from tasks.devices import device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 from tasks.variables import threads
@@ -174,7 +174,7 @@ class OpenVino(Backend):
         kind = self._target.partition(".")[0]
         if kind not in _DRIVERS or any(x.startswith(kind) for x in found):
             return Unavailable(said)
-        nodes = BY_LABEL[self.device_vendor].files
+        nodes = self.hardware.files if self.hardware else ()
         if not any(map(glob.glob, nodes)):  # a driver brings nothing where there is no device
             return Unavailable(f"{said}; there is no {' and no '.join(nodes)} here")
         return Missing([_DRIVERS[kind]], f"{said}; {_DRIVERS[kind].what} is missing, or access to its device is denied")

@@ -15,7 +15,7 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.recipe import Recipe
-from tasks.devices import cuda_driver, resource_of
+from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.packages import index
 from tasks.variables import threads
@@ -55,7 +55,6 @@ class Paddle(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.device_vendor, self.packages, self._target = _DEVICES[device]
-        self.resource = resource_of(self.device_vendor)
 
     def probe(self) -> RuntimeInfo:
         """Choose the device and sum on it. Raises Unavailable with Paddle's own words."""

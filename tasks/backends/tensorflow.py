@@ -16,7 +16,7 @@ import numpy as np
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.recipe import Recipe
-from tasks.devices import cuda_driver, resource_of
+from tasks.devices import cuda_driver
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.variables import threads
 
@@ -68,7 +68,6 @@ class TensorFlow(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.device_vendor, self.packages, self._kind = _DEVICES[device]
-        self.resource = resource_of(self.device_vendor)
         self.onednn = self.switch("onednn", True)
         self.tf32 = self.switch("tf32")
 

@@ -22,7 +22,7 @@ from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.backends.shared.recipe import Recipe, check_model
-from tasks.devices import BY_LABEL, cuda_driver, device_number, resource_of
+from tasks.devices import BY_LABEL, cuda_driver, device_number
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.packages import ONNX, files
 
@@ -109,7 +109,6 @@ class Tinygrad(Backend):
         self.device_vendor = str(options.get("device_vendor", _DEVICE_VENDORS.get(kind, kind)))
         if self.device_vendor and self.device_vendor not in BY_LABEL:
             raise ValueError(f"backend {name}: no vendor {self.device_vendor!r}; known: {', '.join(BY_LABEL)}")
-        self.resource = resource_of(self.device_vendor)
         if kind == "cl" or (kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang"):
             self.needs, more = _NEEDS[kind]
             self.packages = (*self.packages, *more)

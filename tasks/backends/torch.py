@@ -35,7 +35,7 @@ from tasks.backends.shared.torch_devices import (
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
-from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version, resource_of
+from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads
@@ -79,7 +79,6 @@ class TorchEager(Backend):
             self.choice("sdpa", SDPA if self.modal else (), ""), self.choice("convolution", known, ""), kind
         )
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
-        self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         self.alone = TIMES_KERNELS if self.modes.convolution == "benchmark" else ""
         self.toolkit = self.device_vendor if self.known.toolkit else ""
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.

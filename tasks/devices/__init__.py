@@ -86,11 +86,6 @@ def device_number() -> int:
     return int(given) if given.isdigit() else 0
 
 
-def resource_of(label: str) -> str:
-    """Ray resource of a vendor's devices, "CPU" for no vendor. Raises KeyError for a label nobody knows."""
-    return BY_LABEL[label].resource if label else "CPU"
-
-
 def driver_version(label: str, root: Path = Path("/")) -> str:
     """Version of a vendor's driver in the kernel (Linux); "" where there is none or it does not say, and for a label nobody knows.
     ``root``: of the files."""

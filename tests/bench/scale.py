@@ -28,6 +28,7 @@ from farm.lake.store import to_batch
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.matrix import Matrix
 from farm.plan.request import Request
+from farm.work.claims import Claim
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.job import Job
@@ -154,10 +155,10 @@ class Slots(Executor):
         self._next = self._order = self._drawn = 0
         self._rows: dict[str, pa.RecordBatch] = {}
 
-    def slots(self, offer: Offer | None, fraction: float) -> int:
+    def slots(self, offer: Offer | None, claim: Claim) -> int:
         return len(self.free)
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         with self.clock.simulated():
             self._next += 1
             self.tasks += 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from farm.fleet.inventory import Offer
 from farm.lake import Origin, to_stream
+from farm.work.claims import Claim
 from farm.work.executor import Changes, Unplaced
 from farm.work.job import Job
 from farm.work.local import Inline
@@ -49,15 +50,15 @@ class Simulated(Inline):
         self.start_s = 0.1  # of a child, as its supervisor tells
         self._changes = Changes()
 
-    def slots(self, offer: Offer | None, fraction: float) -> int:
+    def slots(self, offer: Offer | None, claim: Claim) -> int:
         held = [
             n["resources"].get(offer.resources[n["id"]] if offer else "CPU", 0)
             for n in self.nodes
             if offer is None or n["id"] in offer.resources
         ]
-        return int(sum(held)) * int(1 / fraction)
+        return claim.jobs_on(int(sum(held)))
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         self._next += 1
         self.jobs[self._next] = (
             job,

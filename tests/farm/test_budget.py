@@ -17,6 +17,7 @@ from farm.commands.run import main
 from farm.exits import INCOMPLETE, OK
 from farm.plan.matrix import Matrix
 from farm.work import budget
+from farm.work.claims import ONE
 from farm.work.durations import Estimate
 from farm.work.learned import Learned
 from tasks.backends import BackendSpec
@@ -45,8 +46,8 @@ def plan() -> Any:
         matrix=Matrix(groups, specs, np.ones((OPS * DTYPES, BACKENDS), np.int32)),
         backends=specs,
         offer=lambda b: offer,
-        executor=SimpleNamespace(slots=lambda offer, fraction: 1),
-        fraction=lambda b: 1.0,
+        executor=SimpleNamespace(slots=lambda offer, claim: 1),
+        claim=lambda b: ONE,
     )
 
 

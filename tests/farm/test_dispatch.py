@@ -477,6 +477,38 @@ def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
     assert any("no longer available" in text for text in done.outages.notices)
 
 
+GANG = GPU | {"options": {"ranks": 4}}
+
+
+def test_a_gang_that_the_nodes_that_are_left_cannot_take_does_not_hang(run: Run) -> None:
+    steps = iter(range(10**6))
+
+    def after(cluster: Simulated) -> None:
+        if next(steps) == 8:
+            cluster.leave("b")
+
+    nodes = [node("cpu", CPU=1), node("a", NVIDIA, GPU=2), node("b", NVIDIA, GPU=2)]
+    _, _, rows = run([GANG, {"name": "null-cpu"}], Simulated(nodes, after=after))
+    gone = rows[rows["status"] == "unavailable"]
+    assert set(gone["backend"]) == {"gpu-nvidia"} and set(rows["status"]) == {"pass", "unavailable"}
+    why = "a job of gpu-nvidia takes 4 devices (GPU), one for each rank, and there are 2, and no other joined within 0.3 s"
+    assert gone["error"].str.contains(why, regex=False).all()
+
+
+def test_a_gang_is_not_sent_where_a_device_is_sick_and_what_it_fails_is_evidence_against_none(run: Run) -> None:
+    """Of its devices one may be at fault or the wire between them: a second opinion of others would tell nothing."""
+
+    def status(backend: str, op: str, position: int, at: str, device: str) -> str:
+        return "wrong" if backend == "gpu-nvidia" else "sick" if (at, device) == ("a", "1") else "pass"
+
+    nodes = [node("cpu", CPU=1), node("a", NVIDIA, GPU=4), node("b", NVIDIA, GPU=4)]
+    done, _, rows = run([GANG, {"name": "single", "like": "gpu-nvidia"}], Simulated(nodes, status))
+    assert {(q["node"], q["device"]) for q in done.health.records} == {("a", "1")}
+    found = rows.groupby("backend")["status"].agg(set).to_dict()
+    assert found == {"gpu-nvidia": {"wrong"}, "single": {"pass"}}
+    assert len(rows) == len(rows.drop_duplicates(["case_id", "backend"])) and not done.backlog.doubts[0]
+
+
 def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
     nodes = [node("cpu", CPU=1), node("a", NVIDIA, GPU=2)]
     cluster = Simulated(nodes)

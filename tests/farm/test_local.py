@@ -23,6 +23,7 @@ from farm.plan import request as requests
 from farm.plan.matrix import Matrix
 from farm.plan.request import How
 from farm.work import choice, lanes, launch, ledger, local, supervisor
+from farm.work.claims import Claim
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
@@ -234,7 +235,7 @@ def test_a_job_that_raises_ends_with_it(line: Any) -> None:
 def test_a_job_that_waits_can_be_called_back() -> None:
     executor = local.ChildProcesses(1)
     executor._lines["CPU"] = Line([Capacity(0.0)], executor._came)
-    handle = executor.submit(job("a"), None, 1.0)
+    handle = executor.submit(job("a"), None, Claim())
     executor.cancel(handle)
     assert list(executor.poll(1.0)) == [(handle, None)]
     executor.close()
@@ -269,7 +270,7 @@ def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
     made = Line([Capacity(1.0, Place("local", n), {"VISIBLE": n}) for n in "01"], came)
     try:
         for handle in range(1, 9):
-            made.put(handle, job(f"job {handle}"), share)
+            made.put(handle, job(f"job {handle}"), Claim(share))
         end = time.monotonic() + 30
         while len(running) < most:
             assert time.monotonic() < end
@@ -282,6 +283,44 @@ def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
         assert all(abs(c.free - 1.0) < 1e-6 for c in made._capacities)
     finally:
         gate.set()
+        made.close(5)
+
+
+def test_a_job_of_several_devices_has_them_at_the_same_time_and_is_not_passed_over_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock, busy, order = threading.Lock(), set[str](), list[str]()
+    of = job
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        mine = set(job.device.split(","))
+        with lock:
+            assert not mine & busy
+            busy.update(mine)
+            order.append(job.name)
+        if job.name == "single" and len(order) < 60:  # there is always another one
+            made.put(len(order) + 100, of("single"))
+        time.sleep(0.005)
+        with lock:
+            busy.difference_update(mine)
+        yield job.device
+
+    monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = Line([Capacity(1.0, Place("local", str(n))) for n in range(5)], came)
+    made.join(4, lambda numbers, parts: Capacity(0.0, Place("local", ",".join(map(str, numbers))), {}, parts))
+    try:
+        for handle in range(1, 9):
+            made.put(handle, job("single"))
+        made.put(9, job("gang"), Claim(devices=4))
+        until_idle(made)
+        found = drained(came)
+        assert not [message for _, message in found if isinstance(message, BaseException)]
+        assert [message for handle, message in found if handle == 9][1:] == ["0,1,2,3", None]
+        assert order.index("gang") < 50
+        assert all(abs(c.free - 1.0) < 1e-6 for c in made._capacities)
+    finally:
         made.close(5)
 
 
@@ -318,7 +357,7 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
     def run(job: Job, own: FakeChildren) -> Any:
         order.append(job.name)
         if job.name == "small" and len(order) < 60:  # there is always another one
-            made.put(len(order) + 100, of("small"), 0.25)
+            made.put(len(order) + 100, of("small"), Claim(0.25))
         time.sleep(0.005)
         yield job.name
 
@@ -328,8 +367,8 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
     made = Line([Capacity(1.0)], came)
     try:
         for handle in range(1, 9):
-            made.put(handle, job("small"), 0.25)
-        made.put(9, job("whole"), 1.0)
+            made.put(handle, job("small"), Claim(0.25))
+        made.put(9, job("whole"), Claim())
         until_idle(made)
         assert order.index("whole") < 20 and len(order) >= 60
     finally:

@@ -42,7 +42,7 @@ def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.M
     counts = {"ort-cpu": Count(planned=10, done=3, status={"pass": 2, "wrong": 1})}
     accounts = SimpleNamespace(counts=counts, spent={"ort-cpu": {"starts": 2.0}})
     flights = {1: SimpleNamespace(begun=True), 2: SimpleNamespace(begun=False)}
-    plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 4))
+    plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 4))
     run: Any = SimpleNamespace(accounts=accounts, flights=flights, plan=plan, losses=SimpleNamespace(supervisors=1))
     left: Any = lambda run: (7.0, "about")  # noqa: E731
     watch = monitoring.Watch("r", left)

@@ -54,7 +54,7 @@ class Said:
         stock = SimpleNamespace(
             left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0, stored=lambda: self.stored
         )
-        plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 2))
+        plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 2))
         self.run: Any = SimpleNamespace(
             started=0.0,
             accounts=accounts,

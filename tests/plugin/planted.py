@@ -357,7 +357,7 @@ class Nothing(Null):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Options beside those of Null: compile_ms, milliseconds that building a case takes; memory_gib, of the device (default: not told); lost_after, cases of all processes after which it makes the
+    Options beside those of Null: ranks, devices that a job of it takes; compile_ms, milliseconds that building a case takes; memory_gib, of the device (default: not told); lost_after, cases of all processes after which it makes the
     file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
     after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one to what it
     computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes then; spoils, the number that
@@ -370,6 +370,7 @@ class FakeGpu(Null):
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
         self.device_vendor, self.bad = device, False
+        self.ranks = int(options.get("ranks", 1))
         if {"bad_after", "spoils"} & set(options):
             self.forms = (*self.forms, "torch")  # so it is asked what it has answered before
         variable = BY_LABEL[device].visible[0] if device in BY_LABEL and BY_LABEL[device].visible else ""

@@ -1,8 +1,14 @@
-"""Process groups with one planted fault each, in place of torch.distributed's functions."""
+"""Process groups with one planted fault each, in place of torch.distributed's functions; gloo that can be held up, on any device."""
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
 from typing import Any
+
+from tasks.backends.collectives import Gloo
+from tasks.model import Form, Program
 
 #: Elements of the chunk that is lost, and from which size on there are several.
 CHUNK = 1024
@@ -37,6 +43,37 @@ class Coarse(Wrapped):
 class WrongRoot(Wrapped):
     def broadcast(self, data: Any, src: int) -> None:
         self.group.broadcast(data, src=src - 1)
+
+
+class HeldGloo(Gloo):
+    """gloo that takes the devices of the vendor its device names, and computes on the CPU all the same.
+
+    Options: ranks; hold, a file: a process's second case waits for it, and says so in another with ".held" at its end.
+    """
+
+    takes = ("ranks", "hold")
+    closed = False
+
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
+        super().__init__(name, device, options)
+        self.device = "cpu"
+        if device != "cpu":
+            self.device_vendor = device
+        self.uses = 0
+
+    def build(self, form: Form) -> Program:
+        program = super().build(form)
+
+        def run() -> Any:
+            self.uses += 1
+            hold = Path(str(self.options.get("hold", "")))
+            if self.uses == 2 and "hold" in self.options and not hold.exists():
+                hold.with_suffix(".held").write_text(str(os.getpid()))
+                while not hold.exists():
+                    time.sleep(0.05)
+            return program.run()
+
+        return Program(run, self.device, flags=program.flags)
 
 
 class Dies(Wrapped):

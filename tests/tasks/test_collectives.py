@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.collectives import Collectives
+from tasks.backends.shared.rank_hosts import Hosts
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
 from tasks.judge import verdict
 from tasks.model import Group
@@ -31,7 +35,7 @@ def sound() -> Iterator[Collectives]:
     made = backend()
     made.start()
     yield made
-    made._ready().close()
+    made._ready(RANKS).close()
 
 
 def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int = 3) -> dict[int, str]:
@@ -58,7 +62,7 @@ def test_gloo_is_right(op: str, sound: Collectives, cache: Path) -> None:
 def test_a_fault_of_the_group_is_found(fault: str, op: str, dtype: str, cache: Path) -> None:
     made = backend(fault)
     found = statuses(made, op, dtype, cache, len(SIZES) if fault == "Dropped" else 3)
-    made._ready().close()
+    made._ready(RANKS).close()
     if fault == "Dropped":  # only beyond a chunk
         assert {size for size, status in found.items() if status == "wrong"} == {x for x in SIZES if x > 1024}
     else:
@@ -72,7 +76,7 @@ def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(cache: Path) ->
     (row,) = (x.row for x in runner.run([whole(group)]))
     assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
-    made._ready().close()
+    made._ready(RANKS).close()
 
 
 def test_every_size_stands_once_and_samples_are_of_all_ranks(cache: Path) -> None:
@@ -85,5 +89,56 @@ def test_every_size_stands_once_and_samples_are_of_all_ranks(cache: Path) -> Non
 
 def test_a_library_without_devices_says_so() -> None:
     made = BackendSpec.parse("nccl-cuda").create()
-    with pytest.raises(Exception, match="nccl needs a device for each of 4 ranks, this process sees 0"):
+    with pytest.raises(Exception, match="nccl needs a device for each rank, this process sees none"):
         made.probe()
+
+
+# --- ranks on other nodes ------------------------------------------------------------------------------------------------
+
+LENT = """import os, sys
+from tasks.backends.shared.rank_hosts import RankHost
+host = RankHost("127.0.0.1", sys.argv[1], sys.executable, os.environ)
+print(host.address[1], flush=True)
+host.serve()
+"""
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hosts, subprocess.Popen[str]]]:
+    """A host of ranks, in a process that stands for another node's, and told to backends of this one."""
+    process = subprocess.Popen([sys.executable, "-c", LENT, "secret"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as said:
+        hosts = Hosts("127.0.0.1", (("127.0.0.1", int(said.readline())),), "secret", 2)
+    for name, value in hosts.variables.items():
+        monkeypatch.setenv(name, value)
+    yield hosts, process
+    process.kill()
+    process.wait()
+
+
+def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
+    lent: tuple[Hosts, subprocess.Popen[str]], cache: Path
+) -> None:
+    hosts, process = lent
+    made = backend()
+    _, prepared = prepare(Group("collective:all_reduce", "sum", "float32", 2), cache)
+    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
+    rows = [x.row for x in runner.run([whole(prepared)])]
+    assert {row.status for row in rows} == {"pass"} and {row.flags for row in rows} == {"ranks=4 nodes=2"}
+    assert len(made._ready(RANKS).processes) == 2  # the others are there
+    assert not hosts.silent()
+    process.kill()
+    process.wait()
+    first, second = [x.row for x in runner.run([whole(prepared)])]
+    assert (first.status, second.status) == ("error", "error")
+    assert hosts.silent() == ["127.0.0.1"]  # so whoever gave the job takes neither for the backend's fault
+
+
+def test_a_host_of_ranks_serves_nobody_without_its_token(lent: tuple[Hosts, subprocess.Popen[str]]) -> None:
+    hosts, _ = lent
+    stranger = replace(hosts, token="guessed")
+    assert stranger.silent() == ["127.0.0.1"]
+    with stranger.start(0, ["0", "1", "file:///tmp/none", "gloo", "cpu", ""]) as connection:
+        assert connection.recv(1) == b""
+    assert not hosts.silent()  # and goes on

@@ -1,6 +1,7 @@
-"""One rank of a process group: data come over one pipe, what the collective makes of them goes out over another.
+"""One rank of a process group: data come over a connection, and what the collective makes of them goes back.
 
-Started as ``python -m tasks.backends.shared.ranks IN OUT OWNER RANK RANKS STORE LIBRARY DEVICE WRAP``. A message is a line of JSON, then
+Started as ``python -m tasks.backends.shared.ranks CONNECTION OWNER RANK RANKS STORE LIBRARY DEVICE WRAP``: an inherited socket, with which
+the rank ends, and the process that started it; STORE: the URL where the ranks meet. A message is a line of JSON, then
 as many bytes as its dtype and shape say. WRAP: "module:function" that is given the process group's functions and returns others, for
 what tests plant; "" for none.
 """
@@ -11,8 +12,11 @@ import ctypes
 import importlib
 import json
 import os
+import select
 import signal
+import socket
 import sys
+import threading
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -67,24 +71,34 @@ def compute(group: Any, op: str, reduction: str, data: Any) -> Any:
     return made
 
 
+def end_with(connection: socket.socket) -> None:
+    """End this process when the other side hangs up: it may wait in a collective for ranks that are no more."""
+    hung_up = select.poll()
+    hung_up.register(connection, getattr(select, "POLLRDHUP", select.POLLHUP))
+    hung_up.poll()
+    os._exit(0)
+
+
 def main() -> None:
-    read_fd, write_fd, owner, rank, ranks = map(int, sys.argv[1:6])
-    store, library, device, wrap = sys.argv[6:10]
+    fd, owner, rank, ranks = map(int, sys.argv[1:5])
+    store, library, device, wrap = sys.argv[5:9]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the process that asks
         if os.getppid() != owner:
             os._exit(1)
-    source, sink = os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb")
+    connection = socket.socket(fileno=fd)
+    source, sink = connection.makefile("rb"), connection.makefile("wb")
+    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
     try:
         import torch
 
         from tasks.arrays import torch_tree
 
         torch.set_num_threads(1)
-        place = torch.device(device, rank) if device != "cpu" else torch.device("cpu")
+        place = torch.device(device)
         if device != "cpu":
             torch.cuda.set_device(place)
-        torch.distributed.init_process_group(library, init_method=f"file://{store}", rank=rank, world_size=ranks)
+        torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=ranks)
         group: Any = torch.distributed
         if wrap:
             module, _, name = wrap.partition(":")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from farm.fleet.inventory import Offer
-from farm.work.shares import share_of
+from farm.work.claims import claim_of
 from farm.work.state import HERE
 from tasks.backends import BackendSpec
 from tasks.checks import get
@@ -27,9 +28,9 @@ def node(cpus: int) -> dict[str, Any]:
     [(141, 1, 16, 16), (24, 1, 16, 6), (141, 8, 16, 2), (141, 8, 4, 1), (80, 8, 128, 16), (3, 1, 16, 1)],
 )
 def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: int, cpus: int, jobs: int) -> None:
-    share = share_of(offer(devices, memory=gib << 30), None, [node(cpus)])
-    assert share.fraction == pytest.approx(1 / jobs)
-    assert share.told(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
+    claim = claim_of(offer(devices, memory=gib << 30), None, [node(cpus)])
+    assert claim.fraction == pytest.approx(1 / jobs)
+    assert claim.told(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,28 @@ def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: 
 def test_who_has_a_device_alone_and_a_fraction_that_does_not_fit(
     info: dict[str, Any], asked: float | None, fraction: float, why: str
 ) -> None:
-    share = share_of(offer(**info), asked, [node(16)])
-    assert share.fraction == fraction
-    assert why in share.why and bool(why) == bool(share.why)
+    claim = claim_of(offer(**info), asked, [node(16)])
+    assert claim.fraction == fraction
+    assert why in claim.why and bool(why) == bool(claim.why)
+
+
+def test_ranks_have_devices_of_their_own_and_share_cpus_where_there_are_too_few() -> None:
+    gang = replace(offer(8, memory=141 << 30), ranks=4)
+    claim = claim_of(gang, 0.25, [node(16)])
+    assert (claim.devices, claim.fraction, claim.size, claim.jobs_on(7)) == (4, 1.0, 4.0, 1)
+    assert claim.told(8).startswith("2 jobs at once on 4 of 8 devices each")
+    assert claim_of(replace(offer(2, resource="CPU"), ranks=4), None, [node(2)]).devices == 2
+
+
+@pytest.mark.parametrize(("counts", "few"), [((2, 2), ""), ((3,), "there are 3"), ((1,), "there is 1"), ((), "")])
+def test_too_few_devices_for_a_gang_are_told(counts: tuple[int, ...], few: str) -> None:
+    nodes = {f"n{i}": count for i, count in enumerate(counts)}
+    made = replace(offer(), ranks=4, devices=nodes, resources=dict.fromkeys(nodes, "GPU"))
+    assert few in made.too_few and bool(few) == bool(made.too_few)
 
 
 def test_cpus_are_taken_whole() -> None:
-    assert share_of(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
+    assert claim_of(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Jobs of several devices: on one machine, over the nodes of a cluster of which one dies, and where there are too few."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from ray.cluster_utils import Cluster
+
+from farm.fleet.node import Devices, ray_node
+from tasks.devices import BY_LABEL
+from tests.conftest import ROOT, SOON_GONE, launch
+from tests.farm.test_cluster import rows
+from tests.farm.test_resume import wait_for
+
+pytest.importorskip("torch")
+OPS, SAMPLES = 7, 2
+
+
+def config(path: Path, backends: list[object], **more: object) -> Path:
+    catalog = {"name": "collective", "dtypes": ["float32"], "samples": SAMPLES}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": backends, **more}))
+    return path
+
+
+# --- one machine --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_on_one_machine_is_given_all_of_its_devices(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_VENDORS", "huawei=5")
+    done = launch(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--no-ray", "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    frame = rows(results)
+    assert len(frame) == OPS * SAMPLES and set(frame["status"]) == {"pass"}
+    assert set(frame["device_ids"]) == {"0,1,2,3"} and set(frame["flags"]) == {"ranks=4"}
+    assert "on 4 of 5 devices" in done.stdout
+
+
+def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_VENDORS", "huawei=3")
+    file = config(tmp_path / "c.yaml", ["gloo-cpu", "heldgloo-huawei"])
+    done = launch(file, "--no-ray", "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "a job of heldgloo-huawei takes 4 devices (NPU), one for each rank, and there are 3: add nodes" in said
+    assert set(rows(results)["backend"]) == {"gloo-cpu"}
+
+
+# --- a cluster ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Cluster]:
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "node_name": "head", "_system_config": SOON_GONE},
+    )
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def two(head: Cluster) -> Iterator[dict[str, Any]]:
+    """Two nodes of two CPUs and two NPUs each, by name."""
+    devices = ray_node({"huawei": Devices(BY_LABEL["huawei"], 2)})
+    made = {
+        name: head.add_node(
+            num_cpus=2,
+            resources=devices.resources,
+            labels=devices.labels | {"gang": "yes"},
+            node_name=name,
+            include_log_monitor=False,
+        )
+        for name in ("first", "second")
+    }
+    head.wait_for_nodes()
+    yield made
+    for node in made.values():
+        if node in head.worker_nodes:
+            head.remove_node(node, allow_graceful=False)
+
+
+def killed_in_mid_job(
+    head: Cluster, two: dict[str, Any], file: Path, results: Path, supervisors: bool, go: Path
+) -> str:
+    """Run a config on the cluster, and kill a node in the midst of a case: that of the supervisor, or the other one. Returns what the run
+    said, after its exit code."""
+    command = [sys.executable, "-m", "farm.launch", str(file), "--address", head.address, "--results", str(results)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    held = go.with_suffix(".held")
+    wait_for(lambda: held.exists() and held.read_text(), "a case in flight", 300)
+    above = {parent.pid for parent in psutil.Process(int(held.read_text())).parents()}
+    raylets = {name: node.all_processes["raylet"][0].process.pid for name, node in two.items()}
+    (dying,) = [name for name, raylet in raylets.items() if (raylet in above) == supervisors]
+    there = psutil.Process(raylets[dying]).children(recursive=True)
+    head.remove_node(two[dying], allow_graceful=False)
+    psutil.wait_procs(there, timeout=60)  # a worker outlives its raylet by a moment, and its ranks would do the case
+    go.touch()
+    out, _ = process.communicate(timeout=400)
+    return f"{process.returncode} {out}"
+
+
+@pytest.mark.parametrize("supervisors", [False, True])
+def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
+    head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path, supervisors: bool
+) -> None:
+    go = tmp_path / "go"
+    gang = {"name": "heldgloo-cpu", "options": {"hold": str(go)}, "labels": {"gang": "yes"}}
+    said = killed_in_mid_job(head, two, config(tmp_path / "c.yaml", [gang]), results, supervisors, go)
+    assert said.startswith("0 "), said
+    frame = rows(results)
+    assert len(frame) == OPS * SAMPLES
+    assert set(frame["status"]) == {"pass"}, frame[["op", "status", "error"]].to_string()
+    # What was under way is done on the node that is left, whose two CPUs the four ranks share.
+    assert "ranks=4" in set(frame["flags"]) <= {"ranks=4", "ranks=4 nodes=2"}
+
+
+def test_a_gang_whose_devices_are_too_few_for_good_is_unavailable(
+    head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path
+) -> None:
+    go = tmp_path / "go"
+    gang = {"name": "heldgloo-huawei", "options": {"hold": str(go)}}
+    file = config(tmp_path / "c.yaml", [gang], node_wait_s=2)
+    said = killed_in_mid_job(head, two, file, results, False, go)
+    assert said.startswith("3 "), said
+    frame = rows(results)
+    assert len(frame) == OPS * SAMPLES
+    assert {"unavailable"} <= set(frame["status"]) <= {"pass", "unavailable"}
+    gone = frame[frame["status"] == "unavailable"]
+    assert gone["error"].str.contains("takes 4 devices (NPU), one for each rank, and there are 2", regex=False).all()
