@@ -91,7 +91,7 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         hello = wire.Hello(job.backend, job.policy, job.kernels)
-        python = envs.python_of(job.backend or job.home, cache)
+        python = envs.interpreter_of(job.backend or job.home, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)

@@ -149,7 +149,8 @@ class DirectChild:
     """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""
 
     def __init__(self) -> None:
-        from tasks.child import Child, Page
+        from tasks.child import Child
+        from tasks.relay import Page
 
         fd = os.memfd_create("farm-progress")
         os.ftruncate(fd, mmap.PAGESIZE)
