@@ -7,14 +7,15 @@ and whether the file is there.
 
 import sys
 
-del sys.path[0]  # this folder, whose modules are not what their names say
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, whose modules are not what their names say
 
-import json  # noqa: E402
-import os  # noqa: E402
-import platform  # noqa: E402
-import re  # noqa: E402
-import select  # noqa: E402
-import time  # noqa: E402
+import json
+import os
+import platform
+import re
+import select
+import time
 
 #: Begins the answer: what a login shell or a container prints before it is none.
 MARK = "farm-interpreter "

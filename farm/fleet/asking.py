@@ -160,7 +160,7 @@ class Asking:
             else:
                 answer = said.info
             start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
-            answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
+            answers[spec.name] = answer = answer | {"start_s": round(start_s, 3), "environment": envs.label(spec)}
             probing.remember(spec, answer, self._cache)
         if child is not None:
             child.close()

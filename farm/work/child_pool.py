@@ -99,6 +99,8 @@ class ChildPool:
         if isinstance(answer, Death):
             self._end(child)
             return answer
+        if isinstance(answer, wire.Ready) and job.backend is not None:
+            answer = wire.Ready(answer.info | {"environment": envs.label(job.backend)})
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)

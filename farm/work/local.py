@@ -141,7 +141,10 @@ class DirectChildren(Children):
             for name, value in caches(Path(job.cache)).items():
                 os.environ.setdefault(name, value)
             child = DirectChild()
-            self._children[key] = child, child.ask(wire.Hello(job.backend, job.policy, job.kernels))
+            answer = child.ask(wire.Hello(job.backend, job.policy, job.kernels))
+            if isinstance(answer, wire.Ready) and job.backend is not None:
+                answer = wire.Ready(answer.info | {"environment": envs.label(job.backend)})
+            self._children[key] = child, answer
         return self._children[key]
 
 

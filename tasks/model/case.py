@@ -193,6 +193,7 @@ class RuntimeInfo:
     allows TF32 does; False: it must, and to be as precise as the dtype is to disobey. unasked: the runtime chose it, and nobody
     asked for less than the dtype's own. flushes: `Flushes.results`, where it is measured at the start. accumulators: names of
     `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in. memory: of the device in bytes, where its driver or runtime tells.
+    build: what tells two builds of one version apart, as "name commit" ("torch 5d2c0f1…"); "" where the runtime does not tell.
     """
 
     runtime_version: str
@@ -205,6 +206,7 @@ class RuntimeInfo:
     permission: bool = False
     accumulators: tuple[str, ...] = ()
     memory: int = 0
+    build: str = ""
 
     def __post_init__(self) -> None:
         for name in ("flushes", "accumulators"):  # from JSON they come as lists
