@@ -21,8 +21,6 @@ import time
 MARK = "farm-interpreter "
 #: Seconds for which the line on stdin is waited for; then for the file, which a network's file system may show late.
 LINE_S, FILE_S = 15.0, 15.0
-#: What `tasks` imports (`farm.fleet.envs.OWN_PACKAGES`), by module.
-NEEDED = ("numpy", "ml_dtypes")
 #: Variable with the digest of the image that this process runs in: whoever makes the launcher declares it.
 IMAGE = "FARM_IMAGE_DIGEST"
 
@@ -37,13 +35,13 @@ def packages():
     return {re.sub("[-_.]+", "-", name).lower(): version for name, version in named}
 
 
-def lacking():
-    """Those of NEEDED that this interpreter does not have."""
+def lacking(modules):
+    """Those modules that this interpreter does not have."""
     try:
         from importlib.util import find_spec
     except ImportError:  # Python 2
-        return list(NEEDED)
-    return [name for name in NEEDED if find_spec(name) is None]
+        return modules
+    return [name for name in modules if find_spec(name) is None]
 
 
 def line():
@@ -73,8 +71,8 @@ def comes(path):
 
 
 def main():
-    """Entry point; the one argument "-" says that a line is to be read."""
-    asked = line() if sys.argv[1:] == ["-"] else None
+    """Entry point. Arguments: modules that it may lack; "-" before them: a line is to be read."""
+    asked = line() if sys.argv[1:2] == ["-"] else None
     told = {
         "python": ".".join(map(str, sys.version_info[:2])),
         "implementation": platform.python_implementation(),
@@ -82,7 +80,7 @@ def main():
         "machine": platform.machine(),
         "libc": platform.libc_ver()[0],
         "versions": packages(),
-        "lacking": lacking(),
+        "lacking": lacking([name for name in sys.argv[1:] if name != "-"]),
         "image": os.environ.get(IMAGE, ""),
         "stdin": bool(asked),
         "shared": bool(asked) and comes(asked),

@@ -30,15 +30,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from farm.exits import starting
 from farm.fleet import existing
 from farm.fleet.channel import Interpreter
-from farm.fleet.existing import EnvError
+from farm.fleet.existing import OWN_PACKAGES, EnvError
 from farm.program import program
 from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.catalogs.models import own
 from tasks.packages import INDEX
 from tasks.plugins import PluginError
 
-#: What a child needs beside its runtime: `tasks` imports no more than these.
-OWN_PACKAGES = ("numpy", "ml_dtypes")
 #: Seconds a build may take; characters of the installer's last words that are kept.
 BUILD_S, WORDS = 3600.0, 900
 #: Seconds between two looks at whether a build is still waited for.

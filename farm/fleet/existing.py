@@ -27,7 +27,12 @@ from farm.exits import starting
 from farm.fleet.channel import ended_by
 from tasks import sources
 from tasks.interpreter import MARK
+from tasks.packages import TORCH_CATALOG
 
+#: What a child needs beside its runtime: `tasks` imports no more than these.
+OWN_PACKAGES = ("numpy", "ml_dtypes")
+#: What an interpreter is asked for.
+_MODULES = (*OWN_PACKAGES, "torch", *TORCH_CATALOG)
 #: The oldest Python that `tasks` starts in.
 OLDEST = (3, 9)
 #: Seconds that an interpreter may take to say what it is; a launcher, which may have to fetch an image or wait for a node.
@@ -54,7 +59,7 @@ def say(launcher: Sequence[str], python: str, cache: Path) -> dict[str, Any]:
 def _said(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]:
     who = f"launcher: {shlex.join(launcher)}" if launcher else f"python: {python}"
     if not launcher:
-        told = _answer([python, str(_TASKS / "interpreter.py")], who, "", ())
+        told = _answer([python, str(_TASKS / "interpreter.py"), *_MODULES], who, "", ())
     else:
         folder = tasks_copy(cache)
         for path in (python, str(folder)):
@@ -63,7 +68,7 @@ def _said(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]
                     f"{who}: {path!r} has a character that a remote shell would read; give it a plain path (FARM_CACHE, python)"
                 )
         with tempfile.NamedTemporaryFile(dir=folder.parent, prefix="shared-") as token:
-            command = [*launcher, python, str(folder / "tasks" / "interpreter.py"), "-"]
+            command = [*launcher, python, str(folder / "tasks" / "interpreter.py"), "-", *_MODULES]
             told = _answer(command, who, token.name, (str(folder), str(cache)))
         if not told["stdin"]:
             raise EnvError(
@@ -151,34 +156,32 @@ def tasks_copy(cache: Path) -> Path:
 def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
     """The folders with what an interpreter lacks, as it says (`say`). install: runs uv's `pip install` with these arguments. Raises
     EnvError where a package cannot be had for it."""
-    lacking = list(told["lacking"])
+    wanted = (*OWN_PACKAGES, *TORCH_CATALOG) if "torch" not in told["lacking"] else OWN_PACKAGES
+    lacking = [name for name in wanted if name in told["lacking"]]
     if not lacking:
         return ()
+    numpy = told["versions"].get("numpy", "") if "numpy" not in lacking else ""
     where = [told["python"], told["implementation"], told["system"], told["machine"], told["libc"]]
-    folder = cache / "overlays" / hashlib.sha256(json.dumps([where, lacking]).encode()).hexdigest()[:16]
+    folder = cache / "overlays" / hashlib.sha256(json.dumps([where, lacking, numpy]).encode()).hexdigest()[:16]
 
     def fill(aside: Path) -> None:
-        options = [
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--python",
-            sys.executable,
-            "--python-version",
-            told["python"],
-        ]
+        options = ["--only-binary", ":all:", "--python", sys.executable, "--python-version", told["python"]]
         if where[2:] != _here()[2:]:
             options += ["--python-platform", _platform(told)]
+        # What is installed is to fit the numpy that is there, which is then left out.
+        pinned = [f"numpy=={numpy.partition('+')[0]}"] if numpy else []
         try:
-            install([*options, "--target", str(aside), *lacking])
+            install([*options, "--target", str(aside), *lacking, *pinned])
         except EnvError as error:
             if where != _here():
                 raise EnvError(
-                    f"{who} has no {' and no '.join(lacking)}, which the farm lays over it, and has no wheel for Python {told['python']} on "
-                    f"{told['system']} {told['machine']}: {error}. Put a wheel into a folder (PIP_FIND_LINKS=FOLDER), or install it there"
+                    f"{who} has no {' and no '.join(lacking)}, which the farm lays over it, and no wheel for Python {told['python']} on "
+                    f"{told['system']} {told['machine']} can be had: {error}. Put one into a folder (PIP_FIND_LINKS=FOLDER), or install it there"
                 ) from None
             for name in lacking:  # this interpreter is of the farm's own kind: what the farm runs with serves there
                 _copy(name, aside)
+        for path in aside.glob("numpy*") if numpy else ():
+            shutil.rmtree(path)
 
     return (str(_filled(folder, fill)),)
 
