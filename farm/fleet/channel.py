@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from farm.exits import starting
@@ -37,12 +38,19 @@ LAUNCHER = "launcher"
 @dataclass(frozen=True)
 class Interpreter:
     """What a child is started with. python: its path, or its name behind a launcher; folders: what is laid over it, to be importable; launcher:
-    the command in front of it; relay: the path of `tasks.relay` where there is one."""
+    the command in front of it; relay: the path of `tasks.relay` where there is one; shared: the cache, which both sides of a launcher see.
+    """
 
     python: str
     folders: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     relay: str = ""
+    shared: Path = Path()
+
+    @property
+    def overlays(self) -> tuple[str, ...]:
+        """Of the folders those with packages that the interpreter lacks."""
+        return self.folders[bool(self.launcher) :]
 
     @property
     def command(self) -> tuple[str, ...]:

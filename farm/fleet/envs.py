@@ -111,12 +111,20 @@ class Environment:
     @property
     def existing(self) -> bool:
         """Whether it is an interpreter that is there: another one, or the farm's own behind a launcher."""
-        return (bool(self.python) and not PYTHON_VERSION.fullmatch(self.python)) or not (self.packages or self.python)
+        if not (self.packages or self.python):
+            return bool(self.launcher)
+        return bool(self.python) and not PYTHON_VERSION.fullmatch(self.python)
 
     @property
     def version(self) -> str:
-        """The Python of one that is built."""
+        """The Python of one that is built; of an interpreter that is there, what names it."""
         return self.python or ".".join(map(str, sys.version_info[:2]))
+
+    def python_version(self, cache: Path) -> str:
+        """The version of its Python. Raises EnvError of an interpreter that is there and does not say."""
+        if not self.existing:
+            return self.version
+        return str(existing.say(self.launcher, str(self.interpreter(cache)), cache)["python"])
 
     @property
     def key(self) -> str:
@@ -263,7 +271,7 @@ def interpreter(environment: Environment, cache: Path, given_up: threading.Event
     if not launcher:
         return Interpreter(python, folders)
     tasks = existing.tasks_copy(cache)
-    return Interpreter(python, (str(tasks), *folders), launcher, str(tasks / "tasks" / "relay.py"))
+    return Interpreter(python, (str(tasks), *folders), launcher, str(tasks / "tasks" / "relay.py"), cache)
 
 
 def converter(definitions: str, cache: Path) -> dict[str, str]:

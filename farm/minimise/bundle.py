@@ -154,7 +154,11 @@ def _script(
             continue
         listed = ", ".join([*packages, *envs.OWN_PACKAGES])
         try:
-            python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+            if minimal.environment and minimal.environment.existing:  # nothing else has that runtime
+                listed, python = minimal.environment.label, minimal.interpreter
+            else:
+                clean = Environment(tuple(packages), launcher=minimal.spec.launcher)
+                python = envs.interpreter(clean, minimal.cache)
         except envs.EnvError as error:
             return "", f"none: cannot build its clean environment ({listed}): {error}"
         with trial.written(text) as path:

@@ -151,6 +151,8 @@ def _install(source: Source, runtime: Runtime) -> str:
     modules = {runtime.module, source.runtime, setting.plugin.partition(".")[0] if setting else ""}
     own = dict.fromkeys((*installed(modules), *imported(runtime.values.get("op", ""))))
     environment = source.environment or Environment(tuple(own))
+    if source.environment and environment.existing:
+        return f"# It was run with {environment.label}, which has {source.version}.\n"
     packages = [*environment.packages, *OWN_PACKAGES]
     lines = [
         f"It was run with Python {environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import scratch
+from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import without_farm
 from tasks.model import Status
 from tasks.model.errors import masked
@@ -46,26 +48,52 @@ _OFTEN = re.compile(r"^(?:failed|hung) \d+ of \d+ times$", re.M)
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
-def alone(path: Path, timeout_s: float, python: str, folders: str = "") -> subprocess.CompletedProcess[str] | None:
-    """A script run by itself with the interpreter ``python``, in an empty folder, isolated from this installation's paths, with
-    the modules in ``folders`` (as PYTHONPATH has them); None if it did not end in time."""
+#: A script with folders of modules before it.
+_LAID = """import runpy, sys
+sys.path += {folders!r}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def alone(
+    path: Path, timeout_s: float, python: str | Interpreter, folders: str = ""
+) -> subprocess.CompletedProcess[str] | None:
+    """A script run by itself with an interpreter, in an empty folder, isolated from this installation's paths, with the modules
+    in ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in time. Behind a launcher
+    it is run from a folder that both see."""
+    start = python if isinstance(python, Interpreter) else Interpreter(python)
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": folders} if folders else {}
-    with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.folder()) as elsewhere:
+    with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.beside(start.shared, start.launcher)) as elsewhere:
         env["TMPDIR"] = elsewhere
+        program = path.resolve()
+        if start.launcher or start.overlays:
+            program = Path(elsewhere) / "laid_over.py"
+            script = shutil.copy(path, Path(elsewhere) / "script.py")
+            program.write_text(_LAID.format(folders=list(start.overlays), script=str(script)), encoding="utf-8")
+        process = subprocess.Popen(
+            [*start.command, *([] if folders else ["-I"]), str(program)],
+            cwd=elsewhere,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
-            return subprocess.run(
-                [python, *([] if folders else ["-I"]), str(path.resolve())],
-                cwd=elsewhere,
-                env=env,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
+            out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        code = process.returncode
+        if start.launcher and 128 < code < 255:  # as shells tell a signal, and containers and schedulers after them
+            code = 128 - code
+        return subprocess.CompletedProcess(process.args, code, out, err)
 
 
 @contextlib.contextmanager
@@ -81,7 +109,7 @@ def check(
     path: Path,
     row: Mapping[str, Any],
     timeout_s: float,
-    python: str = sys.executable,
+    python: str | Interpreter = sys.executable,
     short: bool = False,
     times: int = 1,
 ) -> tuple[bool, str]:
@@ -103,7 +131,7 @@ def check(
     return shown, text
 
 
-def _imported_s(path: Path, python: str) -> float:
+def _imported_s(path: Path, python: str | Interpreter) -> float:
     """Seconds that what a script imports takes, once it has been imported."""
     kinds = (ast.Import, ast.ImportFrom)
     top = ast.parse(path.read_text(encoding="utf-8")).body

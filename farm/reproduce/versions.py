@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import metadata
 
 from packaging.utils import canonicalize_name
 
-from farm.fleet import envs
 from farm.reproduce.find import StoredCase
 from tasks.backends.shared import torch_switches
 from tasks.devices import DEVICES
@@ -26,10 +24,7 @@ _NAMED = re.compile(r"(\w[\w.-]*)(\[[^]]*\])?")
 
 def within(case: StoredCase, packages: Sequence[str]) -> StoredCase:
     """The case in an environment of ``packages``; as it is where there are none."""
-    if not packages:
-        return case
-    spec = replace(case.spec, packages=tuple(packages))
-    return replace(case, spec=spec, environment=envs.of(spec))
+    return case.within(packages) if packages else case
 
 
 def offered(case: StoredCase, stored: str) -> str:

@@ -69,7 +69,7 @@ def write_script(case: StoredCase, outcome: Outcome, path: Path) -> bool:
             path.write_text(generate(one), encoding="utf-8")
         except OSError as error:
             raise ReproduceError(f"the script cannot be written: {error}") from None
-        shown, text = trial.check(path, outcome.row, case.config.deadline_s * 4, case.python)
+        shown, text = trial.check(path, outcome.row, case.config.deadline_s * 4, case.interpreter)
     print(f"{'script':13} {path}: {text}")
     return shown
 
