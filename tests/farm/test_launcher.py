@@ -20,6 +20,9 @@ from farm.fleet.channel import LAUNCHER
 from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load
+from farm.plan.known import _of_version
+from farm.report.tables.history import version_key
+from farm.reproduce.versions import _packages
 from tasks import wire
 from tests.conftest import here
 from tests.farm.test_faults import EXPECTED, SAMPLES, config
@@ -192,3 +195,13 @@ def test_a_launcher_of_namespaces(tmp_path: Path) -> None:
     child = ChildProcess(behind(launcher, tmp_path / "cache"), Limits())
     assert child.ask(wire.Hello(), 60) == wire.Ready()
     child.close()
+
+
+@pytest.mark.parametrize("label", ["2.9.0a0+git1234abc", "2.9.0a0+ecf3bae40a.nv25.09"])
+def test_a_build_of_ones_own_is_read_as_its_release(label: str) -> None:
+    told = f"torch {label}, cuDNN 9.1"
+    assert _of_version(">=2.9", told) and _of_version("==2.9.*", told)
+    assert not _of_version("<2.9", told) and not _of_version(">=2.10", told)
+    assert version_key("torch 2.8.0") < version_key(told) < version_key("torch 2.10.0")
+    assert _packages(told, "torch") == {}
+    assert not _of_version(">=2.9", "torch 2.9.0rc1")
