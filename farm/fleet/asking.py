@@ -58,7 +58,8 @@ class Asking:
         apart: str = "",
         build: bool = True,
     ) -> None:
-        asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
+        # Who stands behind a launcher is asked by it anyway, which may take long: not here.
+        asked = [] if fresh else [s for s in specs if not s.launcher and not (apart and envs.of(s))]
         known = {s.name: (s, probing.answered(s, cache)) for s in asked}
         self.answers = {name: a | _exclusive(s) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
@@ -74,7 +75,7 @@ class Asking:
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
                 self.answers[spec.name] = {"unavailable": reason, "absent": _absent(spec, labels)}
                 continue
-            built = environment.key if environment else ""
+            built = environment.label if environment else ""
             key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
