@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import resource
 import signal
-import struct
 import sys
-import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tasks import heap, wire
 from tasks.arrays.pack import PackError
@@ -28,13 +25,9 @@ from tasks.catalogs.told import announce
 from tasks.importing import uncollected
 from tasks.judge import verdict
 from tasks.model import Unavailable
+from tasks.relay import Page
 from tasks.searches import find_search
 
-#: The progress page: the fields of `Flying`.
-PAGE = struct.Struct("<iiiid")
-#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes.
-SAID = struct.Struct("<q")
-PAGE_SIZE = mmap.PAGESIZE
 PR_SET_PDEATHSIG = 1
 
 #: Errors of the cache's disk (full, read-only, emptied under a run) rather than of a case.
@@ -42,42 +35,6 @@ STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, 
 
 #: Messages of a command, then its answer.
 Steps = Generator[Any, None, wire.Answer]
-
-
-class Flying(NamedTuple):
-    """What is in flight: the number of the case (or of the group), its stage (0: nothing), how many cases a joint step is
-    for, which sample of a group is made, and when the step began (CLOCK_MONOTONIC seconds)."""
-
-    number: int
-    stage: int
-    together: int
-    sample: int
-    since: float
-
-
-class Page:
-    """The shared progress page; the child writes, the supervisor reads."""
-
-    def __init__(self, fd: int) -> None:
-        self._map = mmap.mmap(fd, PAGE_SIZE)
-        self._number = -1
-
-    def write(self, number: int, stage: int, together: int = 1, sample: int = 0) -> None:
-        if number != self._number:
-            self._number, self.said = number, os.fstat(2).st_size
-        PAGE.pack_into(self._map, 0, number, stage, together, sample, time.monotonic())
-
-    def read(self) -> Flying:
-        return Flying(*PAGE.unpack_from(self._map, 0))
-
-    @property
-    def said(self) -> int:
-        """Bytes that stderr held before the case in flight: another case's words."""
-        return int(SAID.unpack_from(self._map, PAGE.size)[0])
-
-    @said.setter
-    def said(self, size: int) -> None:
-        SAID.pack_into(self._map, PAGE.size, size)
 
 
 class Surroundings:

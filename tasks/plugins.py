@@ -57,12 +57,15 @@ def packages() -> list[str]:
 @functools.cache
 def _installed(kind: str) -> dict[str, Part]:
     """Parts that other packages bring, by name; looked up once, since it reads every package's metadata."""
-    from importlib.metadata import entry_points
+    from importlib.metadata import distributions
 
-    found = {}
-    for entry in entry_points(group=f"farm.{kind}s"):
-        dist = entry.dist
-        found[entry.name] = Part(
-            kind, entry.name, entry.value, dist.name if dist else "?", dist.version if dist else ""
-        )
+    found, seen = dict[str, Part](), set[str]()
+    for package in distributions():  # entry points by their group know their package in Python 3.10 and later
+        name = package.metadata["Name"] or "?"
+        for entry in (
+            package.entry_points if name not in seen else ()
+        ):  # the first on the path is the one that is imported
+            if entry.group == f"farm.{kind}s":
+                found[entry.name] = Part(kind, entry.name, entry.value, name, package.version)
+        seen.add(name)
     return found

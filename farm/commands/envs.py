@@ -54,9 +54,9 @@ def _build(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> i
             continue
         there = environment.there(cache)
         try:
-            envs.build(environment, cache)
+            envs.interpreter(environment, cache)
             if environment.existing:
-                print(f"{spec.name}: {environment.python}, as it is")
+                print(f"{spec.name}: {environment.label}, as it is")
                 continue
             record = environment.record(cache) or {}
             print(

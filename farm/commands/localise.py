@@ -60,7 +60,7 @@ def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
     print_case(case)
     sys.stdout.flush()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         found = _found(case, seconds, Path(folder))
         if found.error:
             raise ReproduceError(f"nothing was localised: {found.error}")

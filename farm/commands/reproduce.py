@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ from farm import lake as lakes
 from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
 from farm.fleet.asking import without_device
 from farm.fleet.child_process import child_env
+from farm.fleet.envs import Environment
 from farm.reproduce import places, versions, writing
 from farm.reproduce.again import run_child, run_here
-from farm.reproduce.find import load, parse
+from farm.reproduce.find import StoredCase, load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
@@ -73,6 +75,15 @@ def _environment(cache: Path) -> None:
     warnings.simplefilter("always", lakes.LakeWarning)
 
 
+def _environment_of(case: StoredCase, environment: Environment) -> str:
+    """What a case is run in. Raises ReproduceError."""
+    found = case.interpreter
+    if environment.existing:
+        over = f", {' '.join(found.overlays)} laid over it" if found.overlays else ""
+        return f"{environment.label}\nPython {environment.python_version(case.cache)}, as it is{over}"
+    return f"{shlex.join(found.command)}\nPython {environment.version}: {' '.join(environment.packages)}"
+
+
 def _reproduce(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
     case = versions.within(load(parse(args.key, results), results, args.backend, args.cache), args.packages)
@@ -89,7 +100,7 @@ def _reproduce(args: argparse.Namespace) -> int:
                 file=sys.stderr,
                 flush=True,
             )
-        line("environment", f"{case.python}\nPython {case.environment.version}: {' '.join(case.environment.packages)}")
+        line("environment", _environment_of(case, case.environment))
     if case.stored and case.stored["status"] in DEADLY and not child:
         print(
             f"warning: the stored outcome is {case.stored['status']}: this process may not survive it; --child runs "

@@ -119,7 +119,7 @@ def _one(key: Key, args: argparse.Namespace) -> dict[str, object]:
     failed = {"key": str(key), "ran": False, "status": False, "metrics": False}
     try:
         case = case_of(key, lakes.open_lake(args.results), None, args.cache)
-        _ = case.python
+        _ = case.interpreter
         now = run_child(case).row
     except (ReproduceError, lakes.LakeError) as error:
         return failed | {"said": plain(error, 200)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import detect, envs, fork_server, probing, visible
+from farm.fleet.channel import LAUNCHER, Interpreter
 from farm.fleet.child_process import ChildProcess, Death, Limits, caches
 from farm.fleet.inventory import UNBUILT
 from tasks import wire
@@ -57,7 +58,8 @@ class Asking:
         apart: str = "",
         build: bool = True,
     ) -> None:
-        asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
+        # Who stands behind a launcher is asked by it anyway, which may take long: not here.
+        asked = [] if fresh else [s for s in specs if not s.launcher and not (apart and envs.of(s))]
         known = {s.name: (s, probing.answered(s, cache)) for s in asked}
         self.answers = {name: a | _exclusive(s) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
@@ -73,7 +75,7 @@ class Asking:
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
                 self.answers[spec.name] = {"unavailable": reason, "absent": _absent(spec, labels)}
                 continue
-            built = environment.key if environment else ""
+            built = environment.label if environment else ""
             key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
@@ -129,7 +131,7 @@ class Asking:
     def _family(self, specs: list[BackendSpec]) -> Answers:
         self._building.add(threading.current_thread())
         try:
-            python = envs.python_of(specs[0], self._cache, self._given_up)
+            python = envs.interpreter_of(specs[0], self._cache, self._given_up)
         except envs.EnvError as error:
             return {spec.name: {"unavailable": str(error)} for spec in specs}
         finally:
@@ -138,7 +140,7 @@ class Asking:
         with self._alone if exclusive else contextlib.nullcontext():
             return {name: answer | exclusive for name, answer in self._asked(specs, python).items()}
 
-    def _asked(self, specs: list[BackendSpec], python: str) -> Answers:
+    def _asked(self, specs: list[BackendSpec], python: Interpreter) -> Answers:
         answers: Answers = {}
         child: ChildProcess | None = None
         began = start_s = 0.0
@@ -156,13 +158,14 @@ class Asking:
             if isinstance(said, Death):
                 child.close()
                 child = None
-                answer: dict[str, Any] = {"unavailable": f"during its import, {said.text}"}
+                when = "" if said.kind == LAUNCHER else "during its import, "
+                answer: dict[str, Any] = {"unavailable": f"{when}{said.text}"}
             elif isinstance(said, wire.Refused):
                 answer = {"unavailable": said.reason, "installs": said.installs}
             else:
                 answer = said.info
             start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
-            answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
+            answers[spec.name] = answer = answer | {"start_s": round(start_s, 3), "environment": envs.label(spec)}
             probing.remember(spec, answer, self._cache)
         if child is not None:
             child.close()
@@ -178,13 +181,18 @@ def _absent(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs none."""
     with contextlib.suppress(detect.UnknownVendor, PluginError):
         made = spec.create()
+        if spec.launcher:
+            return ""
         if made.device_vendor and not made.emulated and detect.nothing(made.device_vendor, labels):
             return BY_LABEL[made.device_vendor].name
     return ""
 
 
 def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
-    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried."""
+    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried, as behind a launcher, which may
+    lead to where the device is."""
+    if spec.launcher:
+        return ""
     try:
         made = spec.create()
         return detect.missing(made.device_vendor, labels) if made.device_vendor and not made.emulated else ""

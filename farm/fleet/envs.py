@@ -28,14 +28,15 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from farm.exits import starting
+from farm.fleet import existing
+from farm.fleet.channel import Interpreter
+from farm.fleet.existing import OWN_PACKAGES, EnvError
 from farm.program import program
-from tasks.backends import BackendSpec
+from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.catalogs.models import own
 from tasks.packages import INDEX
 from tasks.plugins import PluginError
 
-#: What a child needs beside its runtime: `tasks` imports no more than these.
-OWN_PACKAGES = ("numpy", "ml_dtypes")
 #: Seconds a build may take; characters of the installer's last words that are kept.
 BUILD_S, WORDS = 3600.0, 900
 #: Seconds between two looks at whether a build is still waited for.
@@ -66,19 +67,8 @@ WAYS = (
 )
 #: Packages in whose place a system may have its own: parts of CUDA.
 _OF_SYSTEM = re.compile(r"(?:nvidia|cuda)-")
-#: What an interpreter is asked for: its version, and its packages by their normalised names.
-_ASKED = """
-import json, re, sys
-from importlib import metadata
-found = {re.sub("[-_.]+", "-", d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
-print(json.dumps({"python": ".".join(map(str, sys.version_info[:2])), "versions": found}))
-"""
 #: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
 _PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
-
-
-class EnvError(Exception):
-    """An environment that cannot be had; the text has the installer's own words."""
 
 
 class GivenUp(Exception):
@@ -102,10 +92,12 @@ class Patience:
 @dataclass(frozen=True)
 class Environment:
     """What a backend runs in: pip requirements, and indexes for them alone ("--extra-index-url=…"), and a Python version
-    ("" = the farm's own), or the path of an interpreter that is there: it is taken as it is, and nothing is installed."""
+    ("" = the farm's own), or an interpreter that is there, by its path or, behind a launcher, by its name: it is taken as it is, and
+    nothing is installed into it. launcher: a command in front of the interpreter."""
 
     packages: tuple[str, ...]
     python: str = ""
+    launcher: tuple[str, ...] = ()
 
     @property
     def requirements(self) -> list[str]:
@@ -118,21 +110,27 @@ class Environment:
 
     @property
     def existing(self) -> bool:
-        """Whether it is an interpreter that is there."""
-        return os.path.isabs(self.python)
+        """Whether it is an interpreter that is there: another one, or the farm's own behind a launcher."""
+        if not (self.packages or self.python):
+            return bool(self.launcher)
+        return bool(self.python) and not PYTHON_VERSION.fullmatch(self.python)
 
     @property
     def version(self) -> str:
-        """Raises EnvError of an interpreter that is not there."""
-        if self.existing:
-            return str(_existing(self.python)["python"])
+        """The Python of one that is built; of an interpreter that is there, what names it."""
         return self.python or ".".join(map(str, sys.version_info[:2]))
+
+    def python_version(self, cache: Path) -> str:
+        """The version of its Python. Raises EnvError of an interpreter that is there and does not say."""
+        if not self.existing:
+            return self.version
+        return str(existing.say(self.launcher, str(self.interpreter(cache)), cache)["python"])
 
     @property
     def key(self) -> str:
         """Content key: equal lists of packages share one environment, whoever asks for them."""
         parts = [
-            self.python if self.existing else self.version,
+            [*self.launcher, self.python] if self.existing else self.version,
             sorted(p.replace(" ", "") for p in self.packages),
             OWN_PACKAGES,
             platform.system(),
@@ -140,12 +138,18 @@ class Environment:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
+    @property
+    def label(self) -> str:
+        """What rows say of it: the launcher, and the interpreter or the key of what is built."""
+        where = (self.python or sys.executable) if self.existing else f"uv {self.key}"
+        return shlex.join(self.launcher) + " " * bool(self.launcher) + where
+
     def path(self, cache: Path) -> Path:
         return cache / "envs" / self.key
 
     def interpreter(self, cache: Path) -> Path:
         if self.existing:
-            return Path(self.python)
+            return Path(self.python or sys.executable)
         return self.path(cache) / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     def record(self, cache: Path) -> dict[str, Any] | None:
@@ -153,7 +157,9 @@ class Environment:
         is there, what it says of itself."""
         if self.existing:
             with contextlib.suppress(EnvError):
-                return dict(_existing(self.python))
+                told = existing.say(self.launcher, str(self.interpreter(cache)), cache)
+                digest = hashlib.sha256(json.dumps([self.key, told], sort_keys=True).encode()).hexdigest()[:16]
+                return {"packages": [], **told, "built_s": 0.0, "digest": digest}
             return None
         try:
             record: dict[str, Any] = json.loads((self.path(cache) / "environment.json").read_text())
@@ -219,26 +225,6 @@ def _of_extras(wanted: Requirement) -> list[str]:
     return found
 
 
-@functools.cache
-def _existing(python: str) -> dict[str, Any]:
-    """What an interpreter that is there says of itself, as `Environment.record`. Raises EnvError, also where it lacks what every
-    backend's process needs."""
-    try:
-        done = subprocess.run([python, "-c", _ASKED], capture_output=True, text=True, timeout=60, env=_uv_environment())
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EnvError(f"python: {python} cannot be started ({error})") from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise EnvError(f"python: {python} is no Python that starts ({said})")
-    told: dict[str, Any] = json.loads(done.stdout)
-    if lacking := [name for name in OWN_PACKAGES if name.replace("_", "-") not in told["versions"]]:
-        raise EnvError(
-            f"python: {python} has no {' and no '.join(lacking)}: {python} -m pip install {' '.join(lacking)}"
-        )
-    digest = hashlib.sha256(json.dumps([python, told], sort_keys=True).encode()).hexdigest()[:16]
-    return {"packages": [], **told, "built_s": 0.0, "digest": digest}
-
-
 def of(spec: BackendSpec) -> Environment | None:
     """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported), which also serves
     where it has all that the backend's class asks for. A list of the config's own is always an environment."""
@@ -247,18 +233,45 @@ def of(spec: BackendSpec) -> Environment | None:
     except PluginError:  # said by its probe
         return None
     packages, python = spec.packages or made.packages, spec.python or made.python
-    environment = Environment(tuple(packages), python)
-    return None if not (packages or python) or (not spec.packages and environment.met()) else environment
+    environment = Environment(tuple(packages), python, spec.launcher)
+    own = not (packages or python) or (not spec.packages and environment.met())
+    if own:
+        return Environment((), "", spec.launcher) if spec.launcher else None
+    return environment
 
 
-def python_of(
+def label(spec: BackendSpec) -> str:
+    """What rows say of the environment of a backend: "farm" for the farm's own."""
+    environment = of(spec)
+    return environment.label if environment else "farm"
+
+
+def interpreter_of(
     backend: Mapping[str, Any] | BackendSpec | None, cache: Path, given_up: threading.Event | None = None
-) -> str:
-    """The interpreter a backend's child is started with; its environment is built first if need be. Raises EnvError, GivenUp."""
-    if backend is None:
-        return sys.executable
-    environment = of(backend if isinstance(backend, BackendSpec) else BackendSpec(**backend))
-    return str(build(environment, cache, given_up=given_up)) if environment else sys.executable
+) -> Interpreter:
+    """What a backend's child is started with; its environment is built first if need be. Raises EnvError, GivenUp."""
+    spec = backend if isinstance(backend, BackendSpec) or backend is None else BackendSpec(**backend)
+    environment = of(spec) if spec else None
+    if environment is None:
+        return Interpreter(sys.executable)
+    return interpreter(environment, cache, given_up)
+
+
+def interpreter(environment: Environment, cache: Path, given_up: threading.Event | None = None) -> Interpreter:
+    """What a child in an environment is started with: that is built first if need be, and what it lacks laid over it. Raises EnvError,
+    GivenUp."""
+    python, launcher = str(build(environment, cache, given_up=given_up)), environment.launcher
+    if not (environment.existing or launcher):
+        return Interpreter(python)
+    told = existing.say(launcher, python, cache)
+    patience = Patience(time.monotonic() + BUILD_S, given_up or threading.Event())
+    folders = existing.lay(
+        told, f"python: {environment.label}", cache, lambda args: _uv(["pip", "install", *args], patience)
+    )
+    if not launcher:
+        return Interpreter(python, folders)
+    tasks = existing.tasks_copy(cache)
+    return Interpreter(python, (str(tasks), *folders), launcher, str(tasks / "tasks" / "relay.py"), cache)
 
 
 def converter(definitions: str, cache: Path) -> dict[str, str]:
@@ -282,7 +295,7 @@ def build(
     """
     python = environment.interpreter(cache)
     if environment.existing:
-        _existing(environment.python)
+        existing.say(environment.launcher, str(python), cache)
         return python
     if environment.record(cache) is not None and python.exists():
         return python

@@ -90,7 +90,7 @@ def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
         vendor, device_vendor, oldest = made.vendor, made.device_vendor, made.oldest
     where = "farm"
     if environment is not None:
-        where = environment.python if environment.existing else environment.key
+        where = environment.label if environment.existing else environment.key
         where += "" if environment.there(cache) else " (not built)"
     origin = backends.known()[spec.runtime].origin
     line = Line(spec.name, vendor, origin, where, device_vendor=device_vendor, oldest=oldest)

@@ -9,13 +9,32 @@ import functools
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
+
+#: Seconds after which nobody needs a folder any more that others see.
+LEFT_S = 86400.0
 
 
 def folder() -> Path:
     """Where this process makes temporary folders. It is removed at the process's end; if that is killed, another one of the farm
     does it. Raises PermissionError where somebody else has taken its place."""
     return _of(os.getpid())
+
+
+def beside(cache: Path, launcher: Sequence[str]) -> Path:
+    """Where temporary folders are made that a backend's child reads and writes too: behind a launcher that is in the cache, which both
+    see under one path."""
+    if not launcher:
+        return folder()
+    shared = cache / "shared"
+    shared.mkdir(parents=True, exist_ok=True)
+    for path in shared.iterdir():
+        with contextlib.suppress(OSError):  # what was killed has left it; another machine's locks are not seen here
+            if time.time() - path.stat().st_mtime > LEFT_S:
+                shutil.rmtree(path, ignore_errors=True)
+    return shared
 
 
 @functools.cache

@@ -30,6 +30,17 @@ class Origin:
     )
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
     runtime_version: str = column("string", "origin", "version of the runtime", default="")
+    build: str | None = column(
+        "string",
+        "origin",
+        "what tells builds of one version apart: the runtime's commit (torch, ONNX Runtime), an image's digest where $FARM_IMAGE_DIGEST tells it",
+    )
+    environment: str | None = column(
+        "string",
+        "origin",
+        "what it ran in: farm (the farm's own), the path of an interpreter that was there, uv and the key of one that was built (`farm envs list`); "
+        "a launcher's command stands before it",
+    )
     driver_version: str = column("string", "origin", "version of the device's driver", default="")
     farm_version: str = column(
         "string",
@@ -44,6 +55,7 @@ class Origin:
     ) -> Origin:
         """That of a backend, given its answer to hello."""
         told = {name: answer.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
+        told |= {name: answer.get(name) or None for name in ("build", "environment")}
         return cls(run_id, backend, node=node, device_ids=ids, farm_version=farm_version(), **told)
 
 

@@ -134,7 +134,10 @@ def _folder(
         return {}, f"none: {error}"
     listed = ", ".join([*packages, *envs.OWN_PACKAGES])
     try:
-        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+        if minimal.environment and minimal.environment.existing:  # nothing else has that runtime
+            listed, python = minimal.environment.label, minimal.interpreter
+        else:
+            python = envs.interpreter(Environment(tuple(packages), launcher=minimal.spec.launcher), minimal.cache)
     except envs.EnvError as error:
         return {}, f"none: cannot build its clean environment ({listed}): {error}"
     with trial.written(files) as folder:

@@ -82,7 +82,7 @@ def _took(row: Mapping[str, Any]) -> float:
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
     """Make a `checked` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
     lost. Raises ReproduceError, LakeError."""
-    with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()
         found, seconds = minimise(case, strategy, budget, Path(folder), earlier, sound_s=_sound_s(case, results))

@@ -210,9 +210,19 @@ def _of_version(specifiers: str, told: str) -> bool:
     """Whether a runtime's version, the first that is told ("torch 2.13.0+cpu, …"), is one of these; what is none never is."""
     found = re.search(r"\d+(\.\d+)+[^\s,]*", told)
     try:
-        return bool(found) and SpecifierSet(specifiers).contains(Version(found[0]), prereleases=True)  # type: ignore[index]
+        version = Version(found[0]) if found else None
     except InvalidVersion:
         return False
+    if version is not None and is_own_build(version):
+        version = Version(version.base_version)
+    return version is not None and SpecifierSet(specifiers).contains(version, prereleases=True)
+
+
+def is_own_build(version: Version) -> bool:
+    """Whether a version is that of somebody's build from source and not a release that an index has: "2.9.0a0+git1234abc", a vendor's
+    "2.6.0a0+ecf3bae40a.nv25.09". PEP 440 has it before its release, of which it is neither `<` nor `>=`; its code is that
+    of the release."""
+    return version.is_prerelease and version.local is not None
 
 
 def _by_day(last: str, day: str) -> bool:

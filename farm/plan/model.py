@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.backends import BackendSpec
+from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.model import JUDGED, Refusal, names
 from tasks.model.errors import masked
 from tasks.packages import INDEX
@@ -140,7 +140,7 @@ class BackendConfig(_Model):
     """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
 
     packages, python: its environment, pip requirements and a Python version, or the path of an interpreter that is taken as it is, instead of what the runtime's own file asks
-    for (with "--extra-index-url=URL" for an index of that environment alone); a backend without a name is called after what it is like and the version of the first package
+    for (with "--extra-index-url=URL" for an index of that environment alone); launcher: a command in front of that interpreter, which then may be a name behind it; a backend without a name is called after what it is like and the version of the first package
     ("ort-cpu@1.20.1"). fraction: the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib: bound of its child's resident memory;
     labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
     """
@@ -148,6 +148,7 @@ class BackendConfig(_Model):
     name: str
     like: str = ""
     packages: list[str] = []
+    launcher: list[str] = []
     python: str = ""
     options: dict[str, Any] = {}
     fraction: float | None = Field(default=None, gt=0, le=1)
@@ -155,7 +156,7 @@ class BackendConfig(_Model):
     labels: dict[str, str] = {}
 
     def spec(self) -> BackendSpec:
-        return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python)
+        return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -186,18 +187,27 @@ class BackendConfig(_Model):
             _requirement(text)
         return value
 
+    @pydantic.field_validator("launcher", mode="before")
+    @classmethod
+    def _command(cls, value: Any) -> Any:
+        if not isinstance(value, list) or not all(isinstance(x, str) and x for x in value):
+            raise ValueError(f"a command as a list of words, e.g. [ssh, board], not {value!r}")
+        return value
+
     @pydantic.field_validator("python", mode="before")
     @classmethod
-    def _python_version(cls, value: Any) -> Any:
-        if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
-            return os.path.expanduser(value)
-        if not isinstance(value, str) or (value and not re.fullmatch(r"3\.\d+(\.\d+)?", value)):
-            raise ValueError(f'a Python version in quotes, e.g. "3.10", or the path of an interpreter, not {value!r}')
+    def _version_or_interpreter(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        if isinstance(value, str) and (info.data.get("launcher") or os.path.isabs(os.path.expanduser(value))):
+            return value if info.data.get("launcher") else os.path.expanduser(value)
+        if not isinstance(value, str) or (value and not PYTHON_VERSION.fullmatch(value)):
+            raise ValueError(
+                f'a Python version in quotes, e.g. "3.10", or the path of an interpreter (a name, behind a launcher), not {value!r}'
+            )
         return value
 
     @pydantic.model_validator(mode="after")
     def _as_it_is(self) -> BackendConfig:
-        if self.packages and os.path.isabs(self.python):
+        if self.packages and self.python and not PYTHON_VERSION.fullmatch(self.python):
             raise ValueError(
                 f"packages: nothing is installed into {self.python}, which is there; leave out one of the two"
             )

@@ -99,7 +99,7 @@ def _unavailable(why: str) -> Outcome:
 @contextlib.contextmanager
 def _kept(case: StoredCase) -> Iterator[ToRun]:
     """The case, its outputs to be kept in a file that goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="outputs-", dir=scratch.folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="outputs-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 
 

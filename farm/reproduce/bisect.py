@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from farm.fleet import envs
 from farm.reproduce.again import run_child
 from farm.reproduce.find import ReproduceError, StoredCase
 from tasks import backends
@@ -85,14 +84,11 @@ def asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[
     others = [p for p in _packages(case) if p.startswith(INDEX) or not _is(p, package)]
 
     def ask(version: str) -> Answer:
-        spec = replace(
-            case.spec,
-            name=f"{case.spec.name.partition('@')[0]}@{version}",
-            packages=(f"{package}=={version}", *others, *more),
-        )
-        there = replace(case, spec=spec, environment=envs.of(spec))
         try:
-            _ = there.python
+            there = case.within(
+                (f"{package}=={version}", *others, *more), f"{case.spec.name.partition('@')[0]}@{version}"
+            )
+            _ = there.interpreter
         except ReproduceError as error:
             return Answer(version, "", Status.UNAVAILABLE.value, str(error))
         return _answer(version, run_child(there).row)

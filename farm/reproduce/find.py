@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.fleet import envs
+from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.lake.key import Key
 from farm.plan import kernels
@@ -68,12 +69,23 @@ class StoredCase:
     steps: Sequence[Step] = ()
 
     @property
-    def python(self) -> str:
-        """The interpreter it runs in; its environment is built first if need be. Raises ReproduceError."""
+    def interpreter(self) -> Interpreter:
+        """What it is started with; its environment is built first if need be. Raises ReproduceError."""
         try:
-            return str(envs.build(self.environment, self.cache)) if self.environment else sys.executable
+            return envs.interpreter_of(self.spec, self.cache)
         except envs.EnvError as error:
             raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
+
+    def within(self, packages: Sequence[str], name: str = "") -> StoredCase:
+        """The case in an environment of these packages, with the Python and behind the launcher that it has now. Raises ReproduceError."""
+        python = self.spec.python
+        try:
+            if self.environment and self.environment.existing and python:
+                python = self.environment.python_version(self.cache)  # nothing is installed into that one
+        except envs.EnvError as error:
+            raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
+        spec = replace(self.spec, name=name or self.spec.name, packages=tuple(packages), python=python)
+        return replace(self, spec=spec, environment=envs.of(spec))
 
 
 def parse(text: str, results: lakes.Lake) -> Key:

@@ -29,7 +29,7 @@ def define(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
         raise NoScript("no script: the network comes without its source")
     module: Any = step.module if step else form.call
     held = {
-        name.removeprefix("model."): np.array(torch_tree.to_numpy((step.start(name) if step else x).detach().cpu()))
+        name.removeprefix("model."): np.array(torch_tree.to_numpy((step.before(name) if step else x).detach().cpu()))
         for name, x in module.state_dict().items()
     }
     names = ", ".join(f"{name}=x[{k}]" for k, name in enumerate(one.inputs))

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import scratch
+from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import without_farm
 from farm.reproduce.folder import RUN
 from tasks.model import Status
@@ -65,26 +67,45 @@ class Ended:
     child: int | None = None
 
 
-def alone(folder: Path, timeout_s: float, python: str, folders: str = "") -> Ended | None:
-    """Run a finding's run.py with the interpreter ``python``, in an empty folder, isolated from this installation's paths, with the
-    modules in ``folders`` (as PYTHONPATH has them); None if it did not end in time."""
+def alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> Ended | None:
+    """Run a finding's run.py with an interpreter, in an empty folder, isolated from this installation's paths, with the modules in
+    ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in time. Behind a launcher it is
+    run from a folder that both sides see."""
+    start = python if isinstance(python, Interpreter) else Interpreter(python)
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": folders} if folders else {}
-    with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.folder()) as elsewhere:
+    with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.beside(start.shared, start.launcher)) as elsewhere:
         env["TMPDIR"] = elsewhere
+        if start.launcher:
+            folder = Path(shutil.copytree(folder, Path(elsewhere) / "finding"))
         watch, report = Path(elsewhere) / "watch.py", Path(elsewhere) / "ended.json"
-        watch.write_text(_WATCH, encoding="utf-8")
-        command = [python, *([] if folders else ["-I"]), str(watch), str((folder / RUN).resolve()), str(report)]
-        output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
+        watch.write_text(f"import sys\n\nsys.path += {list(start.overlays)!r}\n{_WATCH}", encoding="utf-8")
+        program = [str(watch), str((folder / RUN).resolve()), str(report)]
+        process = subprocess.Popen(
+            [*start.command, *([] if folders else ["-I"]), *program],
+            cwd=elsewhere,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(command, cwd=elsewhere, env=env, timeout=timeout_s, **output)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        code = process.returncode
+        if start.launcher and 128 < code < 255:  # as shells tell a signal, and containers and schedulers after them
+            code = 128 - code
         said: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             said = json.loads(report.read_text(encoding="utf-8"))
         child = said.pop("returncode", None)
-        return Ended(done.returncode, child=child if isinstance(child, int) else None, **said)
+        return Ended(code, child=child if isinstance(child, int) else None, **said)
 
 
 @contextlib.contextmanager
@@ -104,7 +125,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def check(
-    folder: Path, row: Mapping[str, Any], timeout_s: float, python: str = sys.executable, times: int = 1
+    folder: Path, row: Mapping[str, Any], timeout_s: float, python: str | Interpreter = sys.executable, times: int = 1
 ) -> tuple[bool, str]:
     """Run a finding with the interpreter ``python``; timeout_s: of a run; times: how often, of a failure that is not always there.
 
@@ -132,7 +153,7 @@ def check(
     return shown, said + (", with the $PYTHONPATH of this shell" if folders and shown else "")
 
 
-def _imported_s(folder: Path, python: str) -> float:
+def _imported_s(folder: Path, python: str | Interpreter) -> float:
     """Seconds that what a finding imports takes, once it has been imported."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))]
     kinds = (ast.Import, ast.ImportFrom)

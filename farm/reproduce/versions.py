@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import metadata
 
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
-from farm.fleet import envs
+from farm.plan.known import is_own_build
 from farm.reproduce.find import StoredCase
 from tasks.backends.shared import torch_switches
 from tasks.devices import DEVICES
@@ -26,10 +28,7 @@ _NAMED = re.compile(r"(\w[\w.-]*)(\[[^]]*\])?")
 
 def within(case: StoredCase, packages: Sequence[str]) -> StoredCase:
     """The case in an environment of ``packages``; as it is where there are none."""
-    if not packages:
-        return case
-    spec = replace(case.spec, packages=tuple(packages))
-    return replace(case, spec=spec, environment=envs.of(spec))
+    return case.within(packages) if packages else case
 
 
 def offered(case: StoredCase, stored: str) -> str:
@@ -38,7 +37,8 @@ def offered(case: StoredCase, stored: str) -> str:
     first = next((x[1] for x in map(_NAMED.match, own) if x), case.spec.runtime)
     pins = {name: pinned(name, version) for name, version in _packages(stored, first).items()}
     if not pins:
-        return "no package says that version"
+        where = str((case.stored or {}).get("environment") or "")
+        return "no package says that version" + (f"; it ran in {where}" if os.path.isabs(where) else "")
     if "torch" in pins and not own:
         own = ["torch", *TORCH_CATALOG]
     elif len(pins.get("torch", ())) > 1:  # an index of its own, in place of another build's
@@ -54,12 +54,15 @@ def offered(case: StoredCase, stored: str) -> str:
 
 def _packages(stored: str, first: str) -> dict[str, str]:
     """Versions by package of what a row says; a bare one is of ``first``. What computes and is no package of its own (a build's
-    libraries, the vendor's toolkit), or says no version, is left out."""
+    libraries, the vendor's toolkit), is somebody's own build, or says no version, is left out."""
     found: dict[str, str] = {}
     for name, _, version in (part.rpartition(" ") for part in stored.split(", ")):
         if name in _NO_PACKAGES or not version[:1].isdigit() or " " in name:
             continue
         name = name or first
+        with contextlib.suppress(InvalidVersion):
+            if is_own_build(Version(version)):
+                continue
         found[canonicalize_name(MODULES.get(name, name))] = version
     return found
 

@@ -55,7 +55,7 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
         trial.write(files, folder)
     except OSError as error:
         raise ReproduceError(f"the finding cannot be written: {error}") from None
-    shown, text = trial.check(folder, outcome.row, case.config.deadline_s * 4, case.python)
+    shown, text = trial.check(folder, outcome.row, case.config.deadline_s * 4, case.interpreter)
     print(f"{'finding':13} {folder}: {text}")
     return shown
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from farm.fleet import envs, visible
 from farm.fleet.asking import without_device
+from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
 from farm.fleet.inventory import UNBUILT
 from farm.plan import config as configs
@@ -93,7 +94,7 @@ def listed(
     answer, whys = None, [f"{home.spec.name}: {home.why}" for home in homes if home.why]
     for home, path in places:
         try:
-            said = _ask(name, 300, inline, envs.python_of(home, cache, given_up))
+            said = _ask(name, 300, inline, envs.interpreter_of(home, cache, given_up))
         except envs.EnvError as error:
             whys.append(f"{home.name if home else ''}: {error}")
             continue
@@ -128,7 +129,7 @@ def _mend(package: str) -> str:
     )
 
 
-def _ask(name: str, deadline_s: float, inline: bool = False, python: str = "") -> Any:
+def _ask(name: str, deadline_s: float, inline: bool = False, python: str | Interpreter = "") -> Any:
     command = wire.List(name, announced())
     if inline:
         return DirectChild().ask(command)

@@ -91,7 +91,7 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         hello = wire.Hello(job.backend, job.policy, job.kernels)
-        python = envs.python_of(job.backend or job.home, cache)
+        python = envs.interpreter_of(job.backend or job.home, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
@@ -99,6 +99,8 @@ class ChildPool:
         if isinstance(answer, Death):
             self._end(child)
             return answer
+        if isinstance(answer, wire.Ready) and job.backend is not None:
+            answer = wire.Ready(answer.info | {"environment": envs.label(job.backend)})
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)

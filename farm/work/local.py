@@ -153,7 +153,10 @@ class DirectChildren(Children):
             for name, value in caches(Path(job.cache)).items():
                 os.environ.setdefault(name, value)
             child = DirectChild()
-            self._children[key] = child, child.ask(wire.Hello(job.backend, job.policy, job.kernels))
+            answer = child.ask(wire.Hello(job.backend, job.policy, job.kernels))
+            if isinstance(answer, wire.Ready) and job.backend is not None:
+                answer = wire.Ready(answer.info | {"environment": envs.label(job.backend)})
+            self._children[key] = child, answer
         return self._children[key]
 
 
@@ -161,7 +164,8 @@ class DirectChild:
     """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""
 
     def __init__(self) -> None:
-        from tasks.child import Child, Page
+        from tasks.child import Child
+        from tasks.relay import Page
 
         fd = os.memfd_create("farm-progress")
         os.ftruncate(fd, mmap.PAGESIZE)

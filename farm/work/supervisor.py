@@ -241,7 +241,7 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
             batch.held.pop(0)
             batch.add(done)
             continue
-        with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.folder()) as folder:
+        with tempfile.TemporaryDirectory(prefix="localise-", dir=_beside(batch.job)) as folder:
             for message in localise(batch.job, batch.alone(done.number), batch.info, children, Path(folder)):
                 if isinstance(message, wire.Located):
                     columns = message.columns
@@ -249,6 +249,10 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
                     yield message
         batch.held.pop(0)
         batch.add(replace(done, row=done.row.with_values(columns)))
+
+
+def _beside(job: Job) -> Path:
+    return scratch.beside(Path(job.cache), job.backend.launcher if job.backend else ())
 
 
 def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) -> Iterator[wire.Rows | wire.Spent]:

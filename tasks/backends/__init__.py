@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from tasks.backends.base import Backend
 from tasks.plugins import Part, parts
 
+#: A Python version as the key `python` names one; what is none is an interpreter that is there.
+PYTHON_VERSION = re.compile(r"3\.\d+(\.\d+)?")
 #: Runtime name → "module:class"; imported only when asked for.
 BUILT_IN = {
     "torch": "tasks.backends.torch:TorchEager",
@@ -44,7 +47,7 @@ class BackendSpec:
     """A backend as a config names it: plain data that travels to any process.
 
     name: unique in a run; runtime, device: parts of "<runtime>-<device>"; options: of the runtime; packages, python:
-    of its environment, instead of those that its class asks for.
+    of its environment, instead of those that its class asks for; launcher: a command in front of its interpreter.
     """
 
     name: str
@@ -53,9 +56,11 @@ class BackendSpec:
     options: dict[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     python: str = ""
+    launcher: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "packages", tuple(self.packages))  # from JSON it comes as a list
+        for name in ("packages", "launcher"):  # from JSON they come as lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @classmethod
     def parse(
@@ -65,12 +70,13 @@ class BackendSpec:
         options: dict[str, Any] | None = None,
         packages: Sequence[str] = (),
         python: str = "",
+        launcher: Sequence[str] = (),
     ) -> BackendSpec:
         """Spec of ``name`` (or of ``like`` under that name). Raises KeyError for an unknown runtime."""
         runtime, _, device = (like or name).partition("-")
         if runtime not in known() or not device:
             raise KeyError(like or name)
-        return cls(name, runtime, device, dict(options or {}), tuple(packages), python)
+        return cls(name, runtime, device, dict(options or {}), tuple(packages), python, tuple(launcher))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

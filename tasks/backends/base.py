@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
+from tasks.interpreter import IMAGE
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
 from tasks.packages import computing, of_the_system
@@ -172,6 +174,7 @@ class Backend:
             device=said_once(info.device),
             runtime_version=said_once(info.runtime_version, toolkit_version(self.toolkit)),
             driver_version=info.driver_version or driver_version(self.device_vendor),
+            build=", ".join(filter(None, [info.build, f"image {image}" if (image := os.environ.get(IMAGE)) else ""])),
             permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tasks.backends.base import Backend
-from tasks.backends.shared import ranks
+from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.rank_hosts import Hosts, start_here
 from tasks.backends.shared.torch_devices import device as torch_device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
@@ -147,7 +147,7 @@ class Collectives(Backend):
             raise Unavailable(f"{self.library}: {errors.text_of(error)}") from None
         if not (total == count).all():
             raise Unavailable(f"{self.library}: {count} ones add up to {total[0, 0]:g}")
-        return RuntimeInfo(f"torch {torch.__version__}, {self.library}", self.device)
+        return RuntimeInfo(f"torch {torch.__version__}, {self.library}", self.device, build=torch_switches.commit())
 
     def _ready(self, count: int) -> Group:
         if self._group is None or len(self._group.connections) != count:

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import Backend, smoke_test
-from tasks.backends.shared import artefacts
+from tasks.backends.shared import artefacts, torch_switches
 from tasks.backends.shared.recipe import Recipe, check_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
@@ -127,7 +127,8 @@ class ExecuTorch(Backend):
         # Also imports the compiler, which takes longer than many a case may.
         smoke_test(delegate or "executorch", lambda: self.build(PROBE).run()[0], "one-add program")
         version = metadata.version("executorch")
-        return RuntimeInfo(f"executorch {version}, torch {torch.__version__}", delegate or "CPU kernels")
+        versions = f"executorch {version}, torch {torch.__version__}"
+        return RuntimeInfo(versions, delegate or "CPU kernels", build=torch_switches.commit())
 
     def build(self, form: Form) -> Program:
         """Export, lower and load one sample.

@@ -203,6 +203,7 @@ class OnnxRuntime(Backend):
             compute_precision=precision,
             of_products=precision == "tfloat32",
             unasked=bool(precision) and not self._asks_for_precision(),
+            build=_commit(ort),
         )
 
     def _find_provider(self, ort: Any) -> None:
@@ -526,6 +527,12 @@ def _array(value: Any) -> Any:
     size = -(-int(np.prod(shape, dtype=np.int64)) * _bits(dtype) // 8)
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
     return from_bytes(raw, dtype, shape)
+
+
+def _commit(ort: Any) -> str:
+    """The commit that ONNX Runtime was built of, for the build of a backend; "" where it does not say."""
+    told = re.search(r"git-commit-id=([0-9a-f]+)", ort.get_build_info()) if hasattr(ort, "get_build_info") else None
+    return f"onnxruntime {told[1]}" if told else ""
 
 
 # --- what a finding calls ----------------------------------------------------------------------------------------

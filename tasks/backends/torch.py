@@ -140,6 +140,7 @@ class TorchEager(Backend):
             flushes=self.flushes,
             accumulators=("float16", "bfloat16") if self.reduced and self.target == "cuda" else (),
             memory=0 if self.target == "cpu" else memory(self.target),
+            build=torch_switches.commit(),
         )
 
     def permits(self, precision: str) -> bool:

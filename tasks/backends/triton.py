@@ -14,6 +14,7 @@ from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.shared import torch_switches
 from tasks.model import Fallback, Form, Program, RuntimeInfo, errors
 
 
@@ -76,7 +77,9 @@ class Triton(Backend):
 
         smoke_test(f"triton {triton.__version__} for {self.device}", compute, "code of one addition")
         return RuntimeInfo(
-            f"triton {triton.__version__}, torch {torch.__version__}", f"no device (compiles for {self.device})"
+            f"triton {triton.__version__}, torch {torch.__version__}",
+            f"no device (compiles for {self.device})",
+            build=torch_switches.commit(),
         )
 
     def build(self, form: Form) -> Program:

@@ -54,7 +54,8 @@ class ZenTorch(Inductor):
         # A graph from this cache would not pass through zentorch's replacements, where they are counted.
         torch._functorch.config.enable_autograd_cache = False
         _compile_backend.optimize_pass = self._counting(_compile_backend.optimize_pass)
-        return RuntimeInfo(f"zentorch {metadata.version('zentorch')}, {info.runtime_version}", info.device)
+        versions = f"zentorch {metadata.version('zentorch')}, {info.runtime_version}"
+        return RuntimeInfo(versions, info.device, build=info.build)
 
     def _counting(self, replace: Any) -> Any:
         """zentorch's pass over a graph, with its nodes counted; a graph without any is not compiled."""

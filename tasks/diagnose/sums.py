@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tasks.model.kind import CAUSE_ARITHMETIC
 #: Blocks of which the last, partial one may be forgotten.
 BLOCKS = (256, 128, 64, 32, 16, 8)
 
-Axis = int | tuple[int, ...] | None
+Axis = Optional[Union[int, tuple[int, ...]]]  # Python 3.9 evaluates it
 #: A reduction: of an array along an axis.
 Reduce = Callable[[np.ndarray, Axis], np.ndarray]
 

@@ -230,6 +230,8 @@ class RuntimeInfo:
     accumulators: tuple[str, ...] = ()
     #: Of the device in bytes, where its driver or runtime tells.
     memory: int = 0
+    #: What tells two builds of one version apart, as "name commit" ("torch 5d2c0f1…"); "" where the runtime does not tell.
+    build: str = ""
 
     def __post_init__(self) -> None:
         for name in ("flushes", "accumulators"):  # from JSON they come as lists

@@ -33,14 +33,10 @@ YOUR_OWN = "your own"
 #: compiler's code; nothing says on which device it ran. "" is the rule: the backend's device ran it.
 EMULATED, INTERPRETED, UNVERIFIED = "emulated", "interpreted", "unverified"
 
-#: Marks a column that has no default.
-_REQUIRED = object()
-
 
 def column(type: str, shown: str, words: str, unit: str = "", default: Any = None) -> Any:
     """A dataclass field that is a column; without a value it is null."""
-    facts = {"column": (type, unit, words, shown)}
-    return field(metadata=facts) if default is _REQUIRED else field(default=default, metadata=facts)
+    return field(default=default, metadata={"column": (type, unit, words, shown)})
 
 
 def declared_precision(row: Mapping[str, Any]) -> str:
@@ -54,15 +50,15 @@ def columns_of(record: Any) -> tuple[Column, ...]:
     return tuple(Column(f.name, *f.metadata["column"]) for f in fields(record))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """What happened to one case on one backend. What was not measured is None."""
 
     check: str = column("string", "case", "what was checked: forward, …", default="forward")
     catalog: str | None = column("string", "case", "torch, onnx, critical, …")
-    op: str = column("string", "case", "the op with its catalog's prefix", default=_REQUIRED)
+    op: str = column("string", "case", "the op with its catalog's prefix", default="")
     variant: str = column("string", "case", "the op's variant, empty when it has none", default="")
-    dtype: str = column("string", "case", "dtype under test", default=_REQUIRED)
+    dtype: str = column("string", "case", "dtype under test", default="")
     op_class: str | None = column("string", "case", "how the op is judged: exact, elementary, contraction, …")
     distribution: str = column(
         "string",
@@ -109,7 +105,7 @@ class Row:
         "list<int64>", "case", "generated cases: the choices that made one and can make it again"
     )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
-    status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
+    status: str = column("string", "outcome", "one of the closed set of statuses", default="")
     kind: str = column(
         "string",
         "outcome",
@@ -320,7 +316,7 @@ class Row:
     speedup_cpu_low: float | None = column("float64", "times", "lower end of its interval", "1")
     speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
     #: In seconds since the epoch.
-    started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
+    started_at: float = column("timestamp", "times", "when the case was started on the backend", default=0.0)
     flags: str | None = column(
         "string", "outcome", "modes in force, words of key=value with blanks between: tf32=off kernels=3"
     )

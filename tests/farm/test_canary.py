@@ -15,7 +15,8 @@ from farm import lake
 from tasks import canary, wire
 from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
-from tasks.child import PAGE_SIZE, Child, Page
+from tasks.child import Child
+from tasks.relay import PAGE_SIZE, Page
 from tests.conftest import here
 
 OPS, SAMPLES = 4, 5

@@ -103,7 +103,7 @@ def test_a_crash_says_where_and_keeps_the_last_words(rows: pd.DataFrame) -> None
 def test_last_words_are_the_case_in_flights_own() -> None:
     script = """if 1:
         import os, sys
-        from tasks.child import Page
+        from tasks.relay import Page
         page = Page(int(sys.argv[-2]))
         sys.stdin = os.fdopen(int(sys.argv[-4]))
         input()

@@ -16,6 +16,7 @@ import yaml
 
 from farm.commands import node as node_command
 from farm.fleet import asking, detect, inventory, node, visible
+from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.fleet.inventory import Offer
 from farm.plan.config import BackendConfig
@@ -436,7 +437,7 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
 
     monkeypatch.setattr(asking.ChildProcess, "asked", asked)
     monkeypatch.setattr(asking.envs, "of", lambda spec: None)
-    monkeypatch.setattr(asking.envs, "python_of", lambda *a: sys.executable)
+    monkeypatch.setattr(asking.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
     specs = [BackendSpec.parse(name) for name in backends]
     answers = asking.probe(specs, tmp_path)
     assert max(seen) == most and {a.get("exclusive", False) for a in answers.values()} == {most == 1}

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from farm.fleet.child_process import ChildProcess, Death, Limits, Starved
+from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.lake import from_stream
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool, Children
@@ -23,6 +23,7 @@ from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.model import Group
 from tasks.prepare.cases import prepare
+from tasks.relay import Starved
 
 
 class FakeChild:

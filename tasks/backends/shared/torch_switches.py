@@ -83,6 +83,14 @@ def libraries() -> str:
     return "".join(f", {name} {version}" for name, version in found.items() if version) + computing("cuBLAS")
 
 
+def commit() -> str:
+    """The commit that torch was built of, for the build of a backend ("torch 5d2c0f1…"); "" where it does not say."""
+    import torch
+
+    found = str(getattr(torch.version, "git_version", None) or "")
+    return f"torch {found}" if re.fullmatch(r"[0-9a-f]{7,40}", found) else ""
+
+
 def plugin(known: TorchDevice) -> str:
     """Version of the plug-in that registered the device; its package knows more of it than its module."""
     if not known.plugin:

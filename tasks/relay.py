@@ -1,0 +1,308 @@
+"""The process behind a launcher: it starts a child (`tasks.child`) beside itself, passes on what is said, and tells how the child is.
+
+A launcher (a container's command, ssh to a board, a scheduler's) passes on a process's stdin, stdout and stderr; it passes on no
+descriptors, signals or exit status, and its own number is not the child's. So the child is started here as the supervisor starts one
+on its own machine. Commands come over stdin and answers go to stdout, as lines; between them stand this process's own lines, which begin
+with `MARK`: how far the child is and what it uses, and at the end its exit status and what was in flight. What the child and its libraries print
+goes to stderr.
+
+The child ends with this process, and this process ends when its stdin does: when the supervisor or the launcher is gone.
+
+Run by its path, with the standard library alone: `tasks` may need what the supervisor lays over the interpreter. Nothing here may be
+newer than Python 3.9.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, whose modules are not what their names say
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: Begins a line of this process's own; an answer of the child's begins with "{".
+MARK = b"#farm "
+#: Seconds between two looks at the child, and at most between two lines about it.
+TICK, BEAT_S = 0.02, 1.0
+#: Seconds for which the first line on stdin is waited for.
+FIRST_S = 30.0
+#: Seconds that a case may take before it is counted how long the machine did not let it run.
+COUNTED_S = 1.0
+#: Bytes that are read at a time; that a pipe that says so takes without blocking (POSIX's least is 512, Linux's is this); that are
+#: kept of what the child does not read before no more is taken.
+READ, PIPE, KEPT = 1 << 16, 4096, 1 << 20
+#: Seconds between two looks at which processes the child has started: one costs 3 ms.
+LISTED_S = 1.0
+
+#: The progress page: the fields of `Flying`.
+PAGE = struct.Struct("<iiiid")
+#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes.
+SAID = struct.Struct("<q")
+PAGE_SIZE = mmap.PAGESIZE
+
+
+class Flying(NamedTuple):
+    """What is in flight: the number of the case (or of the group), its stage (0: nothing), how many cases a joint step is
+    for, which sample of a group is made, and when the step began (CLOCK_MONOTONIC seconds)."""
+
+    number: int
+    stage: int
+    together: int
+    sample: int
+    since: float
+
+
+class Page:
+    """The shared progress page; the child writes, whoever started it reads."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, PAGE_SIZE)
+        self._number = -1
+
+    def write(self, number: int, stage: int, together: int = 1, sample: int = 0) -> None:
+        if number != self._number:
+            self._number, self.said = number, os.fstat(2).st_size
+        PAGE.pack_into(self._map, 0, number, stage, together, sample, time.monotonic())
+
+    def read(self) -> Flying:
+        return Flying(*PAGE.unpack_from(self._map, 0))
+
+    @property
+    def said(self) -> int:
+        """Bytes that stderr held before the case in flight: another case's words."""
+        return int(SAID.unpack_from(self._map, PAGE.size)[0])
+
+    @said.setter
+    def said(self, size: int) -> None:
+        SAID.pack_into(self._map, PAGE.size, size)
+
+
+class Starved:
+    """For how long the machine has kept a process, or one of its session (a compiler that it waits for), from running: its slowness is
+    no case's.
+
+    Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not waited.
+    """
+
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+        self._pid, self._proc = pid, proc
+        self._since, self._looked, self._kept = -1.0, 0.0, 0.0
+        self._ran, self._stalled = dict[str, float](), 0
+        self._session, self._listed = list[Path](), -math.inf
+
+    def s(self, since: float) -> float:
+        """Seconds in which a thread wanted to run and did not, since this was first asked about the case that began at
+        ``since``: from look to look the time that passed, less what the thread ran, for that thread which lost most."""
+        now, stalled = time.monotonic(), self._stalls()
+        passed, lost, ran = now - self._looked, 0.0, dict[str, float]()
+        if now - self._listed >= LISTED_S:
+            self._session, self._listed = self._members(), now
+        for process in self._session:
+            with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
+                for thread in (process / "task").iterdir():
+                    ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
+                    state = _fields(thread)[0]
+                    # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
+                    wanted = state == "R" or (state == "D" and stalled > self._stalled)
+                    if wanted and thread.name in self._ran:
+                        lost = max(lost, passed - (ran[thread.name] - self._ran[thread.name]))
+        self._kept = self._kept + lost if since == self._since else 0.0
+        self._since, self._looked, self._ran, self._stalled = since, now, ran, stalled
+        return self._kept
+
+    def _members(self) -> list[Path]:
+        """The process and the others of its session."""
+        found = [self._proc / str(self._pid)]
+        with contextlib.suppress(OSError):
+            for path in self._proc.iterdir():
+                with contextlib.suppress(OSError, IndexError, ValueError):
+                    if path.name.isdigit() and path != found[0] and int(_fields(path)[3]) == self._pid:
+                        found.append(path)
+        return found
+
+    def _stalls(self) -> int:
+        """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does not tell."""
+        total = 0
+        for name in ("io", "memory"):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                total += int((self._proc / "pressure" / name).read_text().split()[4].partition("=")[2])
+        return total
+
+
+def _fields(path: Path) -> list[str]:
+    """State, parent, group, session … of a process or thread (proc(5))."""
+    return (path / "stat").read_text().rpartition(")")[2].split()
+
+
+def resident(pid: int) -> int:
+    """Resident memory of a process in bytes; 0 when it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * PAGE_SIZE
+    except (OSError, IndexError):
+        return 0
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of those it started and waited for; 0 when they cannot be read."""
+    try:
+        times = _fields(Path(f"/proc/{pid}"))[11:15]  # utime, stime, cutime, cstime (proc(5))
+        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+class Relay:
+    """A child, and what passes between it and the supervisor. start: what the supervisor's first line says: variables ("env") and
+    folders to be importable ("path") of the child; commands: what came after it."""
+
+    def __init__(self, start: dict[str, Any], commands: bytes = b"") -> None:
+        page = os.memfd_create("farm-progress")
+        os.ftruncate(page, PAGE_SIZE)
+        self.page, self._folder = Page(page), tempfile.mkdtemp(prefix="farm-child-")
+        child_in, self._commands = os.pipe()
+        self._answers, child_out = os.pipe()
+        os.set_blocking(self._commands, False)
+        fds = (child_in, child_out, page)
+        path = os.pathsep.join([*start["path"], *filter(None, [os.environ.get("PYTHONPATH", "")])])
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=fds,
+            env={**os.environ, **start["env"], "PYTHONPATH": path, "TMPDIR": self._folder},
+            start_new_session=True,
+        )
+        for fd in fds:
+            os.close(fd)
+        self._down, self._up = commands, b""  # commands that the child has not read; the beginning of an answer
+        self._starved = Starved(self.process.pid)
+        self._cpu_s, self._told, self._told_at = 0.0, (-1, 0), -math.inf
+
+    def run(self) -> None:
+        """Pass on what comes, until the child has ended or nobody is left to tell. Afterwards there is no child."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        try:
+            while True:
+                self._watch(poll, 0, select.POLLIN, len(self._down) < KEPT)
+                self._watch(poll, self._commands, select.POLLOUT, bool(self._down))
+                for fd, _ in poll.poll(TICK * 1e3):
+                    if fd == self._answers and not self._answered():
+                        self._end()
+                        return
+                    if fd == self._commands:
+                        with contextlib.suppress(BrokenPipeError):
+                            self._down = self._down[os.write(fd, self._down) :]
+                    if fd == 0:
+                        data = os.read(0, READ)
+                        if not data:
+                            return
+                        self._down += data
+                if self.process.poll() is not None and not select.select([self._answers], [], [], 0)[0]:
+                    self._end()  # gone, and yet its pipe is open: a process that it forked holds it
+                    return
+                self._beat()
+        except BrokenPipeError:
+            return
+        finally:
+            self.close()
+
+    @staticmethod
+    def _watch(poll: Any, fd: int, event: int, wanted: bool) -> None:
+        if wanted:
+            poll.register(fd, event)
+        else:
+            with contextlib.suppress(KeyError):
+                poll.unregister(fd)
+
+    def _answered(self) -> bool:
+        """Pass on what the child has said, by whole lines; False where it says no more."""
+        data = os.read(self._answers, READ)
+        whole, newline, rest = (self._up + data).rpartition(b"\n")
+        self._up = rest
+        say(whole + newline)
+        return bool(data)
+
+    def _state(self) -> dict[str, Any]:
+        flying = self.page.read()
+        self._cpu_s = max(self._cpu_s, cpu_s(self.process.pid))
+        age = max(time.monotonic() - flying.since, 0.0)
+        counted = flying.number >= 0 and age > COUNTED_S
+        return {
+            "flying": [*flying[:4], age],
+            "resident": resident(self.process.pid),
+            "cpu_s": self._cpu_s,
+            "starved_s": self._starved.s(flying.since) if counted else 0.0,
+        }
+
+    def _beat(self) -> None:
+        """Tell how the child is, when that is due and can be told at once: nobody may be listening between two commands."""
+        flying, now = self.page.read(), time.monotonic()
+        if flying[:2] == self._told and now - self._told_at < BEAT_S:
+            return
+        if select.select([], [1], [], 0)[1]:
+            self._told, self._told_at = flying[:2], now
+            say(MARK + json.dumps(self._state()).encode() + b"\n")
+
+    def _end(self) -> None:
+        """Tell the child's exit status: None of one that closed its pipe and does not end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2)
+        say(MARK + json.dumps({**self._state(), "ended": self.process.returncode}).encode() + b"\n")
+
+    def close(self) -> None:
+        """Kill the child and what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def say(data: bytes) -> None:
+    """Write to stdout, in pieces that a pipe takes whole. Raises BrokenPipeError where nobody reads any more."""
+    while data:
+        select.select([], [1], [])
+        data = data[os.write(1, data[:PIPE]) :]
+
+
+def first_line() -> tuple[bytes, bytes]:
+    """The first line on stdin, and what came with it of the next; b"" where none comes."""
+    found = b""
+    while b"\n" not in found:
+        data = os.read(0, READ) if select.select([0], [], [], FIRST_S)[0] else b""
+        if not data:
+            return b"", b""
+        found += data
+    line, _, rest = found.partition(b"\n")
+    return line, rest
+
+
+def main() -> None:
+    """Entry point."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    say(MARK + b"{}\n")
+    line, rest = first_line()
+    if line:
+        Relay(json.loads(line), rest).run()
+
+
+if __name__ == "__main__":
+    main()
