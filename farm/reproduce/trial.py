@@ -75,9 +75,11 @@ def alone(folder: Path, timeout_s: float, python: str, folders: str = "") -> End
         watch, report = Path(elsewhere) / "watch.py", Path(elsewhere) / "ended.json"
         watch.write_text(_WATCH, encoding="utf-8")
         command = [python, *([] if folders else ["-I"]), str(watch), str((folder / RUN).resolve()), str(report)]
-        output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
+        nothing = subprocess.DEVNULL
         try:
-            done = subprocess.run(command, cwd=elsewhere, env=env, timeout=timeout_s, **output)
+            done = subprocess.run(
+                command, cwd=elsewhere, env=env, timeout=timeout_s, stdin=nothing, stdout=nothing, stderr=nothing
+            )
         except subprocess.TimeoutExpired:
             return None
         said: dict[str, Any] = {}
