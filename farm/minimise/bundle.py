@@ -54,9 +54,9 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     files: dict[str, bytes] = {}
     keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
     earlier = [find.load(key, results, None, case.cache) for key in keys]
-    found, record["script_said"] = _folder(minimal, outcome, record, earlier)
-    files |= found
-    files[ISSUE] = issue.text(record, files.get(RUN, b"").decode(), sorted(found)).encode()
+    shown, record["script_said"] = _folder(minimal, outcome, record, earlier)
+    files |= shown
+    files[ISSUE] = issue.text(record, files.get(RUN, b"").decode(), sorted(shown)).encode()
     record["files"] = sorted(files)
     return files
 

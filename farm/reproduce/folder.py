@@ -148,7 +148,7 @@ class _Folder:
 
     def _npz(self, arrays: Mapping[str, np.ndarray]) -> bytes:
         """Arrays under "name:dtype": one of a dtype that numpy lacks is kept as its bits."""
-        named, out = {}, io.BytesIO()
+        named, out = dict[str, Any](), io.BytesIO()
         for name, x in arrays.items():
             if dtype_name(x.dtype) == "str":
                 x = np.array([v.decode() if isinstance(v, bytes) else str(v) for v in x.ravel()]).reshape(x.shape)
@@ -203,7 +203,8 @@ class _Folder:
 
     def _compare(self, check: _Check) -> str:
         """The text of compare.py: how a case is read, and what its result is held to."""
-        sources = [inspect.getsource(x).rstrip() for x in (checks.load_case, *check.uses, check.function)]
+        functions: tuple[Callable[..., Any], ...] = (checks.load_case, *check.uses, check.function)
+        sources = [inspect.getsource(x).rstrip() for x in functions]
         typed = ["from typing import Any"] * any("Any" in x for x in sources)
         head = ['"""How the result of run.py is judged."""', "", "from __future__ import annotations", ""]
         imports = [*head, *typed, *[""] * bool(typed), "import numpy as np"]
@@ -305,7 +306,9 @@ class _Folder:
         if any(leaf.dtype == "str" for leaf in leaves):
             function: Callable[..., int] = checks.compare_equal
         else:
-            function = {KIND_BIASED: checks.compare_bias, KIND_ZERO: checks.compare_signs}.get(kind, checks.compare)
+            by_kind: Mapping[str, Callable[..., int]]
+            by_kind = {KIND_BIASED: checks.compare_bias, KIND_ZERO: checks.compare_signs}
+            function = by_kind.get(kind, checks.compare)
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
         arrays = expected_arrays(leaves, row, case.policy, kind)
         return _Check(function, [got, "case", *more], arrays, before, uses)

@@ -394,6 +394,9 @@ def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devi
     if devices == 1:
         yield from _supervised(job, names, vendor, gangs.ALONE)
         return
+    if job.backend and job.backend.launcher:
+        yield wire.Gone("behind a launcher, ranks are started on one machine alone: run it with --no-ray there")
+        return
     with gangs.gathered(job, vendor, devices, _asks(resource, 1.0)) as gang:
         yield from _supervised(replace(job, env=job.env | gang.variables), names, vendor, gang)
 

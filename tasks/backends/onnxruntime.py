@@ -588,7 +588,7 @@ def run_values(model: str, inputs: dict, **settings: Any) -> list:
             got.append(x.numpy())
         else:
             empty = onnx.numpy_helper.from_array(np.zeros(shape, dtype))
-            raw = ctypes.string_at(x.data_ptr(), len(empty.raw_data))
-            made = onnx.TensorProto(dims=shape, data_type=own[name], raw_data=raw)
+            memory = ctypes.string_at(x.data_ptr(), len(empty.raw_data))
+            made = onnx.TensorProto(dims=shape, data_type=own[name], raw_data=memory)
             got.append(onnx.numpy_helper.to_array(made))
     return got

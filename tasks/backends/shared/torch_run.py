@@ -61,7 +61,7 @@ def run_program(module: Any, inputs: list, device: str, compiled: Any, threads: 
     torch.set_num_threads(threads)
     if hasattr(module, "hold"):  # its weights
         module.hold(device)
-    given = [x.to(device) for x in module.tensors(inputs)]
+    given = [x.to(device) if hasattr(x, "to") else x for x in module.tensors(inputs)]  # an array stays one
     call = torch.compile(module.program, **compiled) if compiled else module.program
     if hasattr(module, "step"):
         return to_arrays(module.step(call, given))
