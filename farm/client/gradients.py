@@ -308,16 +308,16 @@ def _compared(
 
 
 def _where(found: Sequence[np.ndarray], references: Sequence[np.ndarray], places: Sequence[int], each: bool) -> str:
-    """Which gradient is furthest off, if they have ``places`` among the tensors, and at which element, if ``each`` has a difference of its
-    own: projections do not tell."""
+    """At which element the gradients are furthest off, and of which tensor, if they have ``places`` among them. That takes a difference of
+    ``each`` element: the change that explains projections is spread over all."""
+    if not each:
+        return " in random projections"
     gaps = [np.where(g == y, 0.0, np.nan_to_num(np.abs(g - y), nan=np.inf)) for g, y in zip(found, references)]
     most = int(np.argmax([gap.max(initial=0.0) for gap in gaps]))
-    told = [f"gradient of tensor {places[most]}"] if places else []
-    if each:
-        at = np.unravel_index(int(np.argmax(gaps[most])), gaps[most].shape)
-        place = ", ".join(map(str, at))
-        told.append(f"at [{place}]: {found[most][at]:.6g}, by differences {references[most][at]:.6g}")
-    return " in random projections" * (not each) + f" ({', '.join(told)})" * bool(told)
+    at = np.unravel_index(int(np.argmax(gaps[most])), gaps[most].shape)
+    whose = f"gradient of tensor {places[most]}, " if places else ""
+    place = ", ".join(map(str, at))
+    return f" ({whose}at [{place}]: {found[most][at]:.6g}, by differences {references[most][at]:.6g})"
 
 
 def _silent(why: str, eps: float | None) -> str:

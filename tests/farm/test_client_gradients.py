@@ -146,7 +146,7 @@ def test_which_gradient_is_wrong_is_told() -> None:
     found = farm.check_autograd(_Scaled.apply, (torch.randn(2, 3, 4), torch.randn(4)))
     assert "apart (gradient of tensor 1, at [" in found.message
     many = farm.check_autograd(_Scaled.apply, (torch.randn(20, 3, 4), torch.randn(4)))
-    assert many.message.endswith("apart in random projections (gradient of tensor 1)")
+    assert many.message.endswith("apart in random projections")  # whose change is spread over all elements
 
 
 def test_the_element_that_is_furthest_off_is_told_with_both_values() -> None:

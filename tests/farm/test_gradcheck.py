@@ -82,7 +82,6 @@ def _row(
         "kind": kind,
         "limit": 32.0,
         "error_units": units,
-        "numel": None if units is None else 1,
         "second_units": second,
         "oracles_units": apart,
         "second_oracle": None if second is None else "finite differences",

@@ -50,7 +50,7 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
         & (rows.oracle != "metadata")
         & (rows.status.isin(MEASURED_STATUSES) | oracle)
         # A kernel that broke a promise in its forward pass (aliasing) never came to its gradient.
-        & rows[["numel", "error_units"]].notna().any(axis=1)
+        & rows.error_units.notna()
     )
     limit = rows.limit.astype(float).fillna(USUAL_UNITS)  # of a policy that counts none
     first = rows.status.isin(PASSED_STATUSES) | (oracle & (rows.error_units <= limit))
