@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,12 @@ import pytest
 import yaml
 from ray.cluster_utils import Cluster
 
+from farm.fleet.child_process import Limits
 from farm.fleet.node import Devices, ray_node
+from farm.work import gangs, ray_cluster
+from farm.work.job import Job
+from tasks import wire
+from tasks.backends.shared.rank_hosts import Hosts
 from tasks.devices import BY_LABEL
 from tests.conftest import ROOT, SOON_GONE, launch
 from tests.farm.test_cluster import rows
@@ -54,6 +61,32 @@ def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
     said = " ".join(done.stdout.split())
     assert "a job of heldgloo-huawei takes 4 devices (NPU), one for each rank, and there are 3: add nodes" in said
     assert set(rows(results)["backend"]) == {"gloo-cpu"}
+
+
+# --- ranks that are lost --------------------------------------------------------------------------------------------------
+
+
+def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is lost instead, and its cases are run again: a supervisor that has died is treated so as well."""
+    failing = wire.Failing(0, "error", 1, "rank 2 ended")
+    told = {
+        "passed": wire.Rows(b"", (0,), {"pass": 1}, (0.0, 0.0), ()),
+        "failed": wire.Rows(b"", (0,), {"error": 1}, (0.0, 0.0), (failing,)),
+        "gone": wire.Gone("gloo: connection refused"),
+    }
+    monkeypatch.setattr(gangs, "here", lambda: ("node", []))
+    monkeypatch.setattr("farm.work.monitoring.observe", lambda *args: None)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    gang = gangs.Gang(Hosts("127.0.0.1", (address,), "token", 2))
+    job = Job(name="gang", cache="", limits=Limits())
+    for name, message in told.items():
+        monkeypatch.setattr(ray_cluster, "run_job", lambda job, message=message: iter([message]))
+        lost: contextlib.AbstractContextManager[Any] = (
+            contextlib.nullcontext() if name == "passed" else pytest.raises(gangs.RanksLost, match="127.0.0.1")
+        )
+        with lost:
+            assert message in list(ray_cluster._supervised(job, {}, "", gang))
 
 
 # --- a cluster ----------------------------------------------------------------------------------------------------------
