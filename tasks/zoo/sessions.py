@@ -30,7 +30,8 @@ class _Decoder:
     FIRST = 4
 
     def start(self) -> None:
-        self.k = self.v = None
+        self.k: Any = None
+        self.v: Any = None
         self.used = 0
 
     def step(self, q: Any, k: Any, v: Any) -> Any:
