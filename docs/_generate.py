@@ -87,7 +87,7 @@ def answered() -> str:
     for check in checks.BUILT_IN.values():
         # Who only compiles has the check build alone.
         asked = [b for b in every if not (check.runs and checks.of_another_kind(check.name, b))]
-        why = {b.name: checks.unplanned(check.name, b) for b in asked}
+        why = {b.name: checks.explain_exclusion(check.name, b) for b in asked}
         there = [b for b in asked if not why[b.name]]
         able = [b for b in there if not check.unanswered(b)]
         where = (
@@ -220,10 +220,10 @@ def limits() -> str:
 
 
 def backends() -> str:
-    from tasks.backends import BackendSpec, known
+    from tasks.backends import BackendSpec, list_registered
 
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for runtime, part in known().items():
+    for runtime, part in list_registered().items():
         for device in part.load().devices if not part.package else ():
             backend = BackendSpec(f"{runtime}-{device}", runtime, device).create()
             words = {"onnx": "ONNX", "torch": "torch", "saved_model": "SavedModel", "tflite": "TFLite"}
@@ -236,10 +236,10 @@ def backends() -> str:
 
 
 def needs() -> str:
-    from tasks.backends import BackendSpec, known
+    from tasks.backends import BackendSpec, list_registered
 
     rows: dict[str, tuple[Any, list[str]]] = {}
-    for runtime, part in known().items():
+    for runtime, part in list_registered().items():
         for device in part.load().devices if not part.package else ():
             for need in BackendSpec(f"{runtime}-{device}", runtime, device).create().needs:
                 rows.setdefault(need.what, (need, []))[1].append(f"{runtime}-{device}")

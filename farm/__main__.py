@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from farm.exits import BAD_INPUT, OK, command, guarded
+from farm.exits import BAD_INPUT, OK, command, run_guarded
 
 #: Command → what it does, in the order of a first day with the farm.
 COMMANDS = {
@@ -41,7 +41,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is the command's, 2 for a command that does not exist."""
-    return guarded(_main, argv)
+    return run_guarded(_main, argv)
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -96,10 +96,12 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's."""
         lists = {name for action in self._actions if isinstance(action, _Listed) for name in action.option_strings}
-        return super().parse_known_args(list(_repeated(sys.argv[1:] if args is None else args, lists)), namespace)
+        return super().parse_known_args(
+            list(_repeat_list_options(sys.argv[1:] if args is None else args, lists)), namespace
+        )
 
 
-def _repeated(words: Sequence[str], lists: Collection[str]) -> Iterator[str]:
+def _repeat_list_options(words: Sequence[str], lists: Collection[str]) -> Iterator[str]:
     """A command line in which each value of a list option has the option before it."""
     option, had = "", False
     for word in words:

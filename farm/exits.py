@@ -7,7 +7,7 @@ import signal
 import sys
 
 if os.path.dirname(sys.argv[0]) == os.path.dirname(__file__) or os.path.basename(sys.argv[0]) == "farm":
-    # This process is a command's and has started nothing yet: until `guarded` it just ends, without a traceback.
+    # This process is a command's and has started nothing yet: until `run_guarded` it just ends, without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
@@ -39,17 +39,17 @@ def door(name: str) -> Callable[..., int]:
     arguments it is that of this process."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        return guarded(lambda rest: command(name, rest), argv)
+        return run_guarded(lambda rest: command(name, rest), argv)
 
     return main
 
 
 def command(name: str, argv: Sequence[str] | None) -> int:
     """Import a command and run it; BAD_INPUT where the installation goes without what it needs."""
-    from tasks.importing import uncollected  # and numpy: Ctrl-C is heeded by now
+    from tasks.importing import pause_gc  # and numpy: Ctrl-C is heeded by now
 
     try:
-        with uncollected():
+        with pause_gc():
             module = import_module(f"farm.commands.{name}")
     except ModuleNotFoundError as error:
         package = error.name or ""
@@ -62,7 +62,7 @@ def command(name: str, argv: Sequence[str] | None) -> int:
     return int(module.main(argv))
 
 
-def guarded(main: Main, argv: Sequence[str] | None) -> int:
+def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
     """The exit code of a command, whatever it raises: 1 says that wrong numbers were found, and nothing else."""
     if argv is None:  # this process is the command's
         signal.signal(signal.SIGINT, _stop)
@@ -80,7 +80,7 @@ def guarded(main: Main, argv: Sequence[str] | None) -> int:
     except Exception as error:
         if os.environ.get(TRACE):
             traceback.print_exc()
-        print(f"error: {_told(error)}", file=sys.stderr)
+        print(f"error: {_describe_error(error)}", file=sys.stderr)
     return INCOMPLETE
 
 
@@ -104,7 +104,7 @@ def _outlasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return made
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
         return text

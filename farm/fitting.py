@@ -25,16 +25,16 @@ class Head:
     right: bool = False
 
 
-def fitted(
+def fit_table(
     title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> RenderableType:
     """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
     natural = [max([_width(Text(h.words)), *(_width(cells[n]) for cells, _ in lines)]) for n, h in enumerate(heads)]
     least = [_least(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - 3 * len(heads) + 1  # what borders and blanks leave
-    widths, kept = _widths(natural, least, room), _kept(heads, lines, width)
+    widths, kept = _widths(natural, least, room), _select_columns(heads, lines, width)
     if sum(least) <= room and _height(lines, widths) <= _height_below(lines, kept, width):
-        made: RenderableType = _folded(heads, lines, widths)
+        made: RenderableType = _build_folded_table(heads, lines, widths)
     else:
         made = _below(heads, lines, kept)
     return Group(Text(title, style="italic"), made)  # not the table's own title, which is folded to its width
@@ -61,7 +61,9 @@ def _widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
     return made
 
 
-def _folded(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]) -> Table:
+def _build_folded_table(
+    heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]
+) -> Table:
     made = Table(pad_edge=False)
     for head, width in zip(heads, widths, strict=True):
         made.add_column(Text(head.words), justify="right" if head.right else "left", overflow="fold", width=width)
@@ -90,7 +92,7 @@ def _empty(cell: Text) -> bool:
     return cell.plain in ("", "–")
 
 
-def _kept(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> dict[int, int]:
+def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> dict[int, int]:
     """The columns that have room side by side, and their widths; the first is always one."""
     widths = {
         n: max([*map(len, head.words.split()), *(_flat(cells[n]).cell_len for cells, _ in lines), 1])

@@ -36,7 +36,7 @@ class Canary:
         kind = kind_of(backend)
         for dtype in DTYPES if kind else ():
             try:
-                program = backend.canary(known(kind, dtype))
+                program = backend.canary(build_form(kind, dtype))
                 if not _off(program):
                     self._programs[dtype] = program
             except Exception:
@@ -67,7 +67,7 @@ def kind_of(backend: Backend) -> str:
     return next((k for k in backend.forms if k in KINDS), "") if asked else ""
 
 
-def known(kind: str, dtype: str) -> Form:
+def build_form(kind: str, dtype: str) -> Form:
     """A @ B + C as a form of a kind of KINDS; arrays of [SIZE, SIZE]."""
     arrays = [x.astype(np_dtype(dtype)) for x in _factors()]
     return _form(kind, dtype, arrays, lambda a, b, c: a @ b + c, "MatMul", "Add")

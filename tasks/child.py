@@ -22,7 +22,7 @@ from typing import Any
 from tasks import heap, wire
 from tasks.arrays.pack import PackError
 from tasks.catalogs.told import announce
-from tasks.importing import uncollected
+from tasks.importing import pause_gc
 from tasks.judge import verdict
 from tasks.model import Unavailable
 from tasks.relay import Page
@@ -123,7 +123,7 @@ class Child:
             return wire.Ready()
         self.page.write(-1, 1)
         try:
-            with uncollected():
+            with pause_gc():
                 made = command.backend.create()
                 info = made.start()
                 self.canary = Canary(made)

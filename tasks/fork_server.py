@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks import canary, child, runner  # noqa: F401  (what each child imports at its first command)
-from tasks.importing import load, uncollected
+from tasks.importing import load, pause_gc
 from tasks.prepare import cases  # noqa: F401
 
 #: Variables that are read when something is done, not when a module is imported: they may differ from the server's.
@@ -188,7 +188,7 @@ class Server:
 
 def run(control: socket.socket, what: str = "") -> None:
     """Be a server that has loaded ``what`` besides what it was forked with. It ends at once if that has started a thread."""
-    with uncollected():
+    with pause_gc():
         if what:
             load(what)
     os.close(os.pidfd_open(os.getpid()))  # a kernel that cannot says so before anybody depends on it

@@ -9,7 +9,7 @@ from importlib import import_module
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Nothing is collected while this lasts, nor ever looked at again what was made: a tenth of the import of torch, a
     quarter of that of its list of ops."""
     on = gc.isenabled()

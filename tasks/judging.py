@@ -36,7 +36,7 @@ from tasks.model import (
     is_complex,
     is_inexact,
 )
-from tasks.model.dtypes import dtype_name, shown
+from tasks.model.dtypes import dtype_name, format_number
 from tasks.model.kind import (
     CAUSE_CAST,
     CAUSE_KEPT,
@@ -48,7 +48,7 @@ from tasks.model.kind import (
     KIND_PROPERTY,
     KIND_TOLERANCE,
 )
-from tasks.model.leaf import floor_of_kept, settled
+from tasks.model.leaf import floor_of_kept, reorder_ties
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
 
@@ -200,7 +200,7 @@ def judge_outputs(
     precision = _precision(sample, info)
     expected = step.expected(sample.expected(of_products=info.of_products))
     paired = form.paired if form else ()
-    returned = [[_unpaired(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
+    returned = [[_complex_from_pairs(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
     flushes = Flushes(info.flushes)
     case = Case(sample, policy, info, form, step, precision, expected, returned, returned, flushes, measure_flushes)
     found = _judge(case)
@@ -241,7 +241,7 @@ def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) ->
     return first.note({"culprit": blamed, "error": f"{said}{blamed} is {first.status}, {', '.join(sound)} not"})
 
 
-def derived(sample: PreparedSample, precision: str) -> list[Leaf]:
+def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]:
     """What a sample's definition is to make of right outputs in a declared precision: what is derived is float64, whatever the
     dtype under test, so that a coarser one is told by its noise."""
     times = max(times_coarser(precision, sample.owner.group.dtype), 1.0)
@@ -276,7 +276,7 @@ def settle_ties(case: Case) -> Case:
     def settle(actual: list[np.ndarray]) -> list[np.ndarray]:
         if len(actual) != len(case.expected):
             return actual
-        both = (actual, [settled(x, leaf) for x, leaf in zip(actual, case.expected)])
+        both = (actual, [reorder_ties(x, leaf) for x, leaf in zip(actual, case.expected)])
         return min(both, key=lambda x: compare(x, case.expected, case.op_class, case.precision).error_units or 0.0)
 
     return replace(case, runs=[settle(actual) for actual in case.runs])
@@ -287,7 +287,7 @@ def restore_flushed(case: Case) -> Case:
     if case.flushes == Flushes():
         return case
     given = case.elements if case.flushes.inputs else None
-    return replace(case, runs=[flushing.unflushed(x, case.expected, case.flushes, given) for x in case.runs])
+    return replace(case, runs=[flushing.restore_flushed(x, case.expected, case.flushes, given) for x in case.runs])
 
 
 READING: tuple[Callable[[Case], Case], ...] = (settle_ties, restore_flushed)
@@ -311,7 +311,7 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
 
         record = case.sample.record
         made = definitions.derive(case.definition, record.args, record.kwargs, case.sample.inputs(), case.wide)
-        metrics = compare(made, derived(case.sample, case.precision))
+        metrics = compare(made, predict_derived_leaves(case.sample, case.precision))
     return replace(found, metrics=metrics)
 
 
@@ -379,7 +379,7 @@ def accept_kept_result(case: Case, found: Judgement) -> Judgement:
 def check_effect(case: Case, found: Judgement) -> Judgement:
     """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the dtype itself is
     `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared, the case is `vacuous`."""
-    if not checks.installed(case.sample.owner.check).effect:
+    if not checks.get_or_default(case.sample.owner.check).effect:
         return found
     found, dtype = replace(found, final=True), case.group.dtype
     if not is_coarser(case.precision, dtype):
@@ -418,7 +418,9 @@ def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
         return found
     asked = EPS[case.precision] if case.precision else 0.0
     twins = {name: outputs[case.part] for name, outputs in case.sample.coarse().items() if EPS[name] > asked}
-    told = coarser.told(case.outputs, case.expected, twins, case.policy, case.group.label, case.group.dtype)
+    told = coarser.suspect_precision(
+        case.outputs, case.expected, twins, case.policy, case.group.label, case.group.dtype
+    )
     if told is None:
         return found
     columns = {"unasked": told.precision}
@@ -465,7 +467,7 @@ def judge_training_step(case: Case, found: Judgement) -> Judgement:
     is furthest off, and how far all of them diverge."""
     if not (names := case.sample.record.names):
         return found
-    told = steps.examined(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
+    told = steps.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
     return found.rule(*told.verdict, told.columns)
 
 
@@ -551,7 +553,7 @@ def check_properties(case: Case, found: Judgement) -> Judgement:
     `imprecise`, kind `property`."""
     if not _whole(case.sample):
         return found
-    if not (broken := properties.broken(case.group.op, _given(case.sample), case.outputs[0])):
+    if not (broken := properties.find_broken_property(case.group.op, _read_tensors(case.sample), case.outputs[0])):
         return found
     found = found.note({"breaks": broken.text})
     return found.rule(Status.IMPRECISE, KIND_PROPERTY) if found.status is Status.PASS else found
@@ -613,7 +615,7 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
     for results in coarse.in_precision(form.model, form.arrays, precision):
         if [x.shape for x in results] != [leaf.shape for leaf in expected]:
             break
-        leaves = [replace(leaf, reference=x, noise=_scaled(leaf, x)) for leaf, x in zip(expected, results)]
+        leaves = [replace(leaf, reference=x, noise=_scale_noise(leaf, x)) for leaf, x in zip(expected, results)]
         metrics = compare(case.returned[0], leaves, case.op_class, precision)
         if case.verdict(metrics)[0] is Status.PASS:
             names = ("limit", "output_digest", "compute_precision", "unasked")
@@ -632,14 +634,14 @@ SECOND_LOOK: tuple[Step, ...] = (measure_flushing, accept_rounded_inputs)
 
 def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     """The coarser of what the backend declares and what the check asks for."""
-    asked = checks.installed(sample.owner.check).precision(sample.owner.group.dtype)
+    asked = checks.get_or_default(sample.owner.check).precision(sample.owner.group.dtype)
     if not info.compute_precision:
         return asked
     declared = info.precision_for(sample.products)
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 
-def _unpaired(output: Any) -> np.ndarray:
+def _complex_from_pairs(output: Any) -> np.ndarray:
     """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
     array = np.asarray(output)
     if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
@@ -674,7 +676,7 @@ def _furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
         said = element(actual[output], case.expected[output], index, case.op_class, case.precision)
         given = case.elements
         placed = given is not None and given.shape == actual[output].shape
-        of = f" of {shown(given[index])}" if given is not None and placed else ""
+        of = f" of {format_number(given[index])}" if given is not None and placed else ""
         at = ", ".join(map(str, (*[output] * bool(output), *index)))
         columns["worst"] = f"{said['actual']} for {said['expected']}{of}, at {at}"
     return columns
@@ -749,13 +751,13 @@ def _whole(sample: PreparedSample) -> bool:
     return len(record.args["v"]) == len(sample.specs) and not record.kwargs["v"]
 
 
-def _given(sample: PreparedSample) -> list[np.ndarray]:
+def _read_tensors(sample: PreparedSample) -> list[np.ndarray]:
     with contextlib.suppress(ValueError):
         return sample.tensors()
     return []
 
 
-def _scaled(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
+def _scale_noise(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
     """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as little."""
     if leaf.noise is None or leaf.reference is None:
         return leaf.noise

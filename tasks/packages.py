@@ -36,7 +36,7 @@ def torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
     return index(TORCH_BUILDS + build), f"torch=={release}+{build}"
 
 
-def pinned(name: str, version: str) -> tuple[str, ...]:
+def pin_package(name: str, version: str) -> tuple[str, ...]:
     """What brings a package in a version that is installed somewhere: torch for a kind of device from its own index, all else
     without a build's own suffix (PyPI has no "+cpu")."""
     release, _, build = version.partition("+")

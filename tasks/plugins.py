@@ -46,16 +46,18 @@ class Part:
 
 def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
     """All parts of a kind ("backend", "catalog", "check"), by name. A built-in name cannot be taken by a package."""
-    return _installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
+    return _find_installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
 
 
 def packages() -> list[str]:
     """Top-level modules of all that other packages bring."""
-    return sorted({p.value.partition(":")[0].partition(".")[0] for kind in KINDS for p in _installed(kind).values()})
+    return sorted(
+        {p.value.partition(":")[0].partition(".")[0] for kind in KINDS for p in _find_installed(kind).values()}
+    )
 
 
 @functools.cache
-def _installed(kind: str) -> dict[str, Part]:
+def _find_installed(kind: str) -> dict[str, Part]:
     """Parts that other packages bring, by name; looked up once, since it reads every package's metadata."""
     from importlib.metadata import distributions
 

@@ -21,8 +21,8 @@ from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.backends.shared.flushing import measured
-from tasks.backends.shared.network import completed
+from tasks.backends.shared.flushing import measure_flushing
+from tasks.backends.shared.network import complete_form
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
@@ -39,7 +39,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
-from tasks.model.errors import said
+from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import EMULATED, NAMES, Row
 from tasks.model.trace import Step
@@ -274,8 +274,8 @@ class Runner:
         for number, which in inputs.items() if len(inputs) > 1 else ():
             alone = self._with(case, contiguous.dense(case.form, number)).row
             if (alone.status, alone.kind) == (row.status, row.kind):
-                return replace(done, row=contiguous.told(alone, which))
-        return replace(done, row=contiguous.told(row, "; ".join(inputs.values())))
+                return replace(done, row=contiguous.attribute_to_layout(alone, which))
+        return replace(done, row=contiguous.attribute_to_layout(row, "; ".join(inputs.values())))
 
     def _ask_eagerly(self, case: Trial) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
@@ -289,7 +289,7 @@ class Runner:
             return
         except Exception as error:
             if not (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error)):
-                case.refused = f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
+                case.refused = f"{type(error).__name__}: {shorten_error(error, ERROR_LIMIT)}"
                 case.form = contiguous.dense(case.form)
 
     def _with(self, case: Trial, form: Form) -> Done:
@@ -307,10 +307,10 @@ class Runner:
             or self._blame(case)[0] not in contiguous.REFUSED
         ):
             return ""
-        return f"{type(error).__name__}: {said(error, ERROR_LIMIT)}"
+        return f"{type(error).__name__}: {shorten_error(error, ERROR_LIMIT)}"
 
     def _form(self, case: Trial) -> Form:
-        own, check = case.sample.owner.group.catalog, checks.installed(case.sample.owner.check)
+        own, check = case.sample.owner.group.catalog, checks.get_or_default(case.sample.owner.check)
         if (why := check.unanswered(self.backend)) and not case.sample.failure:
             raise Unsupported(why)
         if case.sample.op_class in check.without and not case.sample.failure:
@@ -323,7 +323,7 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
-            form = completed(form)
+            form = complete_form(form)
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 
@@ -343,7 +343,7 @@ class Runner:
         stages: list[checks.Observation] = []
         of_steps: Sequence[Judgement] = ()
         broken: Misbehaviour | None = None
-        only_built = not checks.installed(case.sample.owner.check).runs
+        only_built = not checks.get_or_default(case.sample.owner.check).runs
         if case.program is not None and not only_built:
             case.stage = RUN
             self.progress(case.number, RUN, together)
@@ -406,13 +406,13 @@ class Runner:
         """What the backend takes for zero in some dtypes; measured when a verdict may hang on it."""
         for dtype in dtypes:
             if dtype not in self._measured_flushes:
-                self._measured_flushes[dtype] = measured(self.backend, dtype)
+                self._measured_flushes[dtype] = measure_flushing(self.backend, dtype)
         return functools.reduce(operator.or_, (self._measured_flushes[x] for x in dtypes), Flushes())
 
     @staticmethod
     def _measured(case: Trial) -> bool:
         """Whether what a misbehaving program returned is what the case expects, as its numbers."""
-        check = checks.installed(case.sample.owner.group.check)
+        check = checks.get_or_default(case.sample.owner.group.check)
         return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
@@ -495,7 +495,7 @@ class Runner:
         """(status, stage, error type, text) of what was raised."""
         error, stage = case.error, STAGES[case.stage]
         assert error is not None
-        name, text = type(error).__name__, said(error, ERROR_LIMIT)
+        name, text = type(error).__name__, shorten_error(error, ERROR_LIMIT)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             text = text or f"the case raised {name}"
         if isinstance(error, Invalid):
@@ -532,7 +532,7 @@ class Runner:
         group, device = sample.owner.group, self.backend.torch_device
         if not self.backend.refuses(error):
             return ""
-        catalog = catalogs.installed(group.catalog) if device else None
+        catalog = catalogs.get_if_installed(group.catalog) if device else None
         try:
             return catalog.undeclared(group, sample.record.args, sample.record.kwargs, device) if catalog else ""
         except Exception:
@@ -549,7 +549,7 @@ def _of_case(error: BaseException) -> BaseException:
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that only the prepared sample decides."""
     record = sample.record
-    built = not checks.installed(sample.owner.check).runs
+    built = not checks.get_or_default(sample.owner.check).runs
     return sample.owner.columns | {
         "check": sample.owner.check,
         "op_class": record.op_class,

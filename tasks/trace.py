@@ -12,7 +12,7 @@ from tasks.checks import Observation
 from tasks.judge import fingerprint
 from tasks.judging import Judgement
 from tasks.model import Misbehaviour, Status
-from tasks.model.errors import said
+from tasks.model.errors import shorten_error
 from tasks.model.trace import Step
 
 #: Longest error text of a step, in characters.
@@ -62,9 +62,9 @@ def _step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:
     what, error, units, digest = seen.what, "", None, seen.output_digest
     status, kind = (Status.WRONG, what.kind) if what.kind else (Status.PASS, "")
     if isinstance(what.error, Misbehaviour):
-        status, kind, error = Status.WRONG, what.error.kind, said(what.error, ERROR_LIMIT)
+        status, kind, error = Status.WRONG, what.error.kind, shorten_error(what.error, ERROR_LIMIT)
     elif what.error is not None:
-        status, error = Status.ERROR, f"{type(what.error).__name__}: {said(what.error, ERROR_LIMIT)}"
+        status, error = Status.ERROR, f"{type(what.error).__name__}: {shorten_error(what.error, ERROR_LIMIT)}"
     elif what.judged:
         one = next(judged, None)
         if one is None:

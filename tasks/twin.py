@@ -16,7 +16,7 @@ import numpy as np
 from tasks import checks, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
-from tasks.catalogs.told import announced
+from tasks.catalogs.told import get_announcement
 from tasks.model import Unsupported
 from tasks.variables import threads_of
 
@@ -48,7 +48,7 @@ class Twin:
         for fd in fds:
             os.close(fd)
         self._lines = os.fdopen(self._answers, "r", encoding="utf-8")
-        (ready,) = self.ask(wire.Hello(spec, None, announced()))
+        (ready,) = self.ask(wire.Hello(spec, None, get_announcement()))
         if isinstance(ready, wire.Refused):
             self.close()
             raise Unsupported(f"another process cannot have {spec.name}: {ready.reason}")

@@ -18,12 +18,12 @@ _NAMED = re.compile(
 )
 
 
-def kept(env: Mapping[str, str]) -> dict[str, str]:
+def drop_overrides(env: Mapping[str, str]) -> dict[str, str]:
     """An environment without what would compute otherwise than the rows declare."""
     return {name: value for name, value in env.items() if not _DROPPED.fullmatch(name)}
 
 
-def named(env: Mapping[str, str]) -> str:
+def format_flags(env: Mapping[str, str]) -> str:
     """NAME=value of what else changes numbers, for the flags of a row; "" for nothing."""
     return " ".join(f"{k}={'_'.join(v.split())}" for k, v in sorted(env.items()) if _NAMED.fullmatch(k))
 
@@ -43,4 +43,4 @@ def threads_of(number: int) -> dict[str, str]:
 
 
 #: Of this process, before a runtime adds its own.
-HERE = named(os.environ)
+HERE = format_flags(os.environ)

@@ -399,7 +399,7 @@ def _plain(value: Any) -> Any:
     return {_TAG: kind.__name__, **{n: getattr(value, n) for n in _FIELDS[kind]}} if kind in _FIELDS else str(value)
 
 
-def _revived(found: dict[str, Any]) -> Any:
+def _decode_object(found: dict[str, Any]) -> Any:
     kind = _TYPES.get(found.pop(_TAG, ""))
     if kind is None:
         return found
@@ -410,7 +410,7 @@ def _revived(found: dict[str, Any]) -> Any:
 
 
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
-_loads = json.JSONDecoder(object_hook=_revived).decode
+_loads = json.JSONDecoder(object_hook=_decode_object).decode
 
 
 def encode(message: Any) -> bytes:

@@ -13,9 +13,9 @@ import numpy as np
 from farm.client.judging import at_least_one
 from farm.client.keeping import Keeper
 from farm.client.kernels import Backward, ClientError, Kernel, kernel_of
-from farm.client.process import backend_here, message_of, to_device, undisturbed
-from farm.client.trying import Computed, judged, passes
-from farm.client.validating import computed
+from farm.client.process import backend_here, isolate_settings, message_of, to_device
+from farm.client.trying import Computed, judge_prepared, passes
+from farm.client.validating import collect_outputs
 from farm.fleet import scratch
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
@@ -56,8 +56,8 @@ class Case:
         self.structure = "" if structured is None else structured.label
         self.dims, self.arrays = made.dims, made.plain if structured is None else structured.arrays
         self.places = made.lay(structured=made.structured is not None)(self.arrays)
-        self.places = {**self.places, **laid.declared(op, self.arrays, self.dims)}
-        _, _, self.arrays = laid.stored(self.arrays, self.places)
+        self.places = {**self.places, **laid.build_declared_places(op, self.arrays, self.dims)}
+        _, _, self.arrays = laid.build_storages(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class Case:
     def _judged(self, check: str, output: Any) -> Row:
         kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
         with (
-            undisturbed(),
+            isolate_settings(),
             load.lent(kernel.op, kernel.root) as one,
             tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
         ):
@@ -129,14 +129,14 @@ class Case:
             made = replace(made, repeats=1)
             path = Path(folder, "case.pack")
             save_alone(path, group, made)
-            backend = Computed(lambda form: computed(form, kernel, self.inputs, output))
-            return judged(PreparedGroup(path), 0, backend, backend.probe(), cases.policy, Path(folder)).row
+            backend = Computed(lambda form: collect_outputs(form, kernel, self.inputs, output))
+            return judge_prepared(PreparedGroup(path), 0, backend, backend.probe(), cases.policy, Path(folder)).row
 
 
 def _argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
     """A tensor or array of some values, which lies in memory as a view does."""
     storage, spec = (
-        (x.copy(), TensorSpec(0)) if place is None else layouts.strided(x, place.strides or (), place.offset)
+        (x.copy(), TensorSpec(0)) if place is None else layouts.store_strided(x, place.strides or (), place.offset)
     )
     if framework == "numpy":
         return spec.view(storage, writeable=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.client.judging import assert_correct
 from farm.client.kernels import ClientError, arrays_of, kernel_of, not_negative
-from farm.client.process import undisturbed
+from farm.client.process import isolate_settings
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import functions, interpreted, promises
 from tasks.catalogs.user.load import Declared
@@ -81,7 +81,7 @@ class Gradients:
         return "\n".join(map(str, self.checks))
 
 
-@undisturbed()
+@isolate_settings()
 def check_autograd(
     function: Callable[..., Any] | None = None,
     inputs: Sequence[Any] | Any = (),
@@ -136,7 +136,7 @@ def _of_tensors(
     specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
     kernel = kernel_of(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
     one = Declared(kernel.op, (), kernel.root)
-    call = promises.guarded(kernel.op, function, one.backward)
+    call = promises.guard_kernel(kernel.op, function, one.backward)
 
     def by_position(*tensors: Any) -> Any:
         return call(**dict(zip(arrays, tensors)), **others)
@@ -148,7 +148,7 @@ def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
     import torch
 
     try:
-        with interpreted.prepared():
+        with interpreted.prepare_interpreter():
             result = function(*args)
     except Exception as error:
         if text := interpreted.not_interpreted(error):
@@ -161,7 +161,7 @@ def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
     return result
 
 
-def _widened(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+def _widen_arguments(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
     """(the arguments on the CPU or their device in float64, which tensors are differentiated)."""
     import torch
 
@@ -198,20 +198,20 @@ def _gradient(
     check: str, call: Callable[..., Any], args: Sequence[Any], eps: float | None, atol: float, rtol: float
 ) -> Check:
     """The gradient by autograd against differences."""
-    wide, wrt = _widened(args)
+    wide, wrt = _widen_arguments(args)
     starts = autograd.outputs_of("backward", call, wide, {}, wrt)  # what the function itself raises is no gradient's
     if all(y is None for y in starts):
-        return _unconnected(check, call, wide, wrt)
+        return _judge_unconnected(check, call, wide, wrt)
     try:
         if check != "backward":
             first, starts = starts, autograd.outputs_of(check, call, wide, {}, wrt)
             if lost := _without_graph(call, wide, wrt, first, starts[len(first) :]):
                 return Check(check, False, None, lost)
-        return _compared(check, call, wide, wrt, starts, eps, atol, rtol)
+        return _compare_gradients(check, call, wide, wrt, starts, eps, atol, rtol)
     except ClientError:
         raise
     except Exception as error:
-        return _raised(check, error)
+        return _judge_error(check, error)
 
 
 def _without_graph(
@@ -233,7 +233,7 @@ def _without_graph(
     )
 
 
-def _raised(check: str, error: Exception) -> Check:
+def _judge_error(check: str, error: Exception) -> Check:
     text = " ".join(str(error).split())
     if check == "double_backward" and "once_differentiable" in text:
         return Check(check, True, None, autograd.DECLARED_ONCE)
@@ -242,7 +242,7 @@ def _raised(check: str, error: Exception) -> Check:
     return Check(check, False, None, f"raised {type(error).__name__}: {text}")
 
 
-def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int]) -> Check:
+def _judge_unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int]) -> Check:
     """Of outputs that autograd knows no way to from the inputs: whether they depend on them all the same."""
     import torch
 
@@ -264,7 +264,7 @@ def _unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt:
     return Check(check, True, None, "no output depends on a differentiable input")
 
 
-def _compared(
+def _compare_gradients(
     check: str,
     call: Callable[..., Any],
     wide: Sequence[Any],
@@ -389,7 +389,7 @@ def _as_float32(y: Any, tiny: float) -> bool | None:
     return torch.equal(fractions, fractions.float().double()) if fractions.numel() else None
 
 
-@undisturbed()
+@isolate_settings()
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
 ) -> Gradients:
@@ -410,7 +410,7 @@ def validate_autograd_function(
     wide = functools.partial(_in_float64, call)
     for name, look in (
         ("backward", lambda: _gradient("backward", wide, args, None, 0.0, 0.0)),
-        ("saved", lambda: _saved(call, args)),
+        ("saved", lambda: _check_saved(call, args)),
         ("double_backward", lambda: _gradient("double_backward", wide, args, None, 0.0, 0.0)),
         ("repeats", lambda: _repeats(call, args)),
     ):
@@ -419,7 +419,7 @@ def validate_autograd_function(
         except ClientError:
             raise
         except Exception as error:  # of one check, which is no reason to be silent of the others
-            checks.append(_raised(name, error))
+            checks.append(_judge_error(name, error))
     return Gradients(tuple(checks))
 
 
@@ -431,9 +431,9 @@ def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], 
     return Check("forward", True, float(found.rows["error_units"].max()), "equals the reference")
 
 
-def _saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
+def _check_saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
     """Whether inputs and saved tensors are as they were after both passes."""
-    wide, wrt = _widened(args)
+    wide, wrt = _widen_arguments(args)
     given = _cotangents(call, wide, wrt)
     left = autograd.Untouched(autograd.tensors(wide, {}), given)
     autograd.backward("backward", call, wide, {}, wrt, given, made=left.made)
@@ -454,7 +454,7 @@ def _repeats(call: Callable[..., Any], args: Sequence[Any]) -> Check:
     """Both passes twice on the same inputs."""
     runs = []
     for _ in range(2):
-        wide, wrt = _widened(args)
+        wide, wrt = _widen_arguments(args)
         given = _cotangents(call, wide, wrt)
         outputs = [y.detach() for y in torch_tree.leaves(call(*wide)) if hasattr(y, "detach")]
         runs.append([*outputs, *autograd.backward("backward", call, wide, {}, wrt, given)])

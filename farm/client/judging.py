@@ -108,7 +108,7 @@ def assert_correct(
     AssertionError with what failed, ClientError.
     """
     __tracebackhide__ = True  # pytest shows the test's line
-    kernel = given(function, inputs, reference, op_class, dtypes, backward, double, **settings)
+    kernel = build_given_kernel(function, inputs, reference, op_class, dtypes, backward, double, **settings)
     config = config_of(
         kernel,
         samples=1,
@@ -158,7 +158,7 @@ def _not_imported() -> None:
         )
 
 
-def given(
+def build_given_kernel(
     function: Callable[..., Any] | str,
     inputs: Any,
     reference: Callable[..., Any] | str | None,
@@ -178,7 +178,7 @@ def given(
         # What a call does not say is as declared.
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
         dims = _dims(declared.op, arrays)
-        if said := samples.contradicted(declared.op, dims, arrays):
+        if said := samples.find_contradiction(declared.op, dims, arrays):
             raise ClientError(f"inputs: {said}; give values of that kind, or declare another one")
         kwargs = sizes.keywords(told, dims) | kwargs
     if not arrays:

@@ -117,7 +117,7 @@ def kernel_of(
         op = replace(declared.op, **changes)
     else:
         assert not isinstance(function, str)
-        op = _undeclared(function, changes)
+        op = _build_user_op(function, changes)
     if callable(backward):
         op, backward = replace(op, backward=backward), op.gradient or True
     if isinstance(backward, str):
@@ -131,7 +131,7 @@ def kernel_of(
     if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
-    told = sizes.used(op)
+    told = sizes.collect_dims(op)
     for name in dims or ():
         if name not in told:
             raise ClientError(
@@ -164,10 +164,10 @@ def _sizes(name: str, given: Any) -> Any:
     return made
 
 
-def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
+def _build_user_op(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
     if not callable(function):
         raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
-    called = changes.pop("name", "") or _identifier(_called(function))
+    called = changes.pop("name", "") or _identifier(_find_name(function))
     if "reference" not in changes:
         raise ClientError(
             f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
@@ -180,7 +180,7 @@ def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp
     return UserOp(called, function, **changes)
 
 
-def _called(function: Callable[..., Any]) -> str:
+def _find_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     if name != "<lambda>":
         return str(name)
@@ -197,7 +197,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
             return _of_config(function.removeprefix("user:"))
-        named, function = function, loaded(function)
+        named, function = function, load_function(function)
     else:
         named = ""
     ops = getattr(function, "__farm_ops__", None)
@@ -208,7 +208,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     return None
 
 
-def loaded(function: str) -> Any:
+def load_function(function: str) -> Any:
     """What "module:function" or "file.py:function" names. Raises ClientError."""
     module, _, name = function.rpartition(":")
     try:
@@ -234,7 +234,7 @@ def of_config() -> dict[str, Declared]:
         return {}
     try:
         kernels.announce(configs.load(str(path)))
-        return load.declared()
+        return load.load_ops()
     except configs.ConfigError as error:
         raise ClientError(str(error)) from None
     except CatalogError as error:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.kernels import ClientError, Kernel, declared_of, kernel_of, loaded
-from farm.client.process import undisturbed
+from farm.client.kernels import ClientError, Kernel, declared_of, kernel_of, load_function
+from farm.client.process import isolate_settings
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.models import drawn
 from tasks.catalogs.user import functions, load, of_torch, samples
@@ -41,7 +41,7 @@ def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Nam
     its declaration; dtype: under test ("": float64, or the first that it is declared in and that has one). Raises ClientError.
     """
     given = _inputs(inputs)
-    function = loaded(name) if ":" in name.removeprefix("user:") else name
+    function = load_function(name) if ":" in name.removeprefix("user:") else name
     declared = declared_of(function)
     floating = [one.dtype for one in given.values() if is_inexact(one.dtype)]
     known = list(declared.op.dtypes) if declared else []
@@ -57,13 +57,13 @@ def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Nam
     else:
         assert not isinstance(function, str)
         kernel, why = _alone(name, function, given, dtype)
-    with undisturbed(), load.lent(kernel.op, kernel.root):
+    with isolate_settings(), load.lent(kernel.op, kernel.root):
         yield Named(f"user:{kernel.op.name}", dtype, why)
 
 
 def _inputs(texts: Sequence[str]) -> dict[str, drawn.Drawn]:
     try:
-        found = {one.name: one for one in map(drawn.parsed, texts)}
+        found = {one.name: one for one in map(drawn.parse_input, texts)}
     except ValueError as error:
         raise ClientError(f"--input: {error}") from None
     for text, one in zip(texts, found.values()):

@@ -61,10 +61,10 @@ def passing_cache() -> Path:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def isolate_settings() -> Iterator[None]:
     """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all. What a run sets in
     this process is put back: threads, precision, the definitions that children are told."""
-    before = told.announced()
+    before = told.get_announcement()
     torch = sys.modules.get("torch")
     settings = _settings(torch) if torch else []
     numbers = [(put, number()) for put, number in _blas()]

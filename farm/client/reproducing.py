@@ -12,8 +12,8 @@ import numpy as np
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, message_of, undisturbed
-from farm.client.trying import NotHere, started, tried
+from farm.client.process import LIVE, isolate_settings, message_of
+from farm.client.trying import NotHere, judge_sample, start_backend
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan.config import Config
@@ -81,9 +81,9 @@ def reproduce(
     results: the lake; dtype, run: narrow a seed, which other dtypes and runs may have as well. The kernel's functions are
     those of this process where it judged them, else they are imported. Raises ClientError.
     """
-    with opened(key, seed, results, dtype, run) as case:
+    with open_case(key, seed, results, dtype, run) as case:
         backend, info = started_here(str(case.row["backend"]))
-        found = tried(case.group, case.sample, backend, info, case.policy)
+        found = judge_sample(case.group, case.sample, backend, info, case.policy)
     row = found.row
     return Reproduction(
         str(Key.of(case.row)),
@@ -109,13 +109,13 @@ def reproduce(
 def started_here(name: str) -> Any:
     """A backend of this process, with what it says of itself. Raises ClientError."""
     try:
-        return started(name)
+        return start_backend(name)
     except (NotHere, KeyError, ValueError) as error:
         raise ClientError(f"{error}; `farm reproduce` runs it in the backend's own environment") from None
 
 
 @contextmanager
-def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
+def open_case(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
     """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
     if not isinstance(key, str):
         raise ClientError(f'{key!r} is no key: "RUN:CASE:BACKEND" as a report prints it, or seed={key!r}')
@@ -133,9 +133,9 @@ def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str
         raise ClientError(f"{place} is not your own kernel: farm reproduce '{place}'")
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
     kernel = LIVE.get(place.run_id)
-    with undisturbed():
+    with isolate_settings():
         kernels.announce(config)
-        with load.lent(kernel.op, kernel.root) if kernel else undisturbed():
+        with load.lent(kernel.op, kernel.root) if kernel else isolate_settings():
             group, sample, names = _remade(row, config)
             yield KernelCase(row, kernel, group, sample, policy, names)
 
@@ -144,7 +144,7 @@ def _remade(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[s
     place = int(row["sample"])
     group = Group(row["op"], "", row["dtype"], place + 1, row["seed"], row["check"], row["distribution"] or "own")
     try:
-        op = load.declared()[group.op_name].op
+        op = load.load_ops()[group.op_name].op
         made = list(catalogs.get("user").samples(group, DRAWS, skip=range(place)))
     except Exception as error:
         raise ClientError(f"{row['case_id']} cannot be made again: {error}") from None

@@ -17,7 +17,7 @@ from farm.report.tables.structured import only_where
 from farm.reproduce.find import seed_of
 from tasks.arrays.autograd import DeclaredOnce
 from tasks.model import Status
-from tasks.model.failing import unjudged
+from tasks.model.failing import describe_unjudged
 from tasks.model.row import INTERPRETED
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ class Result:
                 continue
             if (rows["error_type"] == DeclaredOnce.__name__).any():
                 continue
-            yield f"nothing was judged of {check}: {'; '.join(unjudged(zip(rows['status'], rows['error'])))}"
+            yield f"nothing was judged of {check}: {'; '.join(describe_unjudged(zip(rows['status'], rows['error'])))}"
 
     def _not_judged(self) -> list[str]:
-        return unjudged(zip(self.rows["status"], self.rows["error"]))
+        return describe_unjudged(zip(self.rows["status"], self.rows["error"]))
 
 
 def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config, only_here: str) -> Result:

@@ -12,13 +12,13 @@ import pydantic
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, passing_cache, undisturbed
+from farm.client.process import LIVE, isolate_settings, passing_cache
 from farm.client.results import Result, told_of
 from farm.fleet import scratch
 from farm.plan import config as configs
 from farm.plan.model import Config
 from farm.plan.request import Request
-from farm.work.launch import judged
+from farm.work.launch import run_request
 from tasks.cache import default_cache
 from tasks.catalogs.user import load
 from tasks.judge import verdict
@@ -44,7 +44,7 @@ def config_of(kernel: Kernel, **settings: Any) -> Config:
     return config
 
 
-def _interrupted(run_id: str, results: str | Path | None) -> None:
+def _print_interrupted(run_id: str, results: str | Path | None) -> None:
     kept = f": the rows so far are run {run_id} of {results}" if results is not None else ""
     print(f"interrupted{kept}", file=sys.stderr)
 
@@ -55,7 +55,7 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
     if isolate and (why := kernel.hindrance()):
         raise ClientError(f"isolate: a child process cannot import the functions: {why}")
     with contextlib.ExitStack() as end:
-        end.enter_context(undisturbed())
+        end.enter_context(isolate_settings())
         place = (
             str(results)
             if results is not None
@@ -73,7 +73,7 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
         if not isolate:
             end.enter_context(load.lent(kernel.op, kernel.root))
         try:
-            rows, record, missing = judged(request, lambda run_id: _interrupted(run_id, results))
+            rows, record, missing = run_request(request, lambda run_id: _print_interrupted(run_id, results))
         except configs.ConfigError as error:
             raise ClientError(str(error)) from None
     if missing:

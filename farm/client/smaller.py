@@ -15,8 +15,8 @@ import numpy as np
 
 from farm.client.kernels import ClientError
 from farm.client.process import message_of
-from farm.client.reproducing import KernelCase, opened, started_here
-from farm.client.trying import tried
+from farm.client.reproducing import KernelCase, open_case, started_here
+from farm.client.trying import judge_sample
 from farm.lake.key import Key
 from farm.minimise.drive import limit_of, row_of
 from farm.minimise.whole import BUDGET
@@ -76,7 +76,7 @@ def minimise(
         raise ClientError(f"unknown strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
     if type(budget) is not int or budget <= KEPT:
         raise ClientError(f"budget: more than {KEPT} runs, not {budget!r}")
-    with opened(key, seed, results, dtype, run) as case:
+    with open_case(key, seed, results, dtype, run) as case:
         status = Status(case.row["status"])
         name = str(Key.of(case.row))
         if status not in SOUGHT:
@@ -131,8 +131,8 @@ def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minim
         group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
         begun = time.monotonic()
         try:
-            with _interrupted(limit_of(longest, hung) if longest else 0.0):
-                row = tried(group, sample, backend, info, case.policy).row
+            with _limit_time(limit_of(longest, hung) if longest else 0.0):
+                row = judge_sample(group, sample, backend, info, case.policy).row
         except TimeoutError as late:  # in what is the farm's own around the call
             late_row = {"status": Status.ERROR, "kind": "", "error_type": TimeoutError.__name__, "error": str(late)}
             row = row_of(case.row | late_row)
@@ -143,7 +143,7 @@ def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minim
 
 
 @contextlib.contextmanager
-def _interrupted(seconds: float) -> Iterator[None]:
+def _limit_time(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in what runs Python within for so many seconds (0: never), where this thread can be interrupted."""
     free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not seconds or not free or any(signal.getitimer(signal.ITIMER_REAL)):

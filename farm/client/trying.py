@@ -40,7 +40,7 @@ def passes(row: Row, imprecise: bool = True) -> bool:
     return row.status == Status.PASS or (imprecise and row.status == Status.IMPRECISE)
 
 
-def started(name: str) -> tuple[Backend, RuntimeInfo]:
+def start_backend(name: str) -> tuple[Backend, RuntimeInfo]:
     """A backend of this process. Raises NotHere."""
     backend = BackendSpec.parse(name).create()
     try:
@@ -49,15 +49,15 @@ def started(name: str) -> tuple[Backend, RuntimeInfo]:
         raise NotHere(f"{name} is unavailable here: {error}") from None
 
 
-def tried(group: Group, sample: Sample, backend: Backend, info: RuntimeInfo, policy: Policy) -> Tried:
+def judge_sample(group: Group, sample: Sample, backend: Backend, info: RuntimeInfo, policy: Policy) -> Tried:
     """Run a sample on a backend of this process and judge it."""
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         path = Path(folder, "case.pack")
         save_alone(path, group, sample)
-        return judged(PreparedGroup(path), 0, backend, info, policy, Path(folder))
+        return judge_prepared(PreparedGroup(path), 0, backend, info, policy, Path(folder))
 
 
-def judged(
+def judge_prepared(
     prepared: PreparedGroup, place: int, backend: Backend, info: RuntimeInfo, policy: Policy, folder: Path
 ) -> Tried:
     """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""

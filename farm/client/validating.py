@@ -14,11 +14,11 @@ import numpy as np
 
 from farm import lake as lakes
 from farm.client import process
-from farm.client.judging import given
+from farm.client.judging import build_given_kernel
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
-from farm.client.trying import Computed, Tried, judged, passes
+from farm.client.trying import Computed, Tried, judge_prepared, passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
@@ -102,7 +102,7 @@ def validate(
     """
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
-    kernel = given(
+    kernel = build_given_kernel(
         function,
         inputs,
         reference,
@@ -116,11 +116,11 @@ def validate(
     if (backward or double) and not wrt and kernel.op.framework != "numpy":
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     found = Validation()
-    with interpreted.prepared() as watch:
+    with interpreted.prepare_interpreter() as watch:
         try:
             yield found
         except Exception as error:  # an interpreter's, of an access that it was kept from
-            watch.broken = accesses.found(error)
+            watch.broken = accesses.find_misbehaviour(error)
             if watch.broken is None:
                 raise
     if found.output is None and watch.broken is None:
@@ -130,11 +130,11 @@ def validate(
     settings = {"policy": policy, "deadline_s": deadline_s}
     config = config_of(kernel, samples=1, checks=checks, backends=[process.backend_of(plain)], **settings)
     rows = []
-    with process.undisturbed(), load.lent(kernel.op, kernel.root):
+    with process.isolate_settings(), load.lent(kernel.op, kernel.root):
         kernels.announce(config)
         for check in checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
-            rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s, watch).row)
+            rows.append(_judge_group(kernel, group, named or {}, found.output, policy, deadline_s, watch).row)
     if results is not None:
         backend = Computed(lambda form: [])
         try:
@@ -146,7 +146,7 @@ def validate(
     found.outcomes = tuple(map(Outcome.of, rows))
 
 
-def _judged(
+def _judge_group(
     kernel: Kernel,
     group: Group,
     inputs: Mapping[str, Any],
@@ -158,19 +158,19 @@ def _judged(
     """watch: of the block; what it did to memory is told of whatever it computed."""
 
     def outputs(form: Form) -> list[Any]:
-        made = [] if output is None else computed(form, kernel, inputs, output)
+        made = [] if output is None else collect_outputs(form, kernel, inputs, output)
         if (broken := watch.broken) is None:
             return made
         broken.outputs = made if form.check == FORWARD and made else None
         raise broken
 
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
-        prepared = _prepared(kernel, group, Path(folder), deadline_s)
+        prepared = _prepare_reference(kernel, group, Path(folder), deadline_s)
         backend = Computed(outputs, watch.execution)
-        return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
+        return judge_prepared(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
 
 
-def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:
+def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:
     """The reference of a group's one sample, from a child process if that can import it. Raises ClientError."""
     if kernel.hindrance():
         return prepare(group, cache)[1]
@@ -186,7 +186,7 @@ def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> P
     raise ClientError(f"the reference of {kernel.op.name} gave no answer")
 
 
-def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
+def collect_outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
     """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none, and the
     kernel's own backward computes them. Raises Misbehaviour."""
 
@@ -218,6 +218,6 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
     with getattr(
         form.call, "told", contextlib.nullcontext
     )():  # says what is not the fault of a backward pass of one's own
-        made = autograd.differentiated(form.check, leaves, wrt, given, keep=True)
+        made = autograd.differentiate_outputs(form.check, leaves, wrt, given, keep=True)
     left.check(made)
     return [torch_tree.output(torch_tree.dense(g)) for g in made]

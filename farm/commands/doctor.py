@@ -34,25 +34,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     specs = backends_of(args.what, "farm doctor") or everything()
     found = lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    for text in _told(found, args.what):
+    for text in _render_report(found, args.what):
         console.print(text)
     return OK
 
 
-def _told(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
+def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     system = (
         platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     )
     yield f"{system}, {platform.machine()}, Python {platform.python_version()}"
     wanted = {line.device_vendor for line in found}
-    yield from _headed(
+    yield from _add_heading(
         "devices", [f"  {k:10} {finding.words}" for k, finding in detect().items() if k in wanted or finding.because]
     )
     users: dict[tuple[str, str], list[str]] = {}
     for line in found:
         for need, where in line.found.items():
             users.setdefault((need, where), []).append(line.name)
-    yield from _headed(
+    yield from _add_heading(
         "system requirements besides Python packages",
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
@@ -63,7 +63,7 @@ def _told(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     yield from _summary(found, what)
 
 
-def _headed(heading: str, told: Sequence[str]) -> Iterator[str]:
+def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
     """Lines with their heading; nothing where there are none."""
     if told:
         yield f"\n{heading}"

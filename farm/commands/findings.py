@@ -16,14 +16,22 @@ from farm.commandline import Parser, cache_option, refusing, results_option
 from farm.lake import minimal
 from farm.minimise import issue, show
 from farm.minimise.bundle import ISSUE
-from farm.minimise.whole import BUDGET, checked, made_small
+from farm.minimise.whole import BUDGET, check_case, made_small
 from farm.plan import known
 from farm.plan.config import known_failures
 from farm.plan.model import KnownFailure
 from farm.report.faces import terminal
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct, records
-from farm.report.tables.defects import BACKENDS, WHOSE, by_worth, counted, defects, defects_view, without_minimal
+from farm.report.tables.defects import (
+    BACKENDS,
+    WHOSE,
+    by_worth,
+    defects,
+    defects_view,
+    describe_counts,
+    without_minimal,
+)
 from farm.reproduce.find import Key, ReproduceError, load
 from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
@@ -52,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
             raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
         if args.minimise:
-            _minimised(results, rows, runs, args)
+            _minimise_groups(results, rows, runs, args)
         found = minimal.read(results, list(runs))
         table = defects(found, rows, runs)
         _print(table, without_minimal(found, rows), args)
@@ -125,7 +133,9 @@ def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFram
     return rows
 
 
-def _minimised(results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace) -> None:
+def _minimise_groups(
+    results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace
+) -> None:
     """Make small one row of each of so many groups that have no minimal case; what cannot be had is said and passed over."""
     left = without_minimal(minimal.read(results, list(runs)), rows)
     left = by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
@@ -135,7 +145,7 @@ def _minimised(results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any],
             break
         key = Key(line["run_id"], line["case_id"], line["backend"])
         try:
-            case = checked(load(key, results, None, cache))
+            case = check_case(load(key, results, None, cache))
             show.print_case(case)
             found = made_small(case, results, budget=args.budget)
         except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
@@ -168,7 +178,7 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
     for fault, count in Counter(table["fault"][~mine]).items():
         print(f"{many(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(
-        counted(table, left)
+        describe_counts(table, left)
         + (". To reduce one row of each of N groups: farm findings --minimise N" if len(left) else "")
     )
 

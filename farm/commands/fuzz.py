@@ -13,14 +13,14 @@ from rich.text import Text
 from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
-from farm.fitting import Head, fitted
+from farm.fitting import Head, fit_table
 from farm.fuzz import request as fuzz_request
 from farm.fuzz.fuzzing import Budget, Fuzzing, Told
 from farm.fuzz.schedule import CHUNK
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import How, Request
-from farm.policies.vote import voted
+from farm.policies.vote import apply_vote
 from farm.work.launch import ready
 from farm.work.progress import print_preflight
 
@@ -107,7 +107,7 @@ def _request(args: argparse.Namespace) -> Request:
     if args.resume:
         if any(narrow.values()) or args.seed is not None or args.config:
             raise ConfigError("a resumed run keeps its config, seed, ops, dtypes and backends: leave them out")
-        request = requests.resumed(args.resume, lake, **where)
+        request = requests.read_request(args.resume, lake, **where)
         if "fuzz" not in (request.record or {}):
             raise ConfigError(f"--resume {args.resume}: that is no run of farm fuzz; resume it with farm run --resume")
     else:
@@ -148,7 +148,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         print(f"error: stopped: {error}; fix that and continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = fuzzing.finish(voted)
+        rows, missing = fuzzing.finish(apply_vote)
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
@@ -179,7 +179,7 @@ def _conclude(
         for line in found.to_dict("records")
     ]
     if lines:
-        console.print(fitted("Findings, the most frequent first", heads, lines, console.width))
+        console.print(fit_table("Findings, the most frequent first", heads, lines, console.width))
         say(f"the first one again: farm reproduce '{found['key'].iloc[0]}'{elsewhere}")
     for name, table in (
         ("suspect references (nobody is blamed)", suspect(rows)),

@@ -14,7 +14,7 @@ from farm.report.faces import terminal
 from farm.report.faces.exchange import junit, sarif
 from farm.report.faces.markdown import document
 from farm.report.runs import load
-from farm.report.tables.gate import gate_of, gate_views, judged
+from farm.report.tables.gate import gate_of, gate_views, judge_gate
 from farm.report.tables.view import Report
 from tasks.model import Refusal
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, run = load(args.results, args.run)
     gate = _gate(run, args.config)
     report = Report.of(rows, _with_known(run, args.config))
-    found = judged(report, gate)
+    found = judge_gate(report, gate)
     views = gate_views(found)
     for view in views:
         if view.all_lines():
@@ -71,7 +71,7 @@ def _with_known(run: dict[str, Any], file: str | None) -> dict[str, Any]:
     listed = configs.load(file).known_failures if file else []
     if not listed:
         return run
-    own = known.recorded(run)
+    own = known.parse_entries(run)
     if own != list(listed):
         words = "no record of its own" if own is None else f"{len(own)} of the run"
         print(f"known failures: {len(listed)} of {file}, instead of {words}")

@@ -61,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not _is_own(args.op):
         if args.input:
             raise GradcheckError(f"--input: the samples of {args.op} are those of the torch catalog")
-        return _answered(question, args.plot)
+        return _print_answer(question, args.plot)
     from farm.client import named, process
 
     with named.lent(args.op, args.input, args.dtype) as own:
         question = replace(question, op=own.op, dtype=own.dtype)
-        return _answered(question, args.plot, process.passing_cache(), own.why)
+        return _print_answer(question, args.plot, process.passing_cache(), own.why)
 
 
 def _in_file(name: str) -> str:
@@ -98,7 +98,7 @@ def _is_own(name: str) -> bool:
     return name in of_config()
 
 
-def _answered(question: Question, path: Path | None, cache: Path | None = None, why: str = "") -> int:
+def _print_answer(question: Question, path: Path | None, cache: Path | None = None, why: str = "") -> int:
     """Print the answer and plot it. why: there is no gradient to judge."""
     answer = check(question, cache)
     if why and not path:

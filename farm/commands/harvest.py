@@ -17,7 +17,7 @@ from farm.exits import OK
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
 from tasks.catalogs.nodes import folder
-from tasks.graphs.given import GivenError, given
+from tasks.graphs.given import GivenError, read_case
 from tasks.graphs.harvest import Harvest
 from tasks.graphs.widening import NoOracle
 from tasks.model import Refusal, Unavailable, label_of
@@ -110,16 +110,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _sources(args: argparse.Namespace) -> Iterator[Source]:
     """What is asked for. Raises GivenError, LakeError, Unavailable."""
-    for name in _named(args.models):
+    for name in _select_models(args.models):
         for index in range(args.samples):
             yield (*_of_catalog(name, index, 0), f"models:{label_of(*name)}/{index}", [])
     for model, inputs in zip(args.model, args.inputs, strict=True):
-        yield (*given(Path(model), Path(inputs)), Path(model).name, [])
+        yield (*read_case(Path(model), Path(inputs)), Path(model).name, [])
     if args.run:
         yield from _culprits(args.results, args.run)
 
 
-def _named(globs: Sequence[str]) -> list[tuple[str, str]]:
+def _select_models(globs: Sequence[str]) -> list[tuple[str, str]]:
     """Models of the catalog by name and variant. Raises GivenError."""
     labels = {label_of(*name): name for name in MODELS}
     for glob in globs:
@@ -149,11 +149,11 @@ def _culprits(results: str, run_id: str) -> Iterator[Source]:
         if name not in MODELS:
             raise GivenError(f"the run {run_id} has {one['op']}, which this farm's catalog has not")
         model, feeds = _of_catalog(name, int(one["sample"]), int(one["seed"]))
-        nodes = [node for text in sorted(set(some["culprit"])) for node in _blamed(model, text)]
+        nodes = [node for text in sorted(set(some["culprit"])) for node in _find_culprit_nodes(model, text)]
         yield model, feeds, f"models:{label_of(*name)}/{one['sample']}", nodes
 
 
-def _blamed(model: Any, culprit: str) -> list[str]:
+def _find_culprit_nodes(model: Any, culprit: str) -> list[str]:
     """Names of the nodes that a culprit names."""
     from tasks.graphs.evaluate import Graph
 

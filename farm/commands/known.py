@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name != "seen":
             one.add_argument("--csv", metavar="FILE", help="write the table")
     args = parser.parse_args(argv)
-    return {"add": _add, "seen": _seen}.get(args.command, _told)(args)
+    return {"add": _add, "seen": _mark_seen}.get(args.command, _list_entries)(args)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,18 +88,18 @@ def _add(args: argparse.Namespace) -> int:
     mine = table[pd.concat([table[name] == value for name, value in same], axis=1).all(axis=1)].to_dict("records")
     mine = [line for line in mine if manner(line) == manner(row)]
     told = {name: getattr(args, name) for name in ("reason", "owner", "link", "versions", "expires", "fault")}
-    entry = listing.checked(listing.entry_of(row, mine, {**_reduced(results, row), **told}))
+    entry = listing.check_entry(listing.entry_of(row, mine, {**_read_reduced(results, row), **told}))
     file = args.file or (FOLDER / f"{key.backend}.yaml" if FOLDER.is_dir() else Path("known.yaml"))
-    listed = [*(known.recorded(record) or []), *(known_failures(file) if file.exists() else [])]
+    listed = [*(known.parse_entries(record) or []), *(known_failures(file) if file.exists() else [])]
     rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
-    if (place := int(known.met(rows, listed).entry[0])) >= 0:
+    if (place := int(known.match_rows(rows, listed).entry[0])) >= 0:
         raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or name another case")
-    if known.met(rows, [entry]).entry[0] < 0:
+    if known.match_rows(rows, [entry]).entry[0] < 0:
         raise ConfigError(
             f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.day_of(row['started_at'])})"
         )
     listing.append(file, entry)
-    covered = known.met(_with_reduced(table, results, [entry]), [entry]).entry
+    covered = known.match_rows(_with_reduced(table, results, [entry]), [entry]).entry
     print(f"{file}: {entry.op} on {entry.backend}, which covers {many(int((covered >= 0).sum()), 'row')} of the run")
     print(f"To use it, add known_failures: {shlex.quote(str(file))} to a config (path relative to the config)")
     return OK
@@ -110,7 +110,7 @@ def _with_reduced(rows: pd.DataFrame, results: lakes.Lake, entries: Sequence[Kno
     return alike.with_reduced(rows, entries)
 
 
-def _reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
+def _read_reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
     """Of a generated case that was made small its ops, and the words of its attributes that the row's flags have."""
     if row["catalog"] != "fuzz":
         return {}
@@ -122,18 +122,18 @@ def _reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _asked(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
+def _read_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
     """The distinct rows of the run, its record, and the known failures that are asked about. Raises ConfigError."""
     rows, run = load(args.results, args.run)
-    entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.recorded(run)
+    entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.parse_entries(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
     return distinct(rows), run, entries
 
 
-def _seen(args: argparse.Namespace) -> int:
-    rows, run, entries = _asked(args)
-    met = known.met(alike.with_reduced(rows, entries), entries)
+def _mark_seen(args: argparse.Namespace) -> int:
+    rows, run, entries = _read_run(args)
+    met = known.match_rows(alike.with_reduced(rows, entries), entries)
     asked = known.matcher([args.backend])
     news: dict[int, set[str]] = {}
     for k, backend in zip(met.entry[met.first].tolist(), rows["backend"][met.first]):
@@ -154,8 +154,8 @@ def _seen(args: argparse.Namespace) -> int:
     return OK
 
 
-def _told(args: argparse.Namespace) -> int:
-    rows, run, entries = _asked(args)
+def _list_entries(args: argparse.Namespace) -> int:
+    rows, run, entries = _read_run(args)
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _places(args.lists or [Path(str(run.get("path") or ""))])
     frame = life(rows, entries).assign(place=[str(place.get(_defect(k), "")) for k in entries])

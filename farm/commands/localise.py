@@ -61,7 +61,7 @@ def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
     sys.stdout.flush()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
-        found = _found(case, seconds, Path(folder))
+        found = _run_search(case, seconds, Path(folder))
         if found.error:
             raise ReproduceError(f"nothing was localised: {found.error}")
         print_located(case, found, time.monotonic() - began, last=bool(out))
@@ -93,7 +93,7 @@ def _is_localisable(case: StoredCase) -> None:
         )
 
 
-def _found(case: StoredCase, seconds: float, folder: Path) -> Located:
+def _run_search(case: StoredCase, seconds: float, folder: Path) -> Located:
     """What a search comes to. Raises ReproduceError where the backend cannot be had."""
     job = job_of(case, localise_s=seconds)
     *_, found = localise(job, case.asked, ready(case, job).info, POOL, folder)

@@ -10,7 +10,7 @@ from farm.commandline import Parser, cache_option, key_argument, packages_option
 from farm.lake.key import Key
 from farm.minimise import show
 from farm.minimise.own import key_of_model
-from farm.minimise.whole import BUDGET, checked, made_small
+from farm.minimise.whole import BUDGET, check_case, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ReproduceError(f"--budget: more than {KEPT} runs, not {args.budget}")
         results = lakes.open_lake(args.results)
         case = load(_key(args, results), results, None, args.cache)
-        case = checked(case, args.packages, args.here)
+        case = check_case(case, args.packages, args.here)
         show.print_case(case)
         found = made_small(case, results, args.strategy, args.budget)
         if found.error:

@@ -91,7 +91,7 @@ def _prometheus(folder: Path, targets: Path, port: int) -> subprocess.Popen[byte
 def _grafana(ray: Path, port: int) -> subprocess.Popen[bytes] | None:
     """None where it cannot be started; says why."""
     settings = ray / "session_latest" / "metrics" / "grafana" / "grafana.ini"
-    program, shown = shutil.which("grafana"), monitoring.provided(default_cache(), os.environ)
+    program, shown = shutil.which("grafana"), monitoring.write_dashboard(default_cache(), os.environ)
     if program is None:
         where = "".join(f"; its dashboard is {folder}/farm.json" for folder in shown.values())
         print(

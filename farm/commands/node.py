@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(" ".join([*_set(variables), shlex.join(["ray", *line[3:]])]), flush=True)
     if args.dry_run:
         return 0
-    shown = monitoring.provided(default_cache(), os.environ) if args.head else {}
+    shown = monitoring.write_dashboard(default_cache(), os.environ) if args.head else {}
     os.execve(line[0], line, node.NODE_ENV | shown | os.environ | variables)
 
 

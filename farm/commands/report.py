@@ -15,14 +15,14 @@ from rich.console import Console
 from farm import lake
 from farm.commandline import Parser, refusing, warn
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.report.faces.files import write, write_checklist, write_diff, written
+from farm.report.faces.files import describe_written, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw as draw_inputs
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
-from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view, proved
+from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view, is_proved
 from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
 from farm.report.tables.view import Report
@@ -174,7 +174,7 @@ def _checklist(report: Report, args: argparse.Namespace, console: Console) -> in
     view = checklist_view(args.checklist, checklist(report, args.checklist, args.backend or ""))
     show(view, console, 1_000)
     _tell(write_checklist(view, report, _out(args, _run_id(report.run, args))), args.files)
-    return {True: OK, False: FOUND, None: INCOMPLETE}[proved(view.frame)]
+    return {True: OK, False: FOUND, None: INCOMPLETE}[is_proved(view.frame)]
 
 
 def _run_id(run: Mapping[str, Any], args: argparse.Namespace) -> str:
@@ -188,7 +188,7 @@ def _out(args: argparse.Namespace, run_id: str) -> Path:
 
 def _tell(paths: Mapping[str, Path], every: bool) -> None:
     if not every:
-        print(written(paths))
+        print(describe_written(paths))
         return
     for name, path in paths.items():
         print(f"{name:18} {path}")

@@ -19,19 +19,19 @@ from rich.text import Text
 from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
-from farm.fitting import Head, fitted
+from farm.fitting import Head, fit_table
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
-from farm.policies.vote import voted
+from farm.policies.vote import apply_vote
 from farm.program import program
-from farm.work.budget import limited
+from farm.work.budget import apply_budget
 from farm.work.dispatcher import Dispatcher
 from farm.work.durations import Estimate, Left, format_duration
 from farm.work.executor import Executor
-from farm.work.launch import Run, finished, ready
+from farm.work.launch import Run, read_finished, ready
 from farm.work.monitoring import Watch
 from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=False, emoji=False)
     try:
         request = _request(args)
-        if (rows := finished(request)) is not None and request.record:
+        if (rows := read_finished(request)) is not None and request.record:
             from farm.report import verdict
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(_begins(request), highlight=False, soft_wrap=True)
         with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
             if request.whole:
-                for text in _unused(request.config, plan.matrix):
+                for text in _find_unused_patterns(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
             print_preflight(console, plan.offers.values(), plan.offers, plan.told)
-            plan = limited(plan)
+            plan = apply_budget(plan)
             if args.dry_run:
                 print_cells(console, plan)
                 return OK
@@ -167,7 +167,7 @@ def _request(args: argparse.Namespace) -> Request:
                 f"{', '.join(given)}: a resumed run keeps the cells that it was started with; leave out {given[0]}, or "
                 "start a new run without --resume"
             )
-        request = requests.resumed(args.resume, lake, args.config, **where)
+        request = requests.read_request(args.resume, lake, args.config, **where)
     elif args.config or args.model:
         more: dict[str, Any] = {
             **narrow,
@@ -222,7 +222,7 @@ def _say_where(console: Console, request: Request, executor: Executor) -> None:
         console.print("small plan: running in child processes (--ray to use Ray)", highlight=False)
 
 
-def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
+def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     """Patterns of a config that match nothing it plans: most likely misspelt."""
     called = {n for g in matrix.groups for n in matrices.names(Entry(g.op, g.variant, ()))}
     backends = [s.name for s in matrix.backends]
@@ -258,7 +258,7 @@ def print_cells(console: Console, plan: Plan) -> None:
             cells = (spec.name, str((wanted > 0).sum()), str(wanted.sum()), str(skipped[b] or ""))
             offer = known[spec.name]
             lines.append(([Text(cell) for cell in cells], "" if offer.available or offer.awaited else "bright_black"))
-        console.print(fitted("Planned", heads, lines, console.width))
+        console.print(fit_table("Planned", heads, lines, console.width))
         console.print("all cells: … --dry-run > cells.txt")
     else:
         _print_all(console, plan)
@@ -285,13 +285,15 @@ def _print_all(console: Console, plan: Plan) -> None:
             if matrix.wanted[g, b]
         ]
         if planned:
-            console.print(f"{_named(group)}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"{_describe_group(group)}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False
+            )
     for g, b, reason in matrix.skipped:
-        text = f"{_named(matrix.groups[g])} {matrix.backends[b].name}: skipped, {reason}"
+        text = f"{_describe_group(matrix.groups[g])} {matrix.backends[b].name}: skipped, {reason}"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def _named(group: Group) -> str:
+def _describe_group(group: Group) -> str:
     """Op and dtype, with the check and the distribution of inputs that are not the usual ones."""
     ways = [way for way, usual in ((group.check, FORWARD), (group.distribution, "own")) if way != usual]
     return f"{group.label} {group.dtype}" + f" ({', '.join(ways)})" * bool(ways)
@@ -311,7 +313,7 @@ def _sizes(plan: Plan, explained: bool = True) -> str:
     meaning = " (a cell is an op in a dtype on a backend, under one check and distribution of inputs, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {int(_given(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"
+        f"{len(plan.matrix.skipped)} skipped; at most {int(_count_cases(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
 
@@ -324,7 +326,7 @@ def _oracle_missing(plan: Plan) -> str:
     return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
 
 
-def _given(plan: Plan) -> np.ndarray:
+def _count_cases(plan: Plan) -> np.ndarray:
     """Cases that backends that are available or awaited are given, by group and backend."""
     offers = [plan.offer(b) for b in range(len(plan.backends))]
     return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
@@ -374,7 +376,7 @@ def _run(plan: Plan, console: Console) -> int:
         print(f"error: stopped: {error}; fix that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = run.finish(voted if any(is_generated(c.name) for c in request.config.catalogs) else None)
+        rows, missing = run.finish(apply_vote if any(is_generated(c.name) for c in request.config.catalogs) else None)
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
@@ -387,9 +389,9 @@ def _run(plan: Plan, console: Console) -> int:
         return INCOMPLETE
     if request.config.gate is None:
         return _conclude(report.verdict, say)
-    from farm.report.tables.gate import judged
+    from farm.report.tables.gate import judge_gate
 
-    found = judged(report, request.config.gate)
+    found = judge_gate(report, request.config.gate)
     say(f"{report.verdict.sentence}\n{found.sentence} (exit code {found.code})")
     return found.code
 
@@ -402,9 +404,9 @@ def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
 
 def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
-    from farm.report.faces.files import written
+    from farm.report.faces.files import describe_written
     from farm.report.runs import default_out
-    from farm.report.tables.causes import broken
+    from farm.report.tables.causes import is_broken
     from farm.report.tables.coverage import where_option
 
     brief = report.rows["label"].nunique() <= FEW
@@ -414,10 +416,10 @@ def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
         say(f"all tables: {program()} report --run {run.run_id}{elsewhere}")
     where = default_out(run.request.lake.uri, run.run_id)
     try:
-        say(written(write(report, run.record, where)))
+        say(describe_written(write(report, run.record, where)))
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]
-    models = models[~broken(models)] if brief else models  # the user's own are in a table that stands just above
+    models = models[~is_broken(models)] if brief else models  # the user's own are in a table that stands just above
     for op, kind, why in models[["op", "error_type", "error"]].drop_duplicates().itertuples(index=False):
         say(f"not judged: {op}: {f'{kind}: ' if kind else ''}{why}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from farm.commandline import Parser, list_option, refusing
-from farm.policies.selftest import chosen, count, explain, run, statuses, table
+from farm.policies.selftest import count, explain, run, select_faults, statuses, table
 from tasks.judge import verdict
 
 DEFAULT_POLICY = "error_units"
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}
-    faults = chosen(args.ops)
+    faults = select_faults(args.ops)
     rows = run(faults, args.results, args.inline)
     if rows is None:
         return INCOMPLETE

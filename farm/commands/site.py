@@ -79,7 +79,7 @@ def _nights(name: str, last: int, config: str | None, had: dict[str, str], other
     had: takes the folder of each run, by the id that its rows say; other: the names of configs that were not asked for. Raises LakeError."""
     opened = lakes.open_lake(name)
     for run_id in lakes.known_runs(opened)[-last:]:
-        told, folder = summaries.kept(opened, run_id), f"{opened.uri.rstrip('/')}/run={run_id}"
+        told, folder = summaries.read_summary(opened, run_id), f"{opened.uri.rstrip('/')}/run={run_id}"
         record = _record(opened, run_id) if told is None else told.facts
         if config is not None and record.get("name") != config:
             other.add(str(record.get("name") or ""))

@@ -17,7 +17,7 @@ from farm.lake.key import Key
 from farm.report.faces import terminal
 from farm.report.runs import load
 from farm.report.tables.coverage import JUDGED_STATUSES, distinct, records
-from farm.report.tables.view import View, measured, text
+from farm.report.tables.view import View, build_number_column, text
 from farm.reproduce.again import run_child
 from farm.reproduce.find import ReproduceError
 from farm.reproduce.find import load as case_of
@@ -68,7 +68,7 @@ def _manifest(args: argparse.Namespace, asked: bool) -> int:
     """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
     run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
-    if not asked and not manifest.signed(opened, run_id):
+    if not asked and not manifest.has_manifest(opened, run_id):
         return OK
     found = manifest.check(opened, run_id, args.signed_by)
     for words in ("changed", "missing", "added"):
@@ -103,7 +103,7 @@ def _again(args: argparse.Namespace) -> int:
         tried=("key", "size"), ran=("ran", "sum"), status=("status", "sum"), metrics=("metrics", "sum")
     )
     columns = (
-        text("backend"), measured("tried"), measured("ran"), measured("status", "same status"), measured("metrics", "same numbers"),
+        text("backend"), build_number_column("tried"), build_number_column("ran"), build_number_column("status", "same status"), build_number_column("metrics", "same numbers"),
     )  # fmt: skip
     view = View("verify", "Run again", sums, columns, unit="backends", counted=True, empty="nothing was judged")
     terminal.show(view, terminal.screen(), len(sums))

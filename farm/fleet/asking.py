@@ -60,7 +60,7 @@ class Asking:
     ) -> None:
         # Who stands behind a launcher is asked by it anyway, which may take long: not here.
         asked = [] if fresh else [s for s in specs if not s.launcher and not (apart and envs.of(s))]
-        known = {s.name: (s, probing.answered(s, cache)) for s in asked}
+        known = {s.name: (s, probing.read_answer(s, cache)) for s in asked}
         self.answers = {name: a | _exclusive(s) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()

@@ -275,7 +275,7 @@ def child_env(extra: dict[str, str] | None = None, python: str = "", folders: Se
 
     The child of another environment's ``python`` sees nothing of this one but `tasks` and what is laid over it: ``folders``.
     """
-    env = variables.kept({k: v for k, v in os.environ.items() if not k.startswith("RAY_")}) | ALIKE
+    env = variables.drop_overrides({k: v for k, v in os.environ.items() if not k.startswith("RAY_")}) | ALIKE
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     if torch := importlib.util.find_spec("torch"):
         env.setdefault(needs.LENT, str(Path(torch.origin or "").parent / "lib"))

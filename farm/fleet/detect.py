@@ -212,14 +212,14 @@ def _search(vendor: Device, root: Path) -> Finding:
     )
 
 
-def detected(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+def list_devices(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
     """Vendor label → one model name a device ("" unknown) of what this node has; vendors it has none of are left out.
 
     $FARM_VENDORS or the node's Ray ``labels`` override what the machine shows. A device on the bus without a driver
     is listed as well: whether it can be used, only its runtime can say; one that this user may not open is not. Raises
     UnknownVendor for a label of $FARM_VENDORS that nobody knows.
     """
-    told = _told(labels or {})
+    told = _list_declared_vendors(labels or {})
     if told is not None:
         return {label: [""] for label in told}
     return {label: list(f.models) or [""] for label, f in here().items() if f.because and not f.shut}
@@ -227,9 +227,9 @@ def detected(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
 
 def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
     """Why this node has no device of a vendor; "" if it has one or nobody looks for that vendor's."""
-    if label not in BY_LABEL or label in detected(labels):
+    if label not in BY_LABEL or label in list_devices(labels):
         return ""
-    told = _told(labels or {})
+    told = _list_declared_vendors(labels or {})
     finding = Finding(BY_LABEL[label]) if told is not None else here().get(label)
     if finding is None:
         return f"no {BY_LABEL[label].name} device on this node (not detected on {sys.platform})"
@@ -238,13 +238,13 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
 
 def nothing(label: str, labels: Mapping[str, str] | None = None) -> bool:
     """Whether there is no trace of a vendor's devices on this node: none is there that cannot be opened, either."""
-    if label not in BY_LABEL or label in detected(labels):
+    if label not in BY_LABEL or label in list_devices(labels):
         return False
     finding = here().get(label)
-    return _told(labels or {}) is not None or finding is None or not finding.shut
+    return _list_declared_vendors(labels or {}) is not None or finding is None or not finding.shut
 
 
-def _told(labels: Mapping[str, str]) -> list[str] | None:
+def _list_declared_vendors(labels: Mapping[str, str]) -> list[str] | None:
     """Vendors that $FARM_VENDORS or a node's labels name; None if they say nothing."""
     if OVERRIDE in os.environ:
         names = (name.partition("=")[0].strip() for name in os.environ[OVERRIDE].split(","))

@@ -174,22 +174,26 @@ class Environment:
     def met(self) -> bool:
         """Whether the farm's own environment has all of it, in the versions that it asks for."""
         own = ".".join(map(str, sys.version_info[:2]))
-        return self.python in ("", own) and all(map(_met, self.requirements))
+        return self.python in ("", own) and all(map(_is_met, self.requirements))
 
     def here(self) -> bool:
         """Whether the farm's own environment has its runtime, in whatever version; parts of CUDA may be the system's."""
-        wanted = [x for x in map(_parsed, self.requirements) if not x or not (_OF_SYSTEM.match(x.name) or _skipped(x))]
+        wanted = [
+            x
+            for x in map(_parse_requirement, self.requirements)
+            if not x or not (_OF_SYSTEM.match(x.name) or _is_skipped(x))
+        ]
         return bool(wanted) and all(x and _version(x.name) for x in wanted)
 
 
-def _parsed(requirement: str) -> Requirement | None:
+def _parse_requirement(requirement: str) -> Requirement | None:
     try:
         return Requirement(requirement)
     except InvalidRequirement:  # a file's path, or another option of pip's
         return None
 
 
-def _skipped(wanted: Requirement) -> bool:
+def _is_skipped(wanted: Requirement) -> bool:
     return wanted.marker is not None and not wanted.marker.evaluate()
 
 
@@ -202,20 +206,26 @@ def _version(name: str) -> str:
 
 
 @functools.cache
-def _met(requirement: str) -> bool:
+def _is_met(requirement: str) -> bool:
     """Whether a requirement, with its extras, is met in the farm's own environment."""
-    wanted = _parsed(requirement)
+    wanted = _parse_requirement(requirement)
     if wanted is None or wanted.url:
         return False
-    if _skipped(wanted):
+    if _is_skipped(wanted):
         return True
     version = _version(wanted.name)
-    return bool(version) and wanted.specifier.contains(version, prereleases=True) and all(map(_met, _of_extras(wanted)))
+    return (
+        bool(version) and wanted.specifier.contains(version, prereleases=True) and all(map(_is_met, _of_extras(wanted)))
+    )
 
 
 def _of_extras(wanted: Requirement) -> list[str]:
     """What the extras of a package that is installed ask for besides."""
-    asked = [x for x in map(_parsed, metadata.requires(wanted.name) or ()) if x and x.marker] if wanted.extras else []
+    asked = (
+        [x for x in map(_parse_requirement, metadata.requires(wanted.name) or ()) if x and x.marker]
+        if wanted.extras
+        else []
+    )
     found = []
     for x in asked:
         assert x.marker
@@ -302,7 +312,7 @@ def build(
     told = given_up or threading.Event()
     try:
         (cache / "envs").mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "envs" / f"{environment.key}.lock", Patience(time.monotonic() + timeout_s, told)):
+        with _lock_file(cache / "envs" / f"{environment.key}.lock", Patience(time.monotonic() + timeout_s, told)):
             if environment.record(cache) is None or not python.exists():
                 _install(environment, cache, Patience(time.monotonic() + timeout_s, told))
     except OSError as error:
@@ -311,7 +321,7 @@ def build(
 
 
 @contextlib.contextmanager
-def _locked(path: Path, patience: Patience) -> Iterator[None]:
+def _lock_file(path: Path, patience: Patience) -> Iterator[None]:
     """Hold a file's lock; another holder is waited for."""
     with open(path, "w") as file:
         while True:
@@ -389,13 +399,18 @@ def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = (
             words = " ".join(said.read().split())
             if os.environ.get(OFFLINE):
                 raise EnvError(f"not installed here, and nothing is downloaded: {WAYS}")
-            told = _unreached(words) or _missing(words, indexes) or _advised(words) or f"uv ended with exit code {code}"
+            told = (
+                _describe_unreached(words)
+                or _missing(words, indexes)
+                or _add_advice(words)
+                or f"uv ended with exit code {code}"
+            )
             raise EnvError(f"its environment cannot be built: {told}")
         out.seek(0)
         return out.read()
 
 
-def _unreached(words: str) -> str:
+def _describe_unreached(words: str) -> str:
     """Of uv's words, which index it did not reach, why, and what to do; "" where they say something else."""
     index = _UNREACHED.search(words)
     if index is None:
@@ -429,7 +444,7 @@ def _versions(name: str, indexes: Sequence[str]) -> list[str]:
     return listed[1].split(", ") if listed else []
 
 
-def _advised(words: str) -> str:
+def _add_advice(words: str) -> str:
     """uv's words, without the folder that is made, and what to do where they have no wheel for this machine."""
     words = _WHERE.sub("", words)[-WORDS:]
     advice = next((what for pattern, what in _ADVICE.items() if re.search(pattern, words)), "")
@@ -495,7 +510,7 @@ def _pip_settings() -> dict[str, str]:
     return found
 
 
-def built(cache: Path) -> dict[str, dict[str, Any]]:
+def read_environments(cache: Path) -> dict[str, dict[str, Any]]:
     """Every finished environment's record, by key."""
     found = {}
     for path in sorted((cache / "envs").glob("*/environment.json")):
@@ -518,6 +533,6 @@ def size(path: Path) -> tuple[int, int]:
 
 def remove(cache: Path, key: str) -> None:
     """Remove an environment. Raises EnvError while it is being built."""
-    with _locked(cache / "envs" / f"{key}.lock", Patience(time.monotonic() + 5)):
+    with _lock_file(cache / "envs" / f"{key}.lock", Patience(time.monotonic() + 5)):
         shutil.rmtree(cache / "envs" / key)
         (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)

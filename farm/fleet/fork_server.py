@@ -53,7 +53,7 @@ class Forked:
 
     def _ended(self, timeout: float | None) -> int | None:
         if self.returncode is None and _readable(self._lease, timeout):
-            told = _received(self._lease, ENDED.size)
+            told = _receive_bytes(self._lease, ENDED.size)
             # A server that is killed takes all with it that it has forked.
             self.returncode = ENDED.unpack(told)[0] if told else -signal.SIGKILL
             self._lease.close()
@@ -90,7 +90,7 @@ class _Server:
         """None while it lives, IDLE if it has ended for want of work; b"" if it failed."""
         if self.hangs:
             return b""
-        return _received(self._control, len(IDLE), socket.MSG_PEEK) if _readable(self._control, 0.0) else None
+        return _receive_bytes(self._control, len(IDLE), socket.MSG_PEEK) if _readable(self._control, 0.0) else None
 
     def close(self) -> None:
         """Ask for no more: it ends when all has that it has forked."""
@@ -157,7 +157,7 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
                 continue
         if not _readable(lease, BEGIN_S):
             server.hangs = True
-        elif told := _received(lease, BEGUN.size):
+        elif told := _receive_bytes(lease, BEGUN.size):
             return Forked(server, lease, told)
         lease.close()
     return None
@@ -201,7 +201,7 @@ def _readable(one: socket.socket, timeout: float | None) -> bool:
     return bool(poll.poll(None if timeout is None else timeout * 1e3))
 
 
-def _received(one: socket.socket, size: int, flags: int = 0) -> bytes:
+def _receive_bytes(one: socket.socket, size: int, flags: int = 0) -> bytes:
     """What can be read of a socket; b"" if its other end is gone."""
     with contextlib.suppress(OSError):
         return one.recv(size, flags)

@@ -95,7 +95,7 @@ class Offer:
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
-        reason = str(answer.get("unavailable", "")) or misplaced(self, node)
+        reason = str(answer.get("unavailable", "")) or check_placement(self, node)
         if not reason and node["id"] not in self.resources:
             self.nodes.append(node["host"])
             self.node_ids.append(node["id"])
@@ -175,7 +175,7 @@ def resource_on(offer: Offer, node: dict[str, Any]) -> str:
     return own if node["resources"].get(own) else offer.resource
 
 
-def misplaced(offer: Offer, node: dict[str, Any]) -> str:
+def check_placement(offer: Offer, node: dict[str, Any]) -> str:
     """Why a node whose runtime works may not be given the backend's cells; "" if it may."""
     resource, labels, vendor = resource_on(offer, node), node["labels"], offer.device_vendor
     for name, pattern in offer.labels.items():

@@ -41,7 +41,7 @@ def identity(spec: BackendSpec, cache: Path) -> str:
         versions = _own_versions()
     else:
         versions = str((environment.record(cache) or {}).get("digest", "not built"))
-    part = backends.known()[spec.runtime]
+    part = backends.list_registered()[spec.runtime]
     code = sources.of_running(*plugins.packages())
     parts = [spec.to_json(), versions, part.value, part.origin, code, platform.machine(), socket.gethostname()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
@@ -63,7 +63,7 @@ def _write(path: Path, data: Any) -> None:
         aside.replace(path)
 
 
-def answered(spec: BackendSpec, cache: Path) -> dict[str, Any] | None:
+def read_answer(spec: BackendSpec, cache: Path) -> dict[str, Any] | None:
     """A backend's answer to hello of an earlier run; None if it has to be asked.
 
     Only of backends that need no device, and only that they work: devices come and go, and what is missing may have
@@ -79,7 +79,7 @@ def answered(spec: BackendSpec, cache: Path) -> dict[str, Any] | None:
 
 
 def remember(spec: BackendSpec, answer: Mapping[str, Any], cache: Path) -> None:
-    """Keep a backend's answer to hello, if it may be taken for granted the next time (see `answered`)."""
+    """Keep a backend's answer to hello, if it may be taken for granted the next time (see `read_answer`)."""
     if "unavailable" not in answer and answer.get("resource") == "CPU":
         kept = {"answer": dict(answer), "stamps": _stamps(answer), "backend": spec.to_json(), "at": time.time()}
         _write(_answer_path(spec, cache), kept)

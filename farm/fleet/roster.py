@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def everything() -> list[BackendSpec]:
     """Every device of every runtime that is known; a runtime that cannot be imported once, as "<runtime>-?"."""
     found = []
-    for runtime, part in sorted(backends.known().items()):
+    for runtime, part in sorted(backends.list_registered().items()):
         try:
             devices: tuple[str, ...] = part.load().devices
         except PluginError:
@@ -92,7 +92,7 @@ def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
     if environment is not None:
         where = environment.label if environment.existing else environment.key
         where += "" if environment.there(cache) else " (not built)"
-    origin = backends.known()[spec.runtime].origin
+    origin = backends.list_registered()[spec.runtime].origin
     line = Line(spec.name, vendor, origin, where, device_vendor=device_vendor, oldest=oldest)
     if offer is None:
         return line

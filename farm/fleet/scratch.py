@@ -46,16 +46,16 @@ def _of(pid: int) -> Path:
         raise PermissionError(f"{root} is not this user's own: remove it, or set TMPDIR to another folder")
     for path in root.iterdir():
         with contextlib.suppress(OSError):  # another process is at it, or alive
-            os.close(_locked(path, fcntl.LOCK_NB, remove=True))
+            os.close(_lock_folder(path, fcntl.LOCK_NB, remove=True))
     while True:
         path = Path(tempfile.mkdtemp(dir=root))
         with contextlib.suppress(OSError):  # removed before it was locked
-            _locked(path, 0)  # held until the process ends, however it does
+            _lock_folder(path, 0)  # held until the process ends, however it does
             atexit.register(shutil.rmtree, path, ignore_errors=True)
             return path
 
 
-def _locked(path: Path, how: int, remove: bool = False) -> int:
+def _lock_folder(path: Path, how: int, remove: bool = False) -> int:
     """A descriptor that holds a folder's lock. Raises OSError where it cannot be had, or the folder is gone by then."""
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

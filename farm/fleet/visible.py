@@ -108,7 +108,7 @@ def _choices(vendor: Device, there: int, env: Mapping[str, str]) -> Iterator[tup
             there = shown
 
 
-def called(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def name_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """What the vendor's variable calls those of this process's devices that Ray gave a task; () where it names no such device.
 
     numbers: as Ray counts them from 0, or as it has written them into that variable. One that the node was started with names
@@ -123,27 +123,27 @@ def called(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.envir
     return tuple(named[int(n)] for n in numbers) if all(n.isdigit() and int(n) < len(named) for n in numbers) else ()
 
 
-def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def build_vendor_variable(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The vendor's own variable for those of this process's devices that Ray gave a task; {} for none.
 
-    numbers: as `called` takes them; on a node of several vendors Ray sets the variable of one.
+    numbers: as `name_devices` takes them; on a node of several vendors Ray sets the variable of one.
     """
-    names, joined = BY_LABEL[label].visible if label in BY_LABEL else (), ",".join(called(label, numbers, env))
+    names, joined = BY_LABEL[label].visible if label in BY_LABEL else (), ",".join(name_devices(label, numbers, env))
     return {name: f"level_zero:{joined}" if name == _SELECTOR else joined for name in names[:1] if joined}
 
 
 def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
     """What the devices are called that a backend computes on where nobody gave it others: the first that are visible; "" for the CPU's."""
-    made = _made(spec)
+    made = _create_backend(spec)
     if made is None or made.device_vendor not in BY_LABEL or made.emulated:
         return ""
     at = [device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
-    return ",".join(called(made.device_vendor, [str(n) for n in at], env))
+    return ",".join(name_devices(made.device_vendor, [str(n) for n in at], env))
 
 
-def given(label: str, numbers: Sequence[str]) -> dict[str, str]:
-    """Variables of a task that Ray gave devices of a vendor: `narrowed`, and the number for runtimes that heed none."""
-    return narrowed(label, numbers) | ({DEVICE_NUMBER: numbers[0]} if numbers else {})
+def build_variables(label: str, numbers: Sequence[str]) -> dict[str, str]:
+    """Variables of a task that Ray gave devices of a vendor: `build_vendor_variable`, and the number for runtimes that heed none."""
+    return build_vendor_variable(label, numbers) | ({DEVICE_NUMBER: numbers[0]} if numbers else {})
 
 
 def for_child(spec: BackendSpec | None) -> dict[str, str]:
@@ -152,7 +152,7 @@ def for_child(spec: BackendSpec | None) -> dict[str, str]:
     What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's that its
     runtime reads as well, as ROCm does CUDA's, is left to it.
     """
-    made = _made(spec)
+    made = _create_backend(spec)
     mine = made.device_vendor if made else ""
     env = {x.visible[0]: x.hidden for x in DEVICES if x.hidden is not None and x.label != mine}
     if mine in BY_LABEL:
@@ -160,7 +160,7 @@ def for_child(spec: BackendSpec | None) -> dict[str, str]:
     return env | {DEVICE_VENDOR: mine}
 
 
-def _made(spec: BackendSpec | None) -> Backend | None:
+def _create_backend(spec: BackendSpec | None) -> Backend | None:
     """A backend, to be asked whose devices it computes on; None for none and where its plug-in cannot be imported."""
     try:
         return spec.create() if spec else None

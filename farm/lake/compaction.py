@@ -160,7 +160,7 @@ def _empty(group: pq.RowGroupMetaData) -> set[str]:
     }
 
 
-def _sorted(table: pa.Table) -> pa.Table:
+def _sort_by_op(table: pa.Table) -> pa.Table:
     """A table of one chunk by op, in its own order otherwise."""
     op = table["op"].combine_chunks()
     op = op if pa.types.is_dictionary(op.type) else op.dictionary_encode()
@@ -186,7 +186,7 @@ def _write(lake: Lake, tables: Iterable[pa.Table], path: str) -> None:
     writer = None
     try:
         for table in tables:
-            one = _sorted(table.unify_dictionaries().combine_chunks())
+            one = _sort_by_op(table.unify_dictionaries().combine_chunks())
             if writer is None:
                 writer = pq.ParquetWriter(path, one.schema, filesystem=lake.filesystem, **_HOW)
             writer.write_table(one, row_group_size=max(GROUP_ROWS, -(-one.num_rows // GROUPS)))

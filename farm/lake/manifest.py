@@ -97,7 +97,7 @@ def _key_of(lake: Lake, path: str) -> str | None:
         return "a manifest that is damaged"
 
 
-def signed(results: AnyLake, run_id: str) -> bool:
+def has_manifest(results: AnyLake, run_id: str) -> bool:
     """Whether a run has a manifest, be it right or not."""
     lake = open_lake(results)
     return bool(lake.filesystem.get_file_info(lake.path(run_id, MANIFEST)).type != pafs.FileType.NotFound)

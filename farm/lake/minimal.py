@@ -69,7 +69,7 @@ def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes
     return folder
 
 
-def kept(results: AnyLake, run_id: str, case_id: str, backend: str) -> dict[str, Any]:
+def read_record(results: AnyLake, run_id: str, case_id: str, backend: str) -> dict[str, Any]:
     """The record of the minimal case of a row; {} where it has none. Raises LakeError."""
     lake = open_lake(results)
     try:

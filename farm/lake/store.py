@@ -303,15 +303,15 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         for _ in range(LISTED):
             # A part that is deleted between its name and its size, as somebody compacts, is an error of the listing.
             with contextlib.suppress(FileNotFoundError):
-                return _listed(lake, path)
-        return _listed(lake, path)
+                return _list_once(lake, path)
+        return _list_once(lake, path)
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
             f"results {lake.uri!r} cannot be read: {_why(error)}; check the place, that it can be reached from here, and the rights to it"
         ) from None
 
 
-def _listed(lake: Lake, path: str) -> list[pafs.FileInfo]:
+def _list_once(lake: Lake, path: str) -> list[pafs.FileInfo]:
     found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     return found
 

@@ -22,7 +22,7 @@ from farm.reproduce.writing import folder_case, form_of
 from tasks.backends.shared.recipe import NoScript
 from tasks.judge.worst import beyond
 from tasks.model import Leaf, Status, is_inexact, np_dtype
-from tasks.model.dtypes import rounded
+from tasks.model.dtypes import round_to_dtype
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
@@ -75,9 +75,9 @@ def _values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
     that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
     places = [_furthest(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
-    expected = [_shown(_rounded(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
+    expected = [_format_values(_round_reference(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
     return "; ".join(expected), "; ".join(
-        _shown(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
+        _format_values(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
     )
 
 
@@ -88,14 +88,14 @@ def _furthest(a: np.ndarray, leaf: Leaf, minimal: StoredCase) -> np.ndarray | No
     return beyond(a, leaf, minimal.sample.op_class, 0.0)[:FEW]
 
 
-def _rounded(leaf: Leaf) -> np.ndarray | None:
+def _round_reference(leaf: Leaf) -> np.ndarray | None:
     if leaf.reference is None or not is_inexact(leaf.dtype):
         return leaf.reference
     with np.errstate(all="ignore"):
-        return rounded(leaf.reference, leaf.dtype).astype(np_dtype(leaf.dtype))
+        return round_to_dtype(leaf.reference, leaf.dtype).astype(np_dtype(leaf.dtype))
 
 
-def _shown(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = "") -> str:
+def _format_values(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = "") -> str:
     """places: of the elements that are told; None for the first ones."""
     if x is None:
         return "any numbers"
@@ -140,7 +140,7 @@ def _folder(
             python = envs.interpreter(Environment(tuple(packages), launcher=minimal.spec.launcher), minimal.cache)
     except envs.EnvError as error:
         return {}, f"none: cannot build its clean environment ({listed}): {error}"
-    with trial.written(files) as folder:
+    with trial.write_temporary_script(files) as folder:
         patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT or times > 1 else 4)
         good, what = trial.check(folder, outcome.row, patience_s, python, times)
     said = f"run in a clean environment ({listed}): it {what}"

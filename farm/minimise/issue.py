@@ -41,12 +41,12 @@ _WRONG = {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "wrong Na
 def text(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
     """Markdown of a finding whose run.py is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
     for duplicates."""
-    parts = [f"# {title(record)}", _versions(record), _what(record), *_shown(run, files)]
+    parts = [f"# {title(record)}", _versions(record), _what(record), *_render_script(run, files)]
     parts += [_result(record), _triggers(record), _specification(record), _others(record), _search(record)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _shown(run: str, files: Sequence[str]) -> list[str]:
+def _render_script(run: str, files: Sequence[str]) -> list[str]:
     """The text of run.py, and what it takes: a tracker takes no text of any length, and nobody reads it."""
     if not run:
         return []
@@ -83,14 +83,14 @@ def _manner(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     status, kind, error = outcome["status"], outcome["kind"], outcome["error"] or ""
     if status == Status.ERROR:
-        return _telling(_raised(outcome) or "error")
+        return _telling(_format_error(outcome) or "error")
     if kind in ("shape", "dtype") and 0 < len(error) <= _TITLE:
         return f"wrong {error}"
     if status in (Status.WRONG, Status.IMPRECISE):
         values = _values(record) if kind in (*OF_NUMBERS, "nonfinite") else ""
         return (f"{status} result" if values else _WRONG.get(kind, f"{status} result")) + values
     words = {
-        "crash": f"crash ({kind or _telling(_raised(outcome) or 'the process ends')})",
+        "crash": f"crash ({kind or _telling(_format_error(outcome) or 'the process ends')})",
         "timeout": "hangs",
         "oom": "runs out of memory",
     }
@@ -106,7 +106,7 @@ def _values(record: Mapping[str, Any]) -> str:
     return f" ({got}, expected {expected})" if "," not in got else f" ([{got}], expected [{expected}])"
 
 
-def _raised(outcome: Mapping[str, Any]) -> str:
+def _format_error(outcome: Mapping[str, Any]) -> str:
     """The error; one of a word or two alone, as a KeyError's, with its type."""
     error = outcome["error"] or ""
     few = error and len(error.split()) <= 2 and outcome.get("error_type")
@@ -140,7 +140,7 @@ def _what(record: Mapping[str, Any]) -> str:
     if outcome["kind"] in OF_NUMBERS:
         lines.append(_off(outcome, exact(record)))
     if outcome["error"]:
-        lines.append(f"```\n{_raised(outcome)[:_ERROR].strip()}\n```")
+        lines.append(f"```\n{_format_error(outcome)[:_ERROR].strip()}\n```")
     if record.get("known"):
         lines.append(f"Known cause: {record['known']}." + f" Published: {record['link']}" * bool(record.get("link")))
     if outcome.get("cause"):
@@ -246,4 +246,4 @@ def _crash(outcome: Mapping[str, Any]) -> str:
 
 def _words(outcome: Mapping[str, Any]) -> list[str]:
     """The words and numbers of an error that are long enough to be its own."""
-    return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _telling(_raised(outcome)))))[:6]
+    return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _telling(_format_error(outcome)))))[:6]

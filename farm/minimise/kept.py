@@ -77,7 +77,7 @@ def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float)
 def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None) -> None:
     """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same runtime: then
     that one is left, and the record says so. Raises LakeError."""
-    old = minimal.kept(results, record["run_id"], record["case_id"], record["backend"])
+    old = minimal.read_record(results, record["run_id"], record["case_id"], record["backend"])
     same = old.get("runtime_version") == record["runtime_version"] and not record.get("by_parts")
     alike = all(old.get("finding", {}).get(name) == record["finding"][name] for name in ("status", "kind", "words"))
     if same and alike and _size(old) < _size(record):
@@ -95,7 +95,7 @@ def _size(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
     return bool(record.get("flaky")), RUN not in record.get("files", ()), nodes, elements
 
 
-def said(record: Mapping[str, Any]) -> str:
+def describe_failure(record: Mapping[str, Any]) -> str:
     """How a minimal case fails, in a few words."""
     outcome = record["outcome"]
     words = [outcome["status"], outcome["kind"] or ""]

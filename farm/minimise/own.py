@@ -8,7 +8,7 @@ from farm import lake as lakes
 from farm.lake.key import Key
 from farm.plan import request as requests
 from farm.reproduce.find import ReproduceError
-from farm.work.launch import judged
+from farm.work.launch import run_request
 from tasks.model import Status
 
 
@@ -17,7 +17,7 @@ def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.La
     ReproduceError for one that cannot be judged."""
     lakes.check_writable(lake)
     request = requests.new("", lake, backends=[backend], model=model, inputs=inputs, how="no-ray", dashboard=False)
-    rows, record, missing = judged(request)
+    rows, record, missing = run_request(request)
     if missing or rows.empty:
         raise ReproduceError(f"{model} was not judged on {backend}: {missing or 'it left no row'}")
     row = min(rows.to_dict("records"), key=lambda row: Status(row["status"]).facts.severity)

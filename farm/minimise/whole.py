@@ -38,7 +38,7 @@ class Kept:
     lost: lakes.LakeError | None = None
 
 
-def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
+def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
     version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     key, status = case.key, Status.INVALID if case.row.get("acquitted") else case.row["status"]
@@ -56,7 +56,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
     except ReproduceError as error:
         if packages or case.environment or not stored:  # it is that environment that cannot be had
             raise
-        raise ReproduceError(f"{error}; the row is of {stored}: {versions.offered(case, stored)}") from None
+        raise ReproduceError(f"{error}; the row is of {stored}: {versions.suggest_packages(case, stored)}") from None
     if (other := versions.another(case, found)) and not here:
         raise ReproduceError(f"{other}, --here uses the installed one")
     return replace(case, row={**case.row, "runtime_version": found})
@@ -80,7 +80,7 @@ def _took(row: Mapping[str, Any]) -> float:
 
 
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
-    """Make a `checked` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
+    """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
     lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         earlier = earlier_cases(case, results)

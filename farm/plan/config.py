@@ -27,7 +27,7 @@ from farm.plan.model import (
     Skip,
 )
 from tasks import catalogs, checks
-from tasks.backends import BackendSpec, known
+from tasks.backends import BackendSpec, list_registered
 from tasks.judge import verdict
 from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.model.dtypes import NATIVE
@@ -49,7 +49,9 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
     known = data.get("known_failures")
     if isinstance(known, str | list):  # files and entries may stand side by side
         listed = [known] if isinstance(known, str) else known
-        data["known_failures"] = [y for x in listed for y in (_listed(file, node, x) if isinstance(x, str) else [x])]
+        data["known_failures"] = [
+            y for x in listed for y in (_read_known_failures(file, node, x) if isinstance(x, str) else [x])
+        ]
     try:
         config = (Including if data.get("include") else Config).model_validate({"name": file.stem} | data)
     except pydantic.ValidationError as error:
@@ -57,7 +59,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
     own = [
-        kernels.resolved(c, file.parent) if c.name in ("user", kernels.NODES, kernels.MODELS) else c
+        kernels.resolve_paths(c, file.parent) if c.name in ("user", kernels.NODES, kernels.MODELS) else c
         for c in config.catalogs
     ]
     config = config.model_copy(update={"catalogs": own})
@@ -70,7 +72,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
 
     _check_names(config, lambda *key: _place(file, node, key))
     if config.include:
-        config = include.join(config, _included(file, config, within, refuse), refuse)
+        config = include.join(config, _load_includes(file, config, within, refuse), refuse)
     _check_builds(config, refuse)
     return config
 
@@ -104,7 +106,9 @@ def _read(file: Path) -> tuple[Any, dict[str, Any]]:
     return node, data
 
 
-def _included(file: Path, config: Config, within: tuple[Path, ...], refuse: kernels.Refuse) -> list[tuple[str, Config]]:
+def _load_includes(
+    file: Path, config: Config, within: tuple[Path, ...], refuse: kernels.Refuse
+) -> list[tuple[str, Config]]:
     """The configs that a config includes, named from its directory. Raises ConfigError."""
     within = (*within, file.resolve())
     parts = []
@@ -150,7 +154,7 @@ def place(path: str | Path, key: tuple[Any, ...]) -> str:
     return _place(Path(path), yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader), key)
 
 
-def _listed(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
+def _read_known_failures(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
     """The known failures of a file of their own, of all in a folder, or of those that a glob matches; named from the
     config's directory. Raises ConfigError."""
     path, where = file.parent / name, _place(file, node, ("known_failures",))
@@ -310,8 +314,8 @@ def _check_names(config: Config, place: Any) -> None:
     except verdict.PolicyError as error:
         raise ConfigError(f"{place('policy')}: policy: {error}") from None
     for i, catalog in enumerate(config.catalogs):
-        if catalog.name not in catalogs.known():
-            near = nearest(catalog.name, sorted(catalogs.known()))
+        if catalog.name not in catalogs.list_registered():
+            near = nearest(catalog.name, sorted(catalogs.list_registered()))
             raise ConfigError(f"{place('catalogs', i, 'name')}: catalogs: unknown catalog {catalog.name!r}{near}")
         for k, name in enumerate(catalog.distributions):
             if name not in DISTRIBUTIONS:
@@ -363,7 +367,7 @@ def check_dtype(name: str, where: str) -> None:
 def backend_names() -> list[str]:
     """Every backend that has a name by itself; none of a plugin's that cannot be imported."""
     found = []
-    for runtime, part in known().items():
+    for runtime, part in list_registered().items():
         with contextlib.suppress(PluginError):
             found += [f"{runtime}-{device}" for device in part.load().devices]
     return found
@@ -377,7 +381,7 @@ def check_backend(backend: BackendConfig, where: str) -> None:
         name = backend.like or backend.name
         raise ConfigError(
             f"{where}: backends: unknown backend {name!r}{nearest(name, backend_names())} "
-            f"(a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(known()))})"
+            f"(a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(list_registered()))})"
         ) from None
     except ValueError as error:
         raise ConfigError(f"{where}: backends: {error}") from None

@@ -28,7 +28,7 @@ MODELS = "models"
 Refuse = Callable[[tuple[Any, ...], str], None]
 
 
-def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
+def resolve_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     """The catalog with its root and its files absolute; they are relative to ``folder``, that of the config."""
     if catalog.name == NODES:
         return catalog.model_copy(update={"path": str((folder / catalog.path).resolve())} if catalog.path else {})
@@ -72,7 +72,7 @@ def model_in(model: str, root: Path) -> str:
     if not model.endswith(".py"):
         return model
     try:
-        name = classes.defined(root / model).model
+        name = classes.find_models(root / model).model
     except (OSError, SyntaxError):  # told by `check`
         return model
     return f"{model}:{name}" if name else model
@@ -95,7 +95,7 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
             refuse((*key, "model"), f"no such file {own.model}")
         elif own.model.endswith(".py"):
             try:
-                told_of = classes.defined(Path(own.model)).refusal(os.path.relpath(own.model))
+                told_of = classes.find_models(Path(own.model)).refusal(os.path.relpath(own.model))
             except SyntaxError as error:
                 told_of = f"{own.model}:{error.lineno}: {error.msg}"
             refuse((*key, "model"), told_of)
@@ -110,7 +110,7 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
 def _mistaken(text: str, whole: bool) -> str:
     """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model knows."""
     try:
-        one = drawn.parsed(text)
+        one = drawn.parse_input(text)
     except ValueError as error:
         return str(error)
     lacking = [what for what, given in (("dtype", one.dtype), ("sizes", one.shape is not None)) if not given]
@@ -183,7 +183,7 @@ def _names_beside(given: str, root: str, key: tuple[Any, ...], refuse: Refuse) -
             line, package = lacking
             refuse(key, f"{file}:{line}: there is no module {package!r} here: install it beside the farm")
         names = sources.top_names(file)
-        there = classes.defined(file).whole
+        there = classes.find_models(file).whole
     except SyntaxError as error:
         refuse(key, f"{file}:{error.lineno}: {error.msg}")
         return None
@@ -204,7 +204,7 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
     if taken is None or taken.more or own.files:
         return
     if own.drawn:
-        given = [drawn.parsed(text).name for text in own.drawn if not _mistaken(text, whole=True)]
+        given = [drawn.parse_input(text).name for text in own.drawn if not _mistaken(text, whole=True)]
     elif beside is None or beside & {of_file.INPUTS, of_file.LIST}:
         return
     else:
@@ -248,7 +248,7 @@ def announce(config: Config, home: str = "") -> None:
 
 def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
     """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
-    whole = told.announced()
+    whole = told.get_announcement()
     given = json.loads(whole or "{}")
     try:
         for source in given.get("sources", []):

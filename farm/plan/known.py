@@ -19,7 +19,7 @@ from farm.plan.model import Config, KnownFailure
 from tasks.catalogs.base import Entry
 from tasks.model import EPS, JUDGED, Status, flags
 from tasks.model import names as words
-from tasks.model.errors import masked
+from tasks.model.errors import mask_details
 from tasks.model.failing import manner
 from tasks.model.kind import OF_NUMBERS
 
@@ -65,7 +65,7 @@ def seen_on(entry: KnownFailure, backend: str) -> bool:
     return not entry.seen or matcher(entry.seen)([backend])
 
 
-def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
+def parse_entries(run: Mapping[str, Any]) -> list[KnownFailure] | None:
     """The known failures of a run's record; None where it holds no config (an older or damaged record)."""
     config = run.get("config")
     if not isinstance(config, Mapping):
@@ -93,9 +93,12 @@ def asks(entries: Sequence[KnownFailure]) -> bool:
     return any(k.reduced for k in entries)
 
 
-def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
+def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     """Which of the known failures cover which rows of a lake; columns that the rows lack are as in `COLUMNS`."""
-    told = {c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows)) for c, absent in _asked(entries)}
+    told = {
+        c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows))
+        for c, absent in _select_columns(entries)
+    }
     if "started_at" in told:
         told["started_at"] = np.array([day_of(value) for value in told["started_at"]], dtype=object)
     told[REDUCED] = rows[REDUCED].to_numpy() if REDUCED in rows else np.full(len(rows), None)
@@ -127,7 +130,7 @@ def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     return Met(entry, other, near, tuple(sorted(gone)), idle, frozenset(covering), first)
 
 
-def _asked(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]]:
+def _select_columns(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]]:
     """The columns that these known failures ask for, and what stands for one that is not there."""
     dear = {"started_at": "expires", "runtime_version": "versions", "error_units": "seen"}
     return ((c, x) for c, x in COLUMNS.items() if c not in dear or any(getattr(k, dear[c]) for k in entries))
@@ -174,10 +177,10 @@ def _matches(
         named, covered = named & theirs, covered & theirs
     for key, column, holds in _LIFE:
         if any(asked := [getattr(k, key) for k in entries]):
-            theirs = _held(asked, told[column], holds)
+            theirs = _match_values(asked, told[column], holds)
             named, covered = named & theirs, covered & theirs
     covered &= (told["status"] != Status.PASS.value) & match([k.kind for k in entries], told["kind"])
-    covered &= match([k.status for k in entries], told["status"], _called)
+    covered &= match([k.status for k in entries], told["status"], _list_covering_statuses)
     if not here.all():
         named &= here[:, None]
         unnamed = np.array([k.cause == "*" for k in entries], dtype=bool)[:, None]
@@ -194,7 +197,7 @@ def _matches(
     return named, covered
 
 
-def _held(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any, Any], bool]) -> np.ndarray:
+def _match_values(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any, Any], bool]) -> np.ndarray:
     """Known failures × rows: what each asks for holds for the row's value; what asks for nothing holds always."""
     place = {value: k for k, value in enumerate(dict.fromkeys(values))}
     codes = np.array([place[value] for value in values], dtype="int64")
@@ -250,7 +253,7 @@ def _alike(known: KnownFailure, row: Mapping[str, Any]) -> bool:
     return (
         all(fnmatchcase(getattr(how, name), getattr(known, name)) for name in ("stage", "error_type"))
         and all(fnmatchcase(row[name], getattr(known, name)) for name in ("cause", "culprit"))
-        and masked(known.error) in how.words
+        and mask_details(known.error) in how.words
         and (not known.reduced or sorted(known.reduced) == sorted(row[REDUCED] or ()))
     )
 
@@ -261,7 +264,7 @@ def _releases(op: str) -> list[str]:
     return [op, *([f"{catalog.partition('-')[0]}:{name}"] if "-" in catalog else [])]
 
 
-def _called(status: str) -> list[str]:
+def _list_covering_statuses(status: str) -> list[str]:
     """The statuses of known failures that cover an outcome: what may be wrong may as well be imprecise."""
     return [status, Status.WRONG.value] if status == Status.IMPRECISE else [status]
 
@@ -275,7 +278,7 @@ def _first(matches: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def not_known(rows: Any, config: Config) -> Any:
     """The rows that no known failure of the config covers."""
-    return rows[met(rows, config.known_failures).entry < 0]
+    return rows[match_rows(rows, config.known_failures).entry < 0]
 
 
 def unmet(config: Config, matrix: Matrix) -> Iterator[str]:

@@ -49,12 +49,12 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def called(catalog: str, pattern: str) -> str:
+def format_pattern(catalog: str, pattern: str) -> str:
     """A pattern of ops as lines have it; the catalog alone for all of them."""
     return catalog if pattern == "*" else f"{catalog}:{pattern.removeprefix(f'{catalog}:')}"
 
 
-def joined(found: Iterable[LeftOut]) -> list[LeftOut]:
+def merge_left_out(found: Iterable[LeftOut]) -> list[LeftOut]:
     """One entry for what is left out for the same reason: of several ops or backends, then several names."""
     by_name: dict[LeftOut, dict[str, None]] = defaultdict(dict)
     for one in found:
@@ -111,7 +111,7 @@ class Asked:
                     yield from (self._lacking(key, value, pattern, parts[pattern]) for pattern in lacking)
 
     def _called(self, pattern: str) -> str:
-        return called(self.catalog.name, pattern)
+        return format_pattern(self.catalog.name, pattern)
 
     def _lacking(self, key: str, value: str, pattern: str, entries: Sequence[Entry]) -> LeftOut:
         why = self._why(key, value, entries) or self._together(entries, key, value)
@@ -133,12 +133,12 @@ class Asked:
         if key == DTYPES:
             on = {device or "others" for e in entries for device, x in e.on_devices if x in values}
             only = f"it is computed on {', '.join(sorted(on))} alone" if on else ""
-            return only or (f"not in {', '.join(values)}, but in {_listed(there)}" if value is None else NO_DTYPE)
+            return only or (f"not in {', '.join(values)}, but in {_format_names(there)}" if value is None else NO_DTYPE)
         has = ", ".join(d for d in DISTRIBUTIONS if d in there)
         return f"no samples of the distribution {', '.join(values)}, but {has}" + EVERY * (EXHAUSTIVE in values)
 
     def _unasked(self, check: str, entries: Sequence[Entry]) -> str:
-        whys = [checks.installed(check).unasked(entry, self.catalog) for entry in entries]
+        whys = [checks.get_or_default(check).unasked(entry, self.catalog) for entry in entries]
         return "; ".join(dict.fromkeys(whys)) if all(whys) else ""
 
     def _dtypes(self, entry: Entry) -> set[str]:
@@ -149,7 +149,7 @@ class Asked:
         """Why ops that have each value have no cell of all of them."""
         given = {k: [value] if k == key else self.values[k] for k in KEYS}
         dtypes = {x for e in entries for x in self._dtypes(e) if x in given[DTYPES] or "*" in given[DTYPES]}
-        if all(checks.installed(c).gradient for c in given[CHECKS]) and not any(map(is_inexact, dtypes)):
+        if all(checks.get_or_default(c).gradient for c in given[CHECKS]) and not any(map(is_inexact, dtypes)):
             return NO_GRADIENT
         has: dict[str, Callable[[Entry], Collection[str]]] = {
             CHECKS: lambda e: [c for c in given[CHECKS] if not self._unasked(c, [e])],
@@ -158,10 +158,10 @@ class Asked:
         }
         kept = [e for e in entries if not key or value in has[key](e)]
         if key != CHECKS and self._why(CHECKS, None, kept):
-            return f"its only checks with that: {_listed(x for e in kept for x in e.checks)}"
+            return f"its only checks with that: {_format_names(x for e in kept for x in e.checks)}"
         whys = [self._why(k, None, kept) for k in (DTYPES, SOURCES) if k != key]
         return next(filter(None, whys), "no op has it with the other checks, dtypes and distributions that are named")
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names))) or "none"

@@ -16,7 +16,7 @@ import yaml
 from farm.plan.config import QUICK, known_failures
 from farm.plan.model import ConfigError, KnownFailure
 from tasks.model import Refusal, Status, label_of
-from tasks.model.errors import gist, masked
+from tasks.model.errors import gist, mask_details
 from tasks.model.failing import manner
 
 #: Characters of an error that an entry quotes at most.
@@ -40,19 +40,19 @@ def entry_of(row: Mapping[str, Any], alike: Sequence[Mapping[str, Any]], told: M
             for name in ("status", "kind", "stage", "error_type")
             if (text := getattr(how, name))
         },
-        "error": quoted([line.get("error") or "" for line in alike]) if how.words else "",
+        "error": quote_common_start([line.get("error") or "" for line in alike]) if how.words else "",
         "cause": glob.escape(causes.pop()) if len(causes) == 1 else "",
         **told,
     }
     return {name: value for name, value in said.items() if value}
 
 
-def quoted(errors: Sequence[str]) -> str:
+def quote_common_start(errors: Sequence[str]) -> str:
     """The beginning of an error, as far as others that are alike have it too; "" where nothing tells."""
-    said, others = gist(errors[0]).split(), [masked(error) for error in errors]
+    said, others = gist(errors[0]).split(), [mask_details(error) for error in errors]
     while said:
         text = " ".join(said)
-        plain, last = masked(text), masked(said[-1])
+        plain, last = mask_details(text), mask_details(said[-1])
         if len(text) <= QUOTED and any(map(str.isalpha, last)) and all(plain in other for other in others):
             return text
         said.pop()
@@ -97,7 +97,7 @@ def _entries(path: Path, node: yaml.Node) -> dict[KnownFailure, Place]:
     return {entry: Place(path, node)}
 
 
-def checked(entry: Mapping[str, Any]) -> KnownFailure:
+def check_entry(entry: Mapping[str, Any]) -> KnownFailure:
     """Raises ConfigError for what is none."""
     try:
         return KnownFailure.model_validate(entry)

@@ -10,7 +10,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from farm.plan.config import CatalogConfig, Config, ConfigError
-from farm.plan.left_out import CHECKS, DTYPES, KEYS, NO_GRADIENT, NOT_THERE, SOURCES, Asked, LeftOut, called, joined
+from farm.plan.left_out import (
+    CHECKS,
+    DTYPES,
+    KEYS,
+    NO_GRADIENT,
+    NOT_THERE,
+    SOURCES,
+    Asked,
+    LeftOut,
+    format_pattern,
+    merge_left_out,
+)
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -118,16 +129,16 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             of = [pattern for pattern in one.parts if matches[pattern](known)]
             for pattern in of:
                 one.parts[pattern].append(entry)
-            for dtype, given in _asked(entry, dtypes, samples, devices):
+            for dtype, given in _select_dtypes(entry, dtypes, samples, devices):
                 for check in one.values[CHECKS]:
-                    if not takes[check].any() or checks.installed(check).unasked(entry, one.catalog):
+                    if not takes[check].any() or checks.get_or_default(check).unasked(entry, one.catalog):
                         continue
-                    if checks.installed(check).gradient and not is_inexact(dtype):
+                    if checks.get_or_default(check).gradient and not is_inexact(dtype):
                         continue
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
                             cell = (entry.op, entry.variant, dtype, check, distribution)
-                            many = [checks.installed(check).wanted(n) if n else 0 for n in given]
+                            many = [checks.get_or_default(check).wanted(n) if n else 0 for n in given]
                             rows[cell] = list(map(max, many, rows.get(cell, many)))
                             places.setdefault(cell, place)
                             if there := [b for b in its if many[b] and takes[check][b]]:
@@ -136,7 +147,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                                     one.had[pattern] |= {(CHECKS, check), (DTYPES, dtype), (SOURCES, distribution)}
         left += _of_pairs(one, [(specs[b].name, b) for b in its], unfit)
     for one in asked:
-        left += _unmatched(one, entries[one.catalog.name], [x for x in asked if x.catalog is one.catalog])
+        left += _find_unmatched(one, entries[one.catalog.name], [x for x in asked if x.catalog is one.catalog])
         left += one.left_out(set().union(*(other.planned for other in asked if other.catalog is one.catalog)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
@@ -146,7 +157,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for g, group in enumerate(groups):
         wanted[g, ~takes[group.check]] = 0
     left += _of_nobody(config, groups, wanted, specs, unfit)
-    matrix = Matrix(groups, specs, wanted, left_out=joined(left), places=list(places.values()))
+    matrix = Matrix(groups, specs, wanted, left_out=merge_left_out(left), places=list(places.values()))
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
         columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]
@@ -169,14 +180,14 @@ def _patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str
     return list(dict.fromkeys(catalog.ops))
 
 
-def _unmatched(asked: Asked, listed: Sequence[Entry], all_of_it: Sequence[Asked]) -> Iterator[LeftOut]:
+def _find_unmatched(asked: Asked, listed: Sequence[Entry], all_of_it: Sequence[Asked]) -> Iterator[LeftOut]:
     """Patterns that no op is left of, wherever the config lists the catalog."""
     for pattern in asked.parts:
         if any(one.parts.get(pattern) for one in all_of_it):
             continue
         there = any(matcher([pattern])(names(entry)) for entry in listed)
         why = "the config's ops and exclude leave it out" if there else "it matches no op"
-        yield LeftOut("ops", (called(asked.catalog.name, pattern),), why)
+        yield LeftOut("ops", (format_pattern(asked.catalog.name, pattern),), why)
 
 
 def _of_pairs(
@@ -187,7 +198,7 @@ def _of_pairs(
         for name, b in backends:
             if unfit[check][b]:
                 yield LeftOut(CHECKS, (check,), unfit[check][b], "on", (name,))
-        if checks.installed(check).gradient and (CHECKS, check) in asked.planned and DTYPES in asked.named:
+        if checks.get_or_default(check).gradient and (CHECKS, check) in asked.planned and DTYPES in asked.named:
             whole = [d for d in asked.values[DTYPES] if (DTYPES, d) in asked.planned and not is_inexact(d)]
             yield from (LeftOut(CHECKS, (check,), NO_GRADIENT, "in", (dtype,)) for dtype in whole)
     there = set().union(*asked.on.values())
@@ -218,7 +229,7 @@ def _of_nobody(
         yield LeftOut("backends", (specs[b].name,), why or none)
 
 
-def _asked(
+def _select_dtypes(
     entry: Entry, wanted: Sequence[str], samples: Sequence[int], devices: Sequence[str | None]
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone that have it."""
@@ -244,9 +255,9 @@ def _device(spec: BackendSpec) -> str | None:
 def _unfit(spec: BackendSpec, check: str) -> str:
     """Why cells of a check are not planned for a backend; "" where they are."""
     try:
-        return checks.unplanned(check, spec.create())
+        return checks.explain_exclusion(check, spec.create())
     except PluginError:  # a line of the preflight
-        return "" if checks.installed(check).runs else "its package cannot be imported"
+        return "" if checks.get_or_default(check).runs else "its package cannot be imported"
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.model import JUDGED, Refusal, names
-from tasks.model.errors import masked
+from tasks.model.errors import mask_details
 from tasks.packages import INDEX
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class KnownFailure(_Model):
     @pydantic.field_validator("error")
     @classmethod
     def _tells(cls, value: str) -> str:
-        if value and not masked(value):
+        if value and not mask_details(value):
             raise ValueError(
                 f"{value!r} has only parts in which similar errors differ: numbers, paths, quoted names; omit it"
             )

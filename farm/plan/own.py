@@ -52,7 +52,7 @@ def config_of(
         made = Config.model_validate(base)
     except pydantic.ValidationError as error:
         raise ConfigError(f"--model: {error.errors()[0]['msg']}") from None
-    (own,) = [kernels.resolved(c, Path.cwd()) for c in made.catalogs]
+    (own,) = [kernels.resolve_paths(c, Path.cwd()) for c in made.catalogs]
     kernels.check(own, (), refuse)
     return made.model_copy(update={"catalogs": [own]})
 

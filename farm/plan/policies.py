@@ -30,11 +30,13 @@ def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) ->
                 raise PolicyError(
                     f"{where}: {glob!r} names no catalog; did you mean {' or '.join(near[:3]) or f'torch:{glob}'}?"
                 )
-            if literal and catalog not in catalogs.known():
+            if literal and catalog not in catalogs.list_registered():
                 raise PolicyError(
-                    f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.known()))}"
+                    f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.list_registered()))}"
                 )
-            unseen = [name for name in catalogs.known() if fnmatch.fnmatchcase(name, catalog) and name not in labels]
+            unseen = [
+                name for name in catalogs.list_registered() if fnmatch.fnmatchcase(name, catalog) and name not in labels
+            ]
             if unseen or any(fnmatch.fnmatchcase(label, glob) for label in known):
                 continue
             raise PolicyError(f"{where}: no op matches {glob!r}{nearest(glob, known)}")

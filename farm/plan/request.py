@@ -107,7 +107,7 @@ def new(
     return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
 
 
-def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:
+def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:
     """A run of the lake once more, as its record says; "last": the newest one (of the config at ``path``, if given).
 
     Raises LakeError or ConfigError, the latter too if this version cannot resume it.

@@ -150,7 +150,7 @@ def limits(
     return lines
 
 
-def merged(policy: Policy, lines: Sequence[Limit]) -> Policy:
+def merge_limits(policy: Policy, lines: Sequence[Limit]) -> Policy:
     """``policy`` with ``lines`` after its first limit, in the place of what an earlier calibration put there; one version on."""
     of_class = {(x.classes, x.dtypes) for x in lines if not x.ops}
     of_ops = {(x.ops, x.dtypes) for x in lines if x.ops}
@@ -226,7 +226,7 @@ def propose(
         if not any(fnmatch.fnmatchcase(label, glob) for label in found["label"]):
             raise PolicyError(f"--op {glob!r}: no op with such rows{nearest(glob, sorted(set(found['label'])))}")
     findings = calibrate(found, quantile, list(reasons))
-    return merged(policy, limits(found, findings, reasons, quantile, _made_with(rows, backends))), findings
+    return merge_limits(policy, limits(found, findings, reasons, quantile, _made_with(rows, backends))), findings
 
 
 def _made_with(rows: pd.DataFrame, backends: Sequence[str]) -> str:

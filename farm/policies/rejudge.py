@@ -67,7 +67,7 @@ def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
     (`farm.policies.vote`). Rows of an older schema, without a class,
     are given the one of the table (`tasks.judge.op_classes`).
     """
-    rows = vote.unvoted(rows)
+    rows = vote.undo_vote(rows)
     columns = {name: _column(rows, name) for name in _READ}
     out: dict[str, list[Any]] = {"status": [], "kind": [], "limit": [], "why": []}
     for values in zip(*columns.values()):
@@ -244,7 +244,7 @@ def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     for catalog, some in rows[["catalog", "op", "variant"]].drop_duplicates().groupby("catalog"):
         names[str(catalog)] = {label_of(op, variant) for op, variant in zip(some["op"], some["variant"].fillna(""))}
-        if catalog in catalogs.known():
+        if catalog in catalogs.list_registered():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
                 listed = catalogue.entries(str(catalog), default_cache())
                 names[str(catalog)] |= {e.label for e in listed}

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from farm import lake as lakes
 from farm.commandline import plain
-from farm.fitting import Head, fitted
+from farm.fitting import Head, fit_table
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge
@@ -95,7 +95,7 @@ def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statu
     return made
 
 
-def chosen(globs: Sequence[str]) -> dict[str, zoo.Fault]:
+def select_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
     """The faults that globs name, by themselves or by their twin; all if there is no glob. Raises ConfigError for none."""
     every = zoo.faults()
     names: set[str] = set() if globs else set(every)
@@ -134,7 +134,7 @@ def table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], width: i
     heads = ["faults", "twins", *(f"{name} caught blamed" for name in counts)]
     kinds = sorted({f.kind for f in faults.values()}, key=str.casefold)
     lines = [(_line(kind, {n: f for n, f in faults.items() if f.kind == kind}, counts), "") for kind in kinds]
-    return fitted(
+    return fit_table(
         "Faults caught and right twins blamed, by class of fault and policy",
         [Head("class of fault"), *(Head(words, right=True) for words in heads)],
         [*lines, (_line("all", faults, counts), "bold")],

@@ -34,9 +34,9 @@ COLUMNS = (
 ).split()
 
 
-def voted(table: pa.Table) -> pa.Table:
+def apply_vote(table: pa.Table) -> pa.Table:
     """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another one."""
-    before = unvoted(table.select([*COLUMNS, *CHANGED[2:]]).to_pandas())
+    before = undo_vote(table.select([*COLUMNS, *CHANGED[2:]]).to_pandas())
     changed = suspects(before)
     for name in CHANGED:
         values: Any = before[name].tolist()
@@ -48,7 +48,7 @@ def voted(table: pa.Table) -> pa.Table:
     return table
 
 
-def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
+def undo_vote(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as they were before a vote: a suspect has its status and kind again. Other frames are returned as they are."""
     if "acquitted" not in rows.columns or not (some := rows["acquitted"].fillna("") != "").any():
         return rows

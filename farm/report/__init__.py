@@ -3,7 +3,7 @@
 from farm.report.faces.files import write
 from farm.report.faces.terminal import print_coverage
 from farm.report.tables.agreement import case
-from farm.report.tables.causes import broken, causes, stale, verdict
+from farm.report.tables.causes import causes, is_broken, stale, verdict
 from farm.report.tables.changes import diff
 from farm.report.tables.coverage import coverage, status_table, vendor_by_dtype
 from farm.report.tables.findings import findings

@@ -24,7 +24,7 @@ SUMMARY = "_summary.parquet"
 _REST = b"night"
 
 
-def kept(lake: Lake, run_id: str) -> Night | None:
+def read_summary(lake: Lake, run_id: str) -> Night | None:
     """The summary that is kept of a run; None if there is none, or it is of other files or of another version of the farm."""
     try:
         with lake.filesystem.open_input_file(lake.path(run_id, SUMMARY)) as file:

@@ -48,7 +48,7 @@ def run_here(case: StoredCase) -> Outcome:
     except Exception as error:  # as a run does it: whatever a probe raises is the reason
         return _unavailable(str(error) or type(error).__name__)
     runner = Runner(backend, info, case.policy, lambda number, stage, span: None)
-    with _kept(case) as asked:
+    with _keep_outputs(case) as asked:
         # Built by itself also where the run built the op's samples together.
         (done,) = runner.run([asked], solo={0})
         return Outcome(done.row.values(), info, backend, _outputs(asked), done.trace)
@@ -82,7 +82,7 @@ def ready(case: StoredCase, job: Job) -> wire.Ready:
 
 def run_child(case: StoredCase) -> Outcome:
     """Run the case in a child process with a deadline, as a run does, with the Python of the backend's environment."""
-    with _kept(case) as asked:
+    with _keep_outputs(case) as asked:
         job = job_of(case, asked)
         try:
             row = list(rows_of(job))[-1]
@@ -97,7 +97,7 @@ def _unavailable(why: str) -> Outcome:
 
 
 @contextlib.contextmanager
-def _kept(case: StoredCase) -> Iterator[ToRun]:
+def _keep_outputs(case: StoredCase) -> Iterator[ToRun]:
     """The case, its outputs to be kept in a file that goes at the end."""
     with tempfile.TemporaryDirectory(prefix="outputs-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")

@@ -123,7 +123,7 @@ def package_of(case: StoredCase) -> str:
     for requirement in _packages(case):
         if not requirement.startswith(INDEX):
             return Requirement(requirement).name
-    value = backends.known()[case.spec.runtime].value
+    value = backends.list_registered()[case.spec.runtime].value
     for name in (case.spec.runtime, value.partition(":")[0].rpartition(".")[2]):
         try:
             return str(metadata.metadata(name)["Name"])

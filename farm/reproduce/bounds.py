@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.shared.recipe import NoScript
-from tasks.judge.plain import allowed, error_unit, tolerated
+from tasks.judge.plain import bound_by_limit, bound_by_tolerance, error_unit
 from tasks.judge.policy import OWN_TOLERANCE, Policy, only_stored
 from tasks.model import EPS, Leaf, OpClass, flags, is_complex, is_inexact
-from tasks.model.dtypes import LARGEST, SMALLEST_NORMAL, rounded
+from tasks.model.dtypes import LARGEST, SMALLEST_NORMAL, round_to_dtype
 from tasks.model.kind import KIND_BIASED
 from tasks.model.row import declared_precision
 
@@ -45,7 +45,7 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
         return _by_rule(leaf, op_class, precision, policy)
     if leaf.dtype == "str":
         return np.zeros(leaf.shape)
-    most = allowed(leaf, op_class, float(row["limit"]), precision)
+    most = bound_by_limit(leaf, op_class, float(row["limit"]), precision)
     if leaf.reference is None:
         return most
     with np.errstate(all="ignore"):
@@ -53,8 +53,8 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
             most = np.maximum(most, _rounding(leaf))
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
         if only_stored(oracle, op_class) or oracle.endswith(OWN_TOLERANCE):
-            most = np.maximum(tolerated(leaf, op_class, precision), _rounding(leaf))
-        if leaf.dtype in flags.flushed(row.get("flags")):  # 0 is right for what is subnormal
+            most = np.maximum(bound_by_tolerance(leaf, op_class, precision), _rounding(leaf))
+        if leaf.dtype in flags.parse_flushed(row.get("flags")):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
 
@@ -64,7 +64,7 @@ def _rounding(leaf: Leaf) -> np.ndarray:
     y = np.asarray(leaf.reference)
     if not is_inexact(leaf.dtype):
         return np.zeros(y.shape)
-    off = np.abs(rounded(y, leaf.dtype).astype(y.dtype) - y)
+    off = np.abs(round_to_dtype(y, leaf.dtype).astype(y.dtype) - y)
     return np.where(np.isfinite(off), off, 0.0)
 
 
@@ -78,7 +78,7 @@ def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> n
     if leaf.noise is not None and not np.isfinite(leaf.noise).all():
         raise NoScript("no script: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "classic":
-        return np.maximum(tolerated(leaf, op_class, precision), _rounding(leaf))
+        return np.maximum(bound_by_tolerance(leaf, op_class, precision), _rounding(leaf))
     if not is_inexact(leaf.dtype) and bound <= 1:
         return np.zeros(y.shape)  # integers are equal, or one apart
     return np.where(np.isfinite(y), np.nextafter(bound, 0.0), 0.0)

@@ -14,7 +14,7 @@ from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import load, parse
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, wide
-from tasks.model.dtypes import rounded
+from tasks.model.dtypes import round_to_dtype
 from tasks.nearest import nearest
 
 
@@ -60,13 +60,13 @@ def errors(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
         if outcome.actual is None or y is None or len(given) != 1 or given[0].shape != y.shape or leaf.dtype not in EPS:
             continue
         with np.errstate(all="ignore"):
-            a, cast = outcome.actual[0].astype(wide(leaf.dtype)), rounded(y, leaf.dtype)
+            a, cast = outcome.actual[0].astype(wide(leaf.dtype)), round_to_dtype(y, leaf.dtype)
             ulps = np.abs(a - y) / spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
             ulps = np.where((a == cast) | (np.isnan(a) & np.isnan(cast)), np.nan_to_num(ulps, posinf=0.0), ulps)
             ulps = np.where(np.isnan(ulps) | np.isinf(ulps), np.inf, ulps)
             x = given[0].astype(np.float64)
         limit = case.policy.limit(case.sample.owner.group.label, case.sample.op_class.value, leaf.dtype)
-        flushes = " (flushes subnormals)" if flags.flushed((case.stored or {}).get("flags")) else ""
+        flushes = " (flushes subnormals)" if flags.parse_flushed((case.stored or {}).get("flags")) else ""
         yield Errors(
             case.spec.name + flushes, case.sample.owner.group.label, x.reshape(-1), ulps.reshape(-1), limit.value
         )

@@ -190,11 +190,11 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
     kernels.announce(config, record.get("home", ""))
-    _named(row)
+    _check_importable(row)
     name = backend or key.backend
     spec = _spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
-    group, made = _prepared(row, config, cache)
+    group, made = _prepare_group(row, config, cache)
     place, sample = next(
         (i, s) for i, s in enumerate(made.samples) if s.index == row["sample"] or group.variant != row["variant"]
     )
@@ -203,8 +203,8 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
         made_of, environment = spec.create(), envs.of(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
-    if checks.installed(group.check).exported and catalogs.get(group.catalog).needs_export(made_of.forms, group):
-        exported = str(_exported(made, cache, max(_export_count(config, record, group), place + 1)))
+    if checks.get_or_default(group.check).exported and catalogs.get(group.catalog).needs_export(made_of.forms, group):
+        exported = str(_export_forms(made, cache, max(_export_count(config, record, group), place + 1)))
     asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
     sample = sample.on(made_of.torch_device)
@@ -212,7 +212,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment, steps)
 
 
-def _named(row: dict[str, Any]) -> None:
+def _check_importable(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
     named = [
         k
@@ -256,7 +256,7 @@ def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]
     ]
 
 
-def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, PreparedGroup]:
+def _prepare_group(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, PreparedGroup]:
     """The prepared group of a row: from the cache, or made again in a child process as the run did it.
 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
@@ -267,7 +267,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
         asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
-        most = checks.installed(row["check"]).wanted(asked)
+        most = checks.get_or_default(row["check"]).wanted(asked)
         group = Group(
             row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
         )
@@ -302,7 +302,7 @@ def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) ->
 def _pack(group: Group, cache: Path) -> Path:
     """The file of a prepared group: from the cache, or made again. Raises ReproduceError."""
     if told.home(group.catalog):  # where its key is made as well
-        return _done(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
+        return _run_pack_job(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
     try:
         path = pack_path(cache, content_key(group))
     except (KeyError, metadata.PackageNotFoundError) as error:
@@ -315,13 +315,13 @@ def _make(group: Group, cache: Path) -> Path:
 
 
 def _again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
-    """As `_done`, where the cache has no such file: said in a line, since it takes a while."""
+    """As `_run_pack_job`, where the cache has no such file: said in a line, since it takes a while."""
     why = f"the cache {cache} does not have it as these sources make it"
     print(f"{verb.removesuffix('e')}ing {group.label} {group.dtype} again: {why}", file=sys.stderr, flush=True)
-    return _done(group, verb, cache, **items)
+    return _run_pack_job(group, verb, cache, **items)
 
 
-def _done(group: Group, verb: str, cache: Path, **items: Any) -> Path:
+def _run_pack_job(group: Group, verb: str, cache: Path, **items: Any) -> Path:
     """The pack that a job of one item of a group makes; verb: what is done to it. Raises ReproduceError."""
     stem = verb.removesuffix("e")
     what = f"{group.label} in {group.dtype}"
@@ -352,7 +352,7 @@ def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
     return int(matrices.build(narrow, {group.catalog: [entry]}).wanted.max(initial=1))
 
 
-def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
+def _export_forms(made: PreparedGroup, cache: Path, count: int) -> Path:
     """The pack of a group's exported forms: from the cache, or made again in a child process. Raises ReproduceError."""
     path = forms.path_of(Path(made.pack.path), cache, "onnx", count, {})
     if path.exists():

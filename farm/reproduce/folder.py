@@ -81,7 +81,9 @@ class Definition:
         if not record.definition:
             return None
         double = any(x.dtype == "float64" for x in sample.inputs())
-        return cls(record.definition, record.args, record.kwargs, judging.derived(sample, precision), double)
+        return cls(
+            record.definition, record.args, record.kwargs, judging.predict_derived_leaves(sample, precision), double
+        )
 
 
 def write_folder(case: Case, packages: Sequence[str], earlier: Sequence[tuple[Form, Group]] = ()) -> dict[str, bytes]:
@@ -227,7 +229,7 @@ class _Folder:
         """Of a kind that is wrong beside the numbers: what the call did to its inputs, or did otherwise the next time, or in a batch."""
         row, kind = self.case.row, self.case.row["kind"]
         if kind == "mutation":
-            op = load.declared()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
+            op = load.load_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
             names = [name for name, _ in form.kwargs["v"]]
             held = [k for k, name in enumerate(names) if name not in op.mutates] if op and op.mutates else None
             return _Check(checks.find_changed_inputs, ("run", "inputs", repr(held)), {})
@@ -257,7 +259,7 @@ class _Folder:
         """Of results that break what mathematics promises of the op. Raises NoScript."""
         given = list(inputs_by_name(form).values()) if form.kind == "onnx" else list(form.arrays)
         actual = self.case.actual
-        found = properties.broken(self.case.group.op, given, np.asarray(actual[0])) if actual else None
+        found = properties.find_broken_property(self.case.group.op, given, np.asarray(actual[0])) if actual else None
         if found is None:
             raise NoScript("no script: the promise that was broken is kept now")
         eps, smallest = EPS.get(dtype_name(given[0].dtype), 0.0), SMALLEST_NORMAL.get(dtype_name(given[0].dtype), 0.0)

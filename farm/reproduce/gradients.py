@@ -85,7 +85,7 @@ def table(results: str, run: str) -> pd.DataFrame:
 
 def check(question: Question, cache: Path | None = None) -> Answer:
     """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
-    prepared = _prepared(question, cache or default_cache())
+    prepared = _prepare_samples(question, cache or default_cache())
     places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
     group = prepared.group
     if not places:
@@ -110,7 +110,7 @@ _COLUMNS = (
 ).split()
 
 
-def _prepared(question: Question, cache: Path) -> PreparedGroup:
+def _prepare_samples(question: Question, cache: Path) -> PreparedGroup:
     """The op's samples with their gradients. Raises GradcheckError."""
     name = "user" if question.op.startswith("user:") else "torch"
     entries = {

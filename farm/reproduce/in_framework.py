@@ -69,7 +69,7 @@ def _graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
 
     def named(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = by_torch.named(name)(*_known(args), **_known(kwargs))
+            found = by_torch.find_function(name)(*_known(args), **_known(kwargs))
             return calls.call(of(name), args, kwargs).also(found)
 
         return call

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks import catalogs
 from tasks.arrays import torch_tree
-from tasks.arrays.autograd import computed
+from tasks.arrays.autograd import compute_gradients
 from tasks.arrays.tree import TensorSpec, decode, tensor_specs
 from tasks.backends.shared.recipe import NoScript
 from tasks.catalogs.torch import variants
@@ -151,15 +151,15 @@ def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
     processed = form.check != FORWARD and PROCESS in dict(form.kwargs["v"])  # which is no argument of the function's
     for path in () if processed else _public_paths(group.op_name, own):
-        found = _resolved(path)
+        found = _resolve_path(path)
         if found is own or (found is not None and (not tried or _same_bits(found, own, form, target))):
             return f"op = {path}"
     if group.catalog == "torch":
-        return _wrapped(form, group)
-    return _inlined(own, group)
+        return _render_op_lookup(form, group)
+    return _inline_source(own, group)
 
 
-def _wrapped(form: Form, group: Group) -> str:
+def _render_op_lookup(form: Form, group: Group) -> str:
     """The lines that take ``op`` from torch's own test database. Raises NoScript."""
     found = f"next(x for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
     said = (
@@ -186,10 +186,10 @@ def _otherwise(form: Form, group: Group, target: str, tried: bool) -> str:
     """The lines that define ``op`` as the op called with out=, in place, or as a method. Raises NoScript."""
     if group.check == OUT:
         plain = define_op(replace(form, call=None), replace(group, check=FORWARD), target, tried)
-        made = (inspect.getsource(x).rstrip() for x in (variants.gapped, variants.into))
+        made = (inspect.getsource(x).rstrip() for x in (variants.make_gapped, variants.into))
         return "\n\n\n".join([plain, *made, "op = into(op)"])
     path = f"torch.Tensor.{group.op_name.rpartition('.')[2]}{'_' * (group.check == IN_PLACE)}"
-    if _resolved(path) is None:
+    if _resolve_path(path) is None:
         raise NoScript(f"no script: there is no {path}")
     return (
         f"op = {path}"
@@ -207,7 +207,7 @@ def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:
     return [p for p in found if all(w.isidentifier() and not keyword.iskeyword(w) for w in p.split("."))]
 
 
-def _resolved(path: str) -> Callable[..., Any] | None:
+def _resolve_path(path: str) -> Callable[..., Any] | None:
     import torch
 
     at: Any = torch
@@ -230,7 +230,11 @@ def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: For
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         with torch.no_grad():
             try:
-                found = call(*args, **kwargs) if form.check == FORWARD else computed(form, call, args, kwargs, starts)
+                found = (
+                    call(*args, **kwargs)
+                    if form.check == FORWARD
+                    else compute_gradients(form, call, args, kwargs, starts)
+                )
                 made = torch_tree.outputs(found)
             except Exception as error:
                 return type(error).__name__, str(error)
@@ -239,7 +243,7 @@ def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: For
     return bool(outcome(candidate) == outcome(own))
 
 
-def _inlined(own: Callable[..., Any], group: Group) -> str:
+def _inline_source(own: Callable[..., Any], group: Group) -> str:
     """The source of a function of a catalog that needs torch alone. Raises NoScript."""
     try:
         text = textwrap.dedent(inspect.getsource(own))

@@ -53,7 +53,7 @@ def program(*x):
 
 def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoScript."""
-    one = load.declared()[group.op_name]
+    one = load.load_ops()[group.op_name]
     if one.op.steps:
         raise NoScript(f"no script: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")

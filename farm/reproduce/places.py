@@ -23,7 +23,7 @@ def choose(case: StoredCase, number: int) -> None:
     except ValueError as error:  # also of a variable or a vendor that cannot be read
         raise ReproduceError(f"--device {number}: {error}") from None
     ids = here.ids if here and not any(name in os.environ for name in vendor.visible) else ()
-    names = ids or [visible.called(label, [str(n)])[0] for n in range(here.count if here else 0)]
+    names = ids or [visible.name_devices(label, [str(n)])[0] for n in range(here.count if here else 0)]
     counted = [name if name.isdigit() else str(n) for n, name in enumerate(names)]
     if str(number) not in counted:
         there = f"device{'s' * (len(counted) > 1)} {', '.join(counted)}" if counted else "none"
@@ -31,7 +31,7 @@ def choose(case: StoredCase, number: int) -> None:
         by = f" (${limit[1]} is {os.environ[limit[1]]!r})" if limit else ""
         raise ReproduceError(f"--device {number}: this process has {there} of {vendor.name}{by}")
     at = counted.index(str(number))
-    os.environ.update(visible.given(label, [ids[at] if ids else str(at)]))
+    os.environ.update(visible.build_variables(label, [ids[at] if ids else str(at)]))
 
 
 def now(case: StoredCase) -> str:
@@ -39,13 +39,13 @@ def now(case: StoredCase) -> str:
     return visible.first(case.spec)
 
 
-def told(host: str | None, device: str | None) -> str:
+def describe_place(host: str | None, device: str | None) -> str:
     """ "device 1 of node-a"."""
     return f"device {device} of {host or 'a node'}" if device else str(host or "")
 
 
 def here(device: str) -> str:
-    return told(socket.gethostname(), device)
+    return describe_place(socket.gethostname(), device)
 
 
 def elsewhere(case: StoredCase, device: str) -> str:
@@ -55,7 +55,7 @@ def elsewhere(case: StoredCase, device: str) -> str:
     if not then or not device or (then, on) == (device, socket.gethostname()):
         return ""
     again = f"; --device {then} asks that number here" if then.isdigit() and then != device else ""
-    return f"the row is of {told(on, then)}, this ran on {here(device)}{again}"
+    return f"the row is of {describe_place(on, then)}, this ran on {here(device)}{again}"
 
 
 def _vendor(case: StoredCase) -> str:

@@ -56,7 +56,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         raise NoScript(f"no script: none is known for the form {form.kind!r}")
     held, arrays = {}, in_torch.arrays_of(form)
     if group.catalog == "models" and (form.model is None or isinstance(form.call, TrainingStep)):
-        module = own.declared().get(group.op_name)
+        module = own.list_models().get(group.op_name)
         if module is not None and module.is_module:
             parts, files = own_code.define_module(module, form)
             held = {name.removeprefix("model."): x for name, x in state.items()}

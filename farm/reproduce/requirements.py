@@ -17,7 +17,7 @@ from tasks.catalogs.models.architectures import ARCHITECTURES
 from tasks.catalogs.user import load
 from tasks.devices import TorchDevice
 from tasks.model import Group
-from tasks.packages import TORCH_CATALOG, pinned
+from tasks.packages import TORCH_CATALOG, pin_package
 
 
 def requirements(case: StoredCase) -> list[str]:
@@ -29,7 +29,7 @@ def requirements(case: StoredCase) -> list[str]:
     else:
         own = list(installed({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
         known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
-        if known.distribution and versions.installed(known.distribution):  # else it is none of a package's
+        if known.distribution and versions.is_installed(known.distribution):  # else it is none of a package's
             plugged = [x for x in known.packages if x not in TORCH_CATALOG]
             own += [x for x in versions.of_here(plugged) if x not in own]
     own += [x for x in installed(_imported(case.group)) if x not in own]
@@ -43,7 +43,7 @@ def requirements(case: StoredCase) -> list[str]:
 def _imported(group: Group) -> Collection[str]:
     if told.home(group.catalog):  # what it imports, the backend's environment has
         return ()
-    if group.catalog == told.USER and (one := load.called(group.op_name)):
+    if group.catalog == told.USER and (one := load.find_op(group.op_name)):
         return one.outside()
     network = ARCHITECTURES.get(group.op_name)
     return ("transformers",) if network and network.module else ()
@@ -53,7 +53,7 @@ def installed(modules: Iterable[str]) -> tuple[str, ...]:
     """Requirements that bring modules as they are installed here."""
     brings = _brings()
     found = sorted({x for module in modules for x in brings.get(module, ())} - {*OWN_PACKAGES, "validation-farm"})
-    return tuple(x for name in found for x in pinned(name, metadata.version(name)))
+    return tuple(x for name in found for x in pin_package(name, metadata.version(name)))
 
 
 def imported(files: Mapping[str, bytes]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.plan.known import REDUCED, WHOSE, met, seen_on
+from farm.plan.known import REDUCED, WHOSE, match_rows, seen_on
 from farm.plan.model import KnownFailure
 from farm.reproduce import places
 from farm.reproduce.again import Outcome
@@ -94,7 +94,7 @@ def _cause(case: StoredCase) -> str:
 def known_failure(case: StoredCase, reduced: Sequence[str] | None = None) -> KnownFailure | None:
     """The known failure of the run's config that covers the stored outcome. reduced: ops of its minimal case, sorted."""
     rows = pd.DataFrame([case.row]).assign(**{REDUCED: pd.Series([reduced], dtype=object)})
-    place = int(met(rows, case.config.known_failures).entry[0])
+    place = int(match_rows(rows, case.config.known_failures).entry[0])
     return case.config.known_failures[place] if place >= 0 else None
 
 
@@ -118,20 +118,20 @@ def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
         + (f", {row['flags']}" if row.get("flags") else ""),
     )
     if outcome.info:
-        line("runtime", _changed(case.stored and case.stored["runtime_version"], outcome.info.runtime_version))
-        line("device", _changed(case.stored and case.stored["device"], outcome.info.device))
+        line("runtime", _describe_change(case.stored and case.stored["runtime_version"], outcome.info.runtime_version))
+        line("device", _describe_change(case.stored and case.stored["device"], outcome.info.device))
         if device:
-            on = places.told(case.stored["node"], case.stored["device_ids"]) if case.stored else ""
-            line("ran on", _changed(on, places.here(device)))
+            on = places.describe_place(case.stored["node"], case.stored["device_ids"]) if case.stored else ""
+            line("ran on", _describe_change(on, places.here(device)))
         if outcome.info.driver_version:
-            line("driver", _changed(case.stored and case.stored["driver_version"], outcome.info.driver_version))
+            line("driver", _describe_change(case.stored and case.stored["driver_version"], outcome.info.driver_version))
     for name, then in case.record.get("versions", {}).items():
         try:
             now = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
         if now != then:
-            line("version", f"{name} {_changed(then, now)}")
+            line("version", f"{name} {_describe_change(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
         _print_outputs(case, outcome.actual, declared_precision(row))
     if outcome.steps:
@@ -196,7 +196,7 @@ def _summary(array: np.ndarray) -> str:
     return np.array2string(array, threshold=12, edgeitems=4, max_line_width=_room() - 2)
 
 
-def _changed(then: Any, now: str) -> str:
+def _describe_change(then: Any, now: str) -> str:
     return f"{now}" if not then or then == now else f"{now} (stored: {then})"
 
 

@@ -22,7 +22,7 @@ from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import without_farm
 from farm.reproduce.folder import RUN
 from tasks.model import Status
-from tasks.model.errors import masked
+from tasks.model.errors import mask_details
 
 #: Seconds that the imports of a finding may take, which are no part of it.
 _IMPORTS_S = 300.0
@@ -109,7 +109,7 @@ def alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: st
 
 
 @contextlib.contextmanager
-def written(files: Mapping[str, bytes]) -> Iterator[Path]:
+def write_temporary_script(files: Mapping[str, bytes]) -> Iterator[Path]:
     """The files of a finding in a folder that goes at the end."""
     with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch.folder()) as folder:
         write(files, Path(folder))
@@ -159,7 +159,7 @@ def _imported_s(folder: Path, python: str | Interpreter) -> float:
     kinds = (ast.Import, ast.ImportFrom)
     found = [ast.unparse(x) for tree in trees for x in ast.walk(tree) if isinstance(x, kinds)]
     lines = [f"try: {line}\nexcept ImportError: pass" for line in dict.fromkeys(found) if "__future__" not in line]
-    with written({RUN: "\n".join(lines).encode()}) as imports:
+    with write_temporary_script({RUN: "\n".join(lines).encode()}) as imports:
         alone(imports, _IMPORTS_S, python)
         begun = time.monotonic()
         alone(imports, _IMPORTS_S, python)
@@ -201,7 +201,10 @@ def _same_error(ended: Ended, row: Mapping[str, Any]) -> bool:
     if ended.child is not None and ended.child < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-ended.child).name in error
-    mine, theirs = masked(ended.text), [x for x in (masked(error), masked(error.partition("\n\n")[0])) if x]
+    mine, theirs = (
+        mask_details(ended.text),
+        [x for x in (mask_details(error), mask_details(error.partition("\n\n")[0])) if x],
+    )
     if not mine or not theirs:
         return ended.type == row.get("error_type")
     return any(x in mine or mine in x for x in theirs)

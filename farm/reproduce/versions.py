@@ -16,7 +16,7 @@ from farm.plan.known import is_own_build
 from farm.reproduce.find import StoredCase
 from tasks.backends.shared import torch_switches
 from tasks.devices import DEVICES
-from tasks.packages import INDEX, TORCH_BUILDS, TORCH_CATALOG, pinned
+from tasks.packages import INDEX, TORCH_BUILDS, TORCH_CATALOG, pin_package
 
 #: The package of a runtime that is called otherwise.
 MODULES = {"ort": "onnxruntime", "inductor": "torch", "paddle": "paddlepaddle"}
@@ -31,11 +31,11 @@ def within(case: StoredCase, packages: Sequence[str]) -> StoredCase:
     return case.within(packages) if packages else case
 
 
-def offered(case: StoredCase, stored: str) -> str:
+def suggest_packages(case: StoredCase, stored: str) -> str:
     """How to have the runtime in the version of a row: a bare one, or "name version, name version"."""
     own = list(case.environment.packages) if case.environment else []
     first = next((x[1] for x in map(_NAMED.match, own) if x), case.spec.runtime)
-    pins = {name: pinned(name, version) for name, version in _packages(stored, first).items()}
+    pins = {name: pin_package(name, version) for name, version in _packages(stored, first).items()}
     if not pins:
         where = str((case.stored or {}).get("environment") or "")
         return "no package says that version" + (f"; it ran in {where}" if os.path.isabs(where) else "")
@@ -73,12 +73,12 @@ def of_here(packages: Sequence[str]) -> list[str]:
     for asked in packages:
         if (named := _NAMED.match(asked)) is None:
             found[asked] = None
-        elif installed(named[1]):
-            found |= dict.fromkeys(pinned(named[1], metadata.version(named[1])))
+        elif is_installed(named[1]):
+            found |= dict.fromkeys(pin_package(named[1], metadata.version(named[1])))
     return list(found)
 
 
-def installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
     try:
         return bool(metadata.version(name))
     except metadata.PackageNotFoundError:
@@ -90,6 +90,6 @@ def another(case: StoredCase, found: str) -> str:
     stored = str(case.stored["runtime_version"] or "") if case.stored else ""
     if not stored or found == stored or case.spec.name != case.key.backend:
         return ""
-    if not found and (case.environment or installed(MODULES.get(case.spec.runtime, case.spec.runtime))):
+    if not found and (case.environment or is_installed(MODULES.get(case.spec.runtime, case.spec.runtime))):
         return ""  # it is no package that is missing
-    return f"the row is of {case.spec.name} {stored}, here is {found or 'none'}: {offered(case, stored)}"
+    return f"the row is of {case.spec.name} {stored}, here is {found or 'none'}: {suggest_packages(case, stored)}"

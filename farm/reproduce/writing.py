@@ -16,7 +16,7 @@ from farm.reproduce.show import status_text
 from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
-from tasks.backends.shared.network import completed
+from tasks.backends.shared.network import complete_form
 from tasks.backends.shared.recipe import NoScript
 from tasks.model import Form
 from tasks.model.row import declared_precision
@@ -41,7 +41,7 @@ def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str
 
 def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
     """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoScript, ReproduceError."""
-    check = checks.installed(case.sample.owner.check)
+    check = checks.get_or_default(case.sample.owner.check)
     if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
         raise NoScript(f"no script: none can be written for the {check.name} check: it builds or runs more")
     backend = outcome.backend or case.spec.create()
@@ -94,7 +94,7 @@ def form_of(case: StoredCase, backend: Backend) -> Form:
     exported = Pack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:
-            return completed(case.sample.form(kind, exported))
+            return complete_form(case.sample.form(kind, exported))
         except Exception as error:
             reason = error
     raise NoScript(f"no script: {reason}")

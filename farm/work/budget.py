@@ -13,7 +13,7 @@ from farm.plan.config import ConfigError
 from farm.plan.request import Request
 from farm.work.backlog import Backlog
 from farm.work.durations import Estimate
-from farm.work.learned import Learned, learned
+from farm.work.learned import Learned, learn_from_runs
 from farm.work.state import Flight, Plan
 from farm.work.stock import Stock
 
@@ -54,7 +54,7 @@ class Choice:
         return found[order]
 
 
-def chosen(plan: Plan, known: Learned, budget_s: float) -> Choice:
+def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other failures,
     cells that are new or whose runtime has another version, those that are weakly tested, then all others; in each of these
     the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes in the order of the
@@ -76,13 +76,13 @@ def chosen(plan: Plan, known: Learned, budget_s: float) -> Choice:
     return Choice(g, b, rank[order], taken)
 
 
-def limited(plan: Plan) -> Plan:
+def apply_budget(plan: Plan) -> Plan:
     """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget the cells that are worth its time, in their order; else all
     of them, those first that take long, so that no slot is left with one of them when all others are done."""
     there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.backends))]
-    known, matrix = learned(plan.request.lake, plan.matrix, there), plan.matrix
+    known, matrix = learn_from_runs(plan.request.lake, plan.matrix, there), plan.matrix
     if (left_s := plan.request.left_s) is not None:
-        choice = chosen(plan, known, left_s)
+        choice = select_cells(plan, known, left_s)
         if not choice.taken.any() and plan.runs:
             raise ConfigError(
                 f"--budget: {left_s:.0f} s are left of it after the start, too short to run a single cell; give more"

@@ -24,7 +24,7 @@ from farm.work.local import ALONE, DirectChild
 from tasks import catalogs, sources, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.catalogs.told import USER, announced
+from tasks.catalogs.told import USER, get_announcement
 from tasks.model import Status
 from tasks.plugins import PluginError
 
@@ -66,11 +66,11 @@ def _path(name: str, cache: Path, home: BackendSpec | None = None) -> Path:
 
 
 def entries(name: str, cache: Path, inline: bool = False, config: str = "") -> list[Entry]:
-    """As `listed`, in the farm's own environment alone."""
-    return listed(name, cache, inline, config)[0]
+    """As `list_entries`, in the farm's own environment alone."""
+    return list_entries(name, cache, inline, config)[0]
 
 
-def listed(
+def list_entries(
     name: str,
     cache: Path,
     inline: bool = False,
@@ -130,7 +130,7 @@ def _mend(package: str) -> str:
 
 
 def _ask(name: str, deadline_s: float, inline: bool = False, python: str | Interpreter = "") -> Any:
-    command = wire.List(name, announced())
+    command = wire.List(name, get_announcement())
     if inline:
         return DirectChild().ask(command)
     env, imports = visible.for_child(None), catalogs.get(name).imports

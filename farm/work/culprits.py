@@ -56,7 +56,7 @@ def localise(
     said: Any = wire.Localise(item, job.backend, job.policy, str(folder), seconds, dict(info))
 
     def run(wants: wire.Wants) -> wire.Tried:
-        return wire.Tried(_tried(job, wants.item, children))
+        return wire.Tried(_run_item(job, wants.item, children))
 
     for answer in conversation(seeker, said, PATIENCE * seconds + GRACE_S, children, run):
         if isinstance(answer, Ended):
@@ -65,7 +65,7 @@ def localise(
             yield answer
 
 
-def _tried(job: Job, item: ToRun, children: Children) -> str:
+def _run_item(job: Job, item: ToRun, children: Children) -> str:
     """Run what a search wants on the backend; "" or why there are no outputs. Raises EnvError."""
     got = children.get(job)
     if isinstance(got, Death):

@@ -114,7 +114,10 @@ def _lend(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], A
     cache = Path(job.cache)
     start = envs.interpreter_of(job.backend, cache)
     given = (
-        caches(cache) | visible.for_child(job.backend) | job.env | (visible.given(vendor, devices) if vendor else {})
+        caches(cache)
+        | visible.for_child(job.backend)
+        | job.env
+        | (visible.build_variables(vendor, devices) if vendor else {})
     )
     host = RankHost(ray.util.get_node_ip_address(), token, start.python, child_env(given, start.python, start.folders))
     yield node, devices, host.address

@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.fleet.child_process import Limits
 from tasks.backends import BackendSpec
-from tasks.catalogs.told import announced, home
+from tasks.catalogs.told import get_announcement, home
 from tasks.judge.verdict import Policy
 from tasks.wire import Place, ToExport, ToPrepare, ToRun
 
@@ -50,7 +50,7 @@ class Job:
     avoid: tuple[Place, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
-    kernels: str = field(default_factory=announced)
+    kernels: str = field(default_factory=get_announcement)
 
     @property
     def home(self) -> BackendSpec | None:

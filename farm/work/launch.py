@@ -72,7 +72,7 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             asked.callback(given_up.set)  # nobody waits for an environment any more
             listing = {
                 name: background.submit(
-                    catalogue.listed, name, request.cache, inline, request.path, homes * (name == USER), given_up
+                    catalogue.list_entries, name, request.cache, inline, request.path, homes * (name == USER), given_up
                 )
                 for name in names
             }
@@ -274,10 +274,10 @@ class Run:
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if missing or len(rows) != planned:
             return rows, f"{len(rows)} rows of {planned} planned ({', '.join(f'{name} {n}' for name, n in missing)})"
-        return rows, _gone(rows)
+        return rows, _describe_gone(rows)
 
 
-def judged(
+def run_request(
     request: Request, interrupted: Callable[[str], None] = lambda run_id: None
 ) -> tuple[pd.DataFrame, dict[str, Any], str]:
     """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing is).
@@ -299,16 +299,16 @@ def judged(
         return rows, run.record, missing
 
 
-def finished(request: Request) -> pd.DataFrame | None:
+def read_finished(request: Request) -> pd.DataFrame | None:
     """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises LakeError."""
     record = request.record
     if record is None or not record.get("finished_at") or "planned" not in record or record.get("left_out"):
         return None
     rows = lakes.read(request.lake, record["run_id"])
-    return rows if len(rows) == record["planned"] and not _gone(rows) else None
+    return rows if len(rows) == record["planned"] and not _describe_gone(rows) else None
 
 
-def _gone(rows: pd.DataFrame) -> str:
+def _describe_gone(rows: pd.DataFrame) -> str:
     """Which backends went away in mid-run, with how many rows; "" if none did."""
     gone = rows.loc[rows["status"] == Status.UNAVAILABLE.value, "backend"].value_counts(sort=False)
     told = ", ".join(f"{name} {number}" for name, number in gone.items())

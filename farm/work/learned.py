@@ -72,7 +72,7 @@ class Learned:
         return filled
 
 
-def learned(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
+def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
     """What the newest runs of the lake tell of the cells of a plan; of each cell, the newest. there: backends whose cells count."""
     known, found = Learned.nothing(matrix.wanted.shape), 0
     enough = KNOWN * np.count_nonzero(matrix.wanted[:, list(there)])

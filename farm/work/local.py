@@ -72,7 +72,10 @@ class ChildProcesses(Executor):
         if detect.COUNT_LABEL + vendor not in self.nodes[0]["labels"]:
             return [Capacity(float(count))]
         numbers = [str(n) for n in range(count)]
-        return [Capacity(1.0, Place(HERE.node, _called(vendor, n)), visible.given(vendor, [n])) for n in numbers]
+        return [
+            Capacity(1.0, Place(HERE.node, _name_device(vendor, n)), visible.build_variables(vendor, [n]))
+            for n in numbers
+        ]
 
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         with contextlib.suppress(queue.Empty):
@@ -93,7 +96,7 @@ class ChildProcesses(Executor):
 def _together(vendor: str, numbers: range, parts: tuple[Capacity, ...]) -> Capacity:
     """Several devices at once."""
     place = Place(HERE.node, ",".join(part.place.device for part in parts))
-    return Capacity(0.0, place, visible.given(vendor, [str(n) for n in numbers]), parts)
+    return Capacity(0.0, place, visible.build_variables(vendor, [str(n) for n in numbers]), parts)
 
 
 def _resource(offer: Offer | None) -> str:
@@ -101,9 +104,9 @@ def _resource(offer: Offer | None) -> str:
     return offer.resources.get(HERE.node, "") if offer else "CPU"
 
 
-def _called(vendor: str, number: str) -> str:
+def _name_device(vendor: str, number: str) -> str:
     """What the vendor's variable calls a device, as rows say it; its number where it has no such name."""
-    return ",".join(visible.called(vendor, [number])) or number
+    return ",".join(visible.name_devices(vendor, [number])) or number
 
 
 class Inline(Executor):

@@ -76,7 +76,7 @@ class Watch:
         """Tell the last figures, and wait for `farm monitor`, if it runs, to see them: a Ray of the farm's own ends with the run."""
         self._at = float("-inf")
         self(run)
-        if watched(cache):
+        if is_watched(cache):
             time.sleep(REPORT_S + 2 * SCRAPE_S)
 
     def _add(self, total: float, name: str, **tags: str) -> None:
@@ -118,7 +118,7 @@ def watching(cache: Path) -> IO[str]:
     return file
 
 
-def watched(cache: Path) -> bool:
+def is_watched(cache: Path) -> bool:
     """Whether some process of this machine does so."""
     try:
         with (cache / "prometheus" / "watching").open() as file:
@@ -157,7 +157,7 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def provided(cache: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def write_dashboard(cache: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """The variable that has Ray's Grafana show the farm's dashboard, which is written to where it looks; none if the folder
     cannot be written to."""
     folder = Path(variables.get(FOLDER_VARIABLE) or cache / "grafana")

@@ -59,7 +59,7 @@ class RayCluster(Executor):
     """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one. Raises ClusterError, OSError."""
 
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
-        for name, value in (NODE_ENV | monitoring.provided(default_cache(), os.environ)).items():
+        for name, value in (NODE_ENV | monitoring.write_dashboard(default_cache(), os.environ)).items():
             os.environ.setdefault(name, value)
         if address is None:
             os.environ.setdefault(monitoring.REPORT_VARIABLE, str(int(monitoring.REPORT_S * 1000)))
@@ -404,7 +404,7 @@ def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devi
 def _supervised(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) -> Iterator[Any]:
     node, devices = gangs.here()
     numbers = [*devices, *gang.near]
-    called = ",".join(visible.called(vendor, numbers) or numbers) if vendor else ""
+    called = ",".join(visible.name_devices(vendor, numbers) or numbers) if vendor else ""
     job = replace(job, host=names.get(node, ""), device=called)
     place = Place(node, job.device)
     if place in job.avoid:
@@ -421,7 +421,7 @@ def _supervised(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) 
         yield wire.Stopped(str(error))
         return
     if vendor:
-        job = replace(job, env=job.env | visible.given(vendor, devices))
+        job = replace(job, env=job.env | visible.build_variables(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[Any] = []
     since = time.monotonic()

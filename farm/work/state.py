@@ -130,7 +130,7 @@ class Plan:
 
     def is_timed(self, g: int) -> bool:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
-        return checks.installed(self.matrix.groups[g].check).timed
+        return checks.get_or_default(self.matrix.groups[g].check).timed
 
     def told(self, offer: Offer) -> str:
         """How a backend shares its devices, for people; "" of one that takes CPUs."""

@@ -128,7 +128,7 @@ class Stock:
 
     def to_export(self, g: int) -> list[int]:
         """Backends that wait for the group to be exported."""
-        return self.exports(g) if checks.installed(self._plan.matrix.groups[g].check).exported else []
+        return self.exports(g) if checks.get_or_default(self._plan.matrix.groups[g].check).exported else []
 
     def positions(self, g: int, b: int) -> Sequence[int]:
         """Positions of the group's samples that the backend has still to run."""

@@ -154,7 +154,7 @@ def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]
     try:
         while batch.left or batch.unsure:
             yield from _with_one_child(batch, children)
-        yield from _localised(batch, children)
+        yield from _localise_held(batch, children)
     except CannotRun as end:
         if isinstance(end.message, (wire.Gone, wire.Sick)):
             yield from batch.rest()
@@ -221,7 +221,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
     children.recycle(job)
 
 
-def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _localise_held(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
     """The rows that were held back, each with its culprit: one that is found now can be in the row, which is written once.
 
     It is looked for when all else of the batch is done, by children that are at hand: so nothing waits for it, and a

@@ -153,7 +153,7 @@ def nodes(found: Sequence[Any]) -> Iterator[Any]:
 
 def saves(node: Any) -> bool:
     """Whether a node of a graph has a tensor saved, of which its derivative is made: one that has none is linear."""
-    return _is_own(node) or bool(_saved(node))
+    return _is_own(node) or bool(_list_saved_tensors(node))
 
 
 @dataclass(frozen=True)
@@ -166,13 +166,15 @@ class Choice:
 def choice(outputs: Sequence[Any]) -> Choice | None:
     """What a graph of one node chooses that has saved integers, places; None of any other."""
     found = [node for node in nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
-    if len(found) != 1 or not any(x.ndim and not (x.is_floating_point() or x.is_complex()) for x in _saved(found[0])):
+    if len(found) != 1 or not any(
+        x.ndim and not (x.is_floating_point() or x.is_complex()) for x in _list_saved_tensors(found[0])
+    ):
         return None
     dim = getattr(found[0], "_saved_dim", None)
     return Choice(dim - (1 << 64) * (dim >= 1 << 63) if isinstance(dim, int) else None)
 
 
-def _saved(node: Any) -> list[Any]:
+def _list_saved_tensors(node: Any) -> list[Any]:
     import torch
 
     kind = type(node)
@@ -192,7 +194,7 @@ def _is_own(node: Any) -> bool:
     return function is not None and function.__module__.partition(".")[0] != "torch"
 
 
-def computed(
+def compute_gradients(
     form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any], watched: bool = True
 ) -> list[Any]:
     """What the check of a form other than "forward" computes: a training step, if it is of one, else gradients.
@@ -299,10 +301,10 @@ def backward(
         outputs = torch_tree.leaves(call(*args, **kwargs))
         if made is not None:
             made(outputs)
-        return differentiated(check, outputs, inputs, cotangents)
+        return differentiate_outputs(check, outputs, inputs, cotangents)
 
 
-def differentiated(
+def differentiate_outputs(
     check: str, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any], keep: bool = False
 ) -> list[Any]:
     """What `backward` computes, of outputs that are there with their graph. keep: whether the graph is differentiated again."""
@@ -458,7 +460,7 @@ def second_oracle(
                     if not _is_additive(found, how, gradients):
                         return None, differences.KINK
                 return oracle, why
-            return _projected(found, gradients, step, slack, eps)
+            return _project_gradients(found, gradients, step, slack, eps)
         except Exception as error:
             return None, f"not evaluated near the input: {type(error).__name__}"
 
@@ -542,7 +544,7 @@ def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.nd
     return np.where(far, value + step, towards)
 
 
-def _projected(
+def _project_gradients(
     found: Problem, gradients: Sequence[np.ndarray], step: float | None, slack: float, eps: float | None
 ) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
@@ -595,11 +597,11 @@ def numpy_vjp(
 
     with np.errstate(all="ignore"):
         found = differences.gradient(
-            function, [widened(inputs[name]) for name in names], [widened(c) for c in cotangents], accurate=True
+            function, [widen_array(inputs[name]) for name in names], [widen_array(c) for c in cotangents], accurate=True
         )
     return found.gradients, found.errors
 
 
-def widened(x: Any) -> np.ndarray:
+def widen_array(x: Any) -> np.ndarray:
     """An array or number as float64, complex128 where it is complex."""
     return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)

@@ -23,7 +23,7 @@ def laid_out(form: Form | None) -> dict[int, str]:
         return {}
     named = [(str(k), node) for k, node in enumerate(form.args["v"])] + form.kwargs["v"]
     found = [(name, spec) for name, node in named for spec in tensor_specs(node) if spec.strides is not None]
-    return {spec.id: layouts.said(name, spec) for name, spec in found}
+    return {spec.id: layouts.describe_layout(name, spec) for name, spec in found}
 
 
 def is_empty(form: Form) -> bool:
@@ -49,7 +49,7 @@ def dense(form: Form, kept: int = -1) -> Form:
     return replace(form, args=args, kwargs=kwargs, arrays=arrays)
 
 
-def told(row: Row, which: str) -> Row:
+def attribute_to_layout(row: Row, which: str) -> Row:
     """A row that fails because of how its inputs lie in memory, which is said first."""
     what = f"{ONLY_WHERE} {which}; the same values in contiguous inputs pass"
     return row.with_values({"error": what + (f": {row.error}" if row.error else "")})

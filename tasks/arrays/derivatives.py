@@ -381,7 +381,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def known(nodes: Collection[str]) -> list[str]:
+def select_known(nodes: Collection[str]) -> list[str]:
     """The nodes of a graph, by the names of their classes, that have a derivative in here, sorted."""
     return sorted(RULES.keys() & set(nodes))
 

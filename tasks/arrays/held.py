@@ -20,7 +20,7 @@ class NotAlike(Exception):
 
 
 @contextlib.contextmanager
-def seeded(seed: int = 0) -> Iterator[None]:
+def seed_rng(seed: int = 0) -> Iterator[None]:
     """In here torch, NumPy and `random` draw what this seed makes them draw; afterwards each goes on as it would have.
 
     torch is seeded where it is imported already.

@@ -99,7 +99,7 @@ def _floating(
 
     if distribution == "boundary":
         wanted = (theme,) if theme else THEMES["boundary"]
-        return _cycled(rounded(np.concatenate([_LIMITS[t](dtype, low, high) for t in wanted])), count, rng)
+        return _repeat_shuffled(rounded(np.concatenate([_LIMITS[t](dtype, low, high) for t in wanted])), count, rng)
     if theme == "magnitudes":
         exponents = rng.uniform(np.log2(low), np.log2(high), count)
         return rounded(_signs(count, rng) * np.exp2(exponents))
@@ -123,7 +123,7 @@ def _floating(
     values = _regular(count, rounded, rng)
     if scale != 1:
         values = rounded(values * max(scale, low))
-    return _planted(values, theme) if distribution == "nan" else values
+    return _insert_specials(values, theme) if distribution == "nan" else values
 
 
 def _reach(dtype: str, count: int, most: float | None) -> tuple[float, float]:
@@ -184,13 +184,13 @@ def _steps(dtype: str, low: float, high: float) -> np.ndarray:
 _LIMITS: dict[str, Callable[[str, float, float], np.ndarray]] = {"limits": _limits, "steps": _steps}
 
 
-def _cycled(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def _repeat_shuffled(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """The pool shuffled, as often as it takes: every value comes as soon as there is room for it."""
     rounds = [rng.permutation(pool) for _ in range(-(-count // len(pool)))]
     return np.concatenate(rounds)[:count] if rounds else pool[:0]
 
 
-def _planted(values: np.ndarray, theme: str) -> np.ndarray:
+def _insert_specials(values: np.ndarray, theme: str) -> np.ndarray:
     """NaN or Inf at head, middle and tail."""
     kinds = {"nan": [np.nan] * 3, "plus": [np.inf] * 3, "minus": [-np.inf] * 3, "mixed": [np.nan, np.inf, -np.inf]}[
         theme
@@ -210,19 +210,19 @@ def _integers(
     if distribution == "boundary" and theme in ("limits", ""):
         pool = [0, 1, 2, high // 2, 7] if most is not None else [low, low + 1, 0, 1, 2, high // 2, high - 1, high]
         pool += [] if low == 0 else [-1]
-        return _cycled(np.array(sorted(set(pool)), dtype=_holder(dtype)), count, rng)
+        return _repeat_shuffled(np.array(sorted(set(pool)), dtype=_holder(dtype)), count, rng)
     if theme in ("steps", "magnitudes"):
         bits = -(-int(high).bit_length() // (2 if most is not None else 1))
         powers = [2**k + d for k in range(bits) for d in (-1, 0, 1) if 2**k + d <= high]
         powers += [] if low == 0 else [-p for p in powers]
-        return _cycled(np.array(sorted(set(powers)), dtype=_holder(dtype)), count, rng)
+        return _repeat_shuffled(np.array(sorted(set(powers)), dtype=_holder(dtype)), count, rng)
     if theme == "offset" and most is None:
         return np.array(high, _holder(dtype)) - rng.integers(0, min(13, high), count).astype(_holder(dtype))
     if theme == "ties":
         return rng.choice(np.array([1, 2, 3] if low == 0 else [-2, 1, 3], dtype=_holder(dtype)), count)
     # Distinct where the dtype has so many; small enough that products of a few do not wrap in 32 bits.
     span = min(high, max(50, count))
-    return _cycled(np.concatenate([np.arange(1, span + 1), -np.arange(1, min(-low, span) + 1)]), count, rng)
+    return _repeat_shuffled(np.concatenate([np.arange(1, span + 1), -np.arange(1, min(-low, span) + 1)]), count, rng)
 
 
 def _holder(dtype: str) -> type:

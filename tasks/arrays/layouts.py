@@ -45,7 +45,7 @@ def dense(shape: Shape) -> tuple[int, ...]:
     return tuple(itertools.accumulate(shape[:0:-1], lambda a, n: a * n, initial=1))[::-1] if shape else ()
 
 
-def _ordered(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
+def _compute_strides(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
     """Strides of a tensor without gaps whose axes lie in memory in some order, the outermost first."""
     made = [0] * len(shape)
     for axis, stride in zip(order, dense([shape[axis] for axis in order])):
@@ -55,7 +55,7 @@ def _ordered(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
 
 def _transposed(shape: Shape) -> Place:
     *outer, rows, columns = range(len(shape))
-    return _ordered(shape, (*outer, columns, rows)), 0
+    return _compute_strides(shape, (*outer, columns, rows)), 0
 
 
 def _row_gaps(shape: Shape) -> Place:
@@ -75,7 +75,7 @@ def _expanded(shape: Shape) -> Place:
 
 
 def _channels_last(shape: Shape) -> Place:
-    return _ordered(shape, (0, *range(2, len(shape)), 1)), 0
+    return _compute_strides(shape, (0, *range(2, len(shape)), 1)), 0
 
 
 def _reversed(shape: Shape) -> Place:
@@ -149,7 +149,7 @@ LAYOUTS: dict[str, Layout] = {
 NAMES = (CONTIGUOUS, *LAYOUTS)
 
 
-def offered(shape: Shape) -> list[str]:
+def list_fitting(shape: Shape) -> list[str]:
     """The layouts that a shape can have, but for the contiguous one. None of a tensor without elements."""
     return [] if 0 in shape else [name for name, layout in LAYOUTS.items() if layout.fits(shape)]
 
@@ -162,10 +162,10 @@ def laid_out(x: np.ndarray, layout: str, number: int = 0) -> tuple[np.ndarray, T
     """
     if layout == CONTIGUOUS or 0 in x.shape or not LAYOUTS[layout].fits(x.shape):
         return x, TensorSpec(number)
-    return strided(x, *LAYOUTS[layout].place(x.shape), number)
+    return store_strided(x, *LAYOUTS[layout].place(x.shape), number)
 
 
-def strided(x: np.ndarray, strides: Sequence[int], offset: int, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
+def store_strided(x: np.ndarray, strides: Sequence[int], offset: int, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
     """As `laid_out`, with these strides and this offset, in elements. Elements at one address have the value of the first of them."""
     spec = TensorSpec(number, tuple(x.shape), tuple(strides), offset)
     seen = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)]
@@ -183,10 +183,10 @@ def of_array(x: np.ndarray) -> TensorSpec:
     lead = 0
     if isinstance(x.base, np.ndarray):
         lead = (np.lib.array_utils.byte_bounds(x)[0] - np.lib.array_utils.byte_bounds(x.base)[0]) // size
-    return placed(x.shape, [s // size for s in x.strides], lead)
+    return make_spec(x.shape, [s // size for s in x.strides], lead)
 
 
-def placed(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
+def make_spec(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
     """The view of a tensor in a storage of its own; strides None of one that is contiguous. lead: elements of its memory before the
     first that it touches, of which few are kept."""
     lead = lead if 0 <= lead <= MOST_LEAD else 0
@@ -210,7 +210,7 @@ def relaid(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     if 0 in x.shape:
         return x, TensorSpec(like.id)
     if like.declared:
-        storage, spec = strided(x.astype(WIDTHS[like.declared]), dense(x.shape), 0, like.id)
+        storage, spec = store_strided(x.astype(WIDTHS[like.declared]), dense(x.shape), 0, like.id)
         return storage, replace(spec, declared=like.declared)
     made, reach, old_reach = [0] * x.ndim, 1, 1
     for axis in sorted(range(x.ndim), key=lambda k: (abs(like.strides[k]), -k)):  # type: ignore[index]
@@ -222,10 +222,10 @@ def relaid(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
         reach, old_reach = abs(made[axis]) * x.shape[axis], abs(stride) * size
     backwards = sum((n - 1) * -s for n, s in zip(x.shape, made) if s < 0)
     before = like.offset - sum((n - 1) * -s for n, s in zip(like.shape, like.strides) if s < 0)
-    return strided(x, made, backwards + before, like.id)
+    return store_strided(x, made, backwards + before, like.id)
 
 
-def named(spec: TensorSpec) -> str:
+def identify_layout(spec: TensorSpec) -> str:
     """The name of the layout of a view; "" for one that has none."""
     if spec.declared:
         return OTHER_WIDTH
@@ -250,9 +250,9 @@ def named(spec: TensorSpec) -> str:
     return ""
 
 
-def said(name: str, spec: TensorSpec) -> str:
+def describe_layout(name: str, spec: TensorSpec) -> str:
     """What a tensor of this name has that a contiguous one has not, in words; "" for a contiguous one."""
-    layout = named(spec)
+    layout = identify_layout(spec)
     if layout == CONTIGUOUS:
         return ""
     words = LAYOUTS[layout].words if layout else "strides of its own"

@@ -48,7 +48,7 @@ ROW_KEEPS = 0.25
 #: What is asked of an element of a reference in float64 may be lost in its own rounding below this share of the largest.
 BELOW = 2.0**-45
 
-#: No draw: the largest element of each array moves, and nothing else (`shared`).
+#: No draw: the largest element of each array moves, and nothing else (`measure_shared`).
 ALONE = -1
 #: Elements of an output from which on it is asked how many of them hang together.
 MANY = 1 << 12
@@ -91,7 +91,7 @@ def _factors(eps: float, table: int) -> np.ndarray:
     return _steps(table) * eps + 1.0
 
 
-def moved(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart."""
     if draw == ALONE:
         return _moved_alone(x)
@@ -123,17 +123,17 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
-    """As `moved`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what is added to the bits of
+    """As `perturb_values`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what is added to the bits of
     an element before they are hashed to the number of its factor."""
     return _factors(eps, draw % _TABLES), place + draw // _TABLES
 
 
 def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:
-    """`moved` for each of ``draws``, along a first axis."""
+    """`perturb_values` for each of ``draws``, along a first axis."""
     if x.size * len(draws) > _KEPT:
         if len(draws) == 1:
-            return moved(x, eps, draws[0], place)[np.newaxis]  # large: not copied once more
-        return np.stack([moved(x, eps, draw, place) for draw in draws])
+            return perturb_values(x, eps, draws[0], place)[np.newaxis]  # large: not copied once more
+        return np.stack([perturb_values(x, eps, draw, place) for draw in draws])
     return np.asarray(_some_factors(x.size, eps, tuple(draws), place).reshape(len(draws), *x.shape) * x)
 
 
@@ -177,7 +177,7 @@ def count(op_class: OpClass, draws: int, elements: int) -> int:
     return STEP_DRAWS if op_class is OpClass.DISCONTINUOUS and draws and elements <= LARGE else draws
 
 
-def unwitnessed(op_class: OpClass, draws: int, elements: int) -> int:
+def count_unwitnessed(op_class: OpClass, draws: int, elements: int) -> int:
     """How many draws there are in all where nobody has computed the result in the dtype under test."""
     first = count(op_class, draws, elements)
     return first if op_class is OpClass.MODEL else max(first, TIMES * draws)
@@ -193,7 +193,7 @@ def floor(
     """
     first = count(op_class, draws, elements)
     total = _widest(references, evaluate(range(first)), first)
-    wanted = unwitnessed(op_class, draws, elements) if witness is None else first
+    wanted = count_unwitnessed(op_class, draws, elements) if witness is None else first
     if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= VERY_LARGE:
         wanted = max(first, MORE_DRAWS if far(witness, references, total) else 0)
     if wanted > first:
@@ -202,7 +202,7 @@ def floor(
     return total
 
 
-def shared(references: Arrays, evaluate: Evaluate) -> list[float | None]:
+def measure_shared(references: Arrays, evaluate: Evaluate) -> list[float | None]:
     """Per output: the share of its elements that moves with a single element of each input; None of fewer than MANY.
 
     The rows of a normalisation move one at a time: what rounding does to a row's norm, all of its elements have in common.
@@ -290,7 +290,7 @@ def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None
     return False
 
 
-def _stacked(values: list[np.ndarray]) -> np.ndarray:
+def _stack_arrays(values: list[np.ndarray]) -> np.ndarray:
     """Arrays of one shape along a first axis; `np.stack` takes three times as long for small ones."""
     plain = values[0].flags.c_contiguous and not values[0].dtype.hasobject
     return np.array(values) if plain else np.stack(values)
@@ -308,7 +308,7 @@ def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> l
             if all(x is not None and len(x) == len(references) and x[i].shape == y.shape for x in some):
                 values = [x[i] for x in some if x is not None]
                 if len(values) > 1:
-                    delta = distance(_stacked(values), y).max(0)
+                    delta = distance(_stack_arrays(values), y).max(0)
                 elif y.size > _BLOCK:
                     before, delta = None, _wider(before, values[0], y)
                 else:

@@ -65,7 +65,7 @@ class Pack:
             raise PackError(f"{path}: damaged header ({error})") from None
         if end != size:
             raise PackError(f"{path}: truncated ({size} bytes of {end})")
-        self._start = _aligned(16 + length)
+        self._start = _align_up(16 + length)
 
     def array(self, i: int) -> np.ndarray:
         """Array ``i``: a read-only view for numbers, an object array of str for strings. Raises PackError."""
@@ -95,7 +95,7 @@ def _content(path: str) -> bytes | mmap.mmap:
         os.close(handle)
 
 
-def _aligned(n: int) -> int:
+def _align_up(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
@@ -118,12 +118,12 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
                 raw = np.ascontiguousarray(native).reshape(-1).view(np.uint8).data
         index.append((name, list(array.shape), at, len(raw)))
         chunks.append((at, raw))
-        at = _aligned(at + len(raw))
+        at = _align_up(at + len(raw))
     end = index[-1][2] + index[-1][3] if index else 0
     head = _ENCODER.encode({"header": header, "arrays": index})[:-1].encode()
     # The size is part of the header whose length it depends on: there is room for it, whatever it is.
     length = len(head) + 30
-    start = _aligned(16 + length)
+    start = _align_up(16 + length)
     encoded = (head + b',"size":%d}' % (start + end)).ljust(length)
     parts = [MAGIC, length.to_bytes(8, "little"), encoded, b"\0" * (start - 16 - length)]
     at = 0

@@ -75,12 +75,12 @@ def from_numpy(array: np.ndarray) -> Any:
 
 
 def place_of(tensor: Any) -> TensorSpec:
-    """How a tensor lies in memory (`tasks.arrays.layouts.placed`); a sparse one is taken as it is."""
+    """How a tensor lies in memory (`tasks.arrays.layouts.make_spec`); a sparse one is taken as it is."""
     import torch
 
     if tensor.layout is not torch.strided or not tensor.numel():
         return TensorSpec(0)
-    return layouts.placed(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return layouts.make_spec(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
@@ -177,14 +177,14 @@ def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, 
     return leaf
 
 
-def moved(value: Any, device: str) -> Any:
+def replace_device(value: Any, device: str) -> Any:
     """Decoded arguments with the name of the device that samples are made for, "cpu", replaced: factory functions and
     ``to`` are given it as a string."""
     if isinstance(value, (list, tuple)):
-        made = [moved(x, device) for x in value]
+        made = [replace_device(x, device) for x in value]
         return type(value)(made) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
-        return {k: moved(x, device) for k, x in value.items()}
+        return {k: replace_device(x, device) for k, x in value.items()}
     return device if isinstance(value, str) and value == "cpu" else value
 
 

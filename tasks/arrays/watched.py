@@ -40,13 +40,13 @@ class Watched(np.ndarray):
         return (self.run or Run()).call(getattr(ufunc, method), ufunc.__name__, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return (self.run or Run()).call(func, _qualified(func), args, kwargs)
+        return (self.run or Run()).call(func, _qualify_name(func), args, kwargs)
 
     def dot(self, other: Any, out: Any = None) -> Any:
         return np.dot(self, other)
 
 
-def _qualified(func: Any) -> str:
+def _qualify_name(func: Any) -> str:
     """A function's name; of linear algebra with the name of that module."""
     inside = str(getattr(func, "__module__", "")).startswith("numpy.linalg")
     return f"linalg.{func.__name__}" if inside else str(func.__name__)

@@ -23,7 +23,7 @@ PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
 @contextlib.contextmanager
-def widened(
+def compute_in_float64(
     eps: float = 0.0, draw: int = 0, elsewhere: float | None = None, places: Iterator[int] | None = None
 ) -> Iterator[None]:
     """In here torch computes in float64 on the CPU: a cast to a narrower floating dtype, or a tensor made in one, is float64.
@@ -46,7 +46,7 @@ def widened(
 
     def move(x: Any, eps: float) -> None:
         if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
-            x.copy_(torch.from_numpy(noise.moved(x.detach().numpy(), eps, draw, next(places))))
+            x.copy_(torch.from_numpy(noise.perturb_values(x.detach().numpy(), eps, draw, next(places))))
 
     class Wide(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

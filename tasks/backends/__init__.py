@@ -74,7 +74,7 @@ class BackendSpec:
     ) -> BackendSpec:
         """Spec of ``name`` (or of ``like`` under that name). Raises KeyError for an unknown runtime."""
         runtime, _, device = (like or name).partition("-")
-        if runtime not in known() or not device:
+        if runtime not in list_registered() or not device:
             raise KeyError(like or name)
         return cls(name, runtime, device, dict(options or {}), tuple(packages), python, tuple(launcher))
 
@@ -86,11 +86,11 @@ class BackendSpec:
 
         Raises ValueError for a bad option, PluginError if its own file cannot be imported.
         """
-        backend: Backend = known()[self.runtime].load()(self.name, self.device, dict(self.options))
+        backend: Backend = list_registered()[self.runtime].load()(self.name, self.device, dict(self.options))
         backend.spec = self
         return backend
 
 
-def known() -> dict[str, Part]:
+def list_registered() -> dict[str, Part]:
     """Every runtime by name: built in, and from other packages' entry points of the group "farm.backends"."""
     return parts("backend", BUILT_IN)

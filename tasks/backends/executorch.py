@@ -141,7 +141,9 @@ class ExecuTorch(Backend):
         assert form.call is not None
         tensors = self._tensors(form)
         exported, constants = self._export(form, tensors)
-        header, program = _split(artefacts.kept("executorch", self._key(exported), lambda: self._lower(exported)))
+        header, program = _split(
+            artefacts.load_or_make("executorch", self._key(exported), lambda: self._lower(exported))
+        )
         if header["unsupported"]:
             raise Unsupported(header["unsupported"])
         self._placed(header)
@@ -165,7 +167,7 @@ class ExecuTorch(Backend):
             return runner(replace(form, arrays=arrays))
 
         where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
-        placement = "; ".join(f"{name}: {_counted(nodes)}" for name, nodes in where.items() if nodes)
+        placement = "; ".join(f"{name}: {_format_counts(nodes)}" for name, nodes in where.items() if nodes)
         flags = f"constant_inputs={','.join(map(str, constants))}" if constants else ""
         return Program(runner(form), placement=placement, flags=flags, given=given)
 
@@ -198,7 +200,7 @@ class ExecuTorch(Backend):
         if self.delegate and (not delegated or any(name.split(".")[1] not in self.moves for name in kernels)):
             taken = sum(delegated.values())
             raise Fallback(
-                f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}"
+                f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_format_counts(kernels)}"
             )
 
     def recipe(self, form: Form) -> Recipe:
@@ -224,11 +226,11 @@ class ExecuTorch(Backend):
     def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
         """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""
         rows = form.batched if self.any_rows else ()
-        exported = _exported(form, tensors, (), rows)
+        exported = _export_program(form, tensors, (), rows)
         if not self.delegate:
             return exported, ()
         constants = tuple(i for i in _weights(exported) if i not in rows)
-        return (_exported(form, tensors, constants, rows), constants) if constants else (exported, ())
+        return (_export_program(form, tensors, constants, rows), constants) if constants else (exported, ())
 
     def _key(self, exported: Any) -> tuple[bytes | str, ...]:
         """Everything that decides a program's bytes: versions, device, the graph with its shapes, its constants."""
@@ -256,8 +258,10 @@ class ExecuTorch(Backend):
         except Exception as error:
             if not _NOT_LOWERED.search(str(error)):
                 raise
-            return _joined({"unsupported": f"not lowered: {_first_line(error)}", "kernels": {}, "delegated": {}}, b"")
-        return _joined({"unsupported": "", "kernels": kernels, "delegated": delegated}, program)
+            return _join_parts(
+                {"unsupported": f"not lowered: {_first_line(error)}", "kernels": {}, "delegated": {}}, b""
+            )
+        return _join_parts({"unsupported": "", "kernels": kernels, "delegated": delegated}, program)
 
     def _partitioners(self) -> list[Any] | None:
         """What hands nodes to the delegate."""
@@ -281,7 +285,7 @@ def _library() -> Any:
     return _C
 
 
-def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...], rows: tuple[int, ...] = ()) -> Any:
+def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], rows: tuple[int, ...] = ()) -> Any:
     """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it, and those
     in ``rows`` have an open first dimension."""
     import torch
@@ -357,11 +361,11 @@ def nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
     return dict(kernels), dict(delegated)
 
 
-def _counted(nodes: dict[str, int]) -> str:
+def _format_counts(nodes: dict[str, int]) -> str:
     return ", ".join(f"{n} {op}" for op, n in sorted(nodes.items()))
 
 
-def _joined(header: dict[str, Any], program: bytes) -> bytes:
+def _join_parts(header: dict[str, Any], program: bytes) -> bytes:
     return json.dumps(header).encode() + b"\n" + program
 
 

@@ -20,7 +20,7 @@ from tasks.backends.shared import inductor_settings, torch_run
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
-from tasks.checks.speedup import varied
+from tasks.checks.speedup import vary_inputs
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.nearest import nearest
 
@@ -120,7 +120,7 @@ class Inductor(TorchEager):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.given = inductor_settings.checked(options.get("settings"))
+        self.given = inductor_settings.check_settings(options.get("settings"))
         if self.given == inductor_settings.DRAWN:
             self.joint = False  # each case has its own
         self.imports += (f"{__name__}:{self._load.__name__}",) * bool(self.imports)
@@ -205,7 +205,7 @@ class Inductor(TorchEager):
         """Of inductor's config, what is not the default."""
         if self.compiler in ("eager", "aot_eager", "aot_eager_decomp_partition"):
             return {}
-        given = inductor_settings.drawn(form) if isinstance(self.given, str) else self.given
+        given = inductor_settings.draw_settings(form) if isinstance(self.given, str) else self.given
         return given | dict.fromkeys(self.off, False)
 
     def build(self, form: Form) -> Program:
@@ -259,7 +259,7 @@ class Inductor(TorchEager):
                 form, (args, kwargs) = forms[0], bundle[0]
                 call = functools.partial(_only, compiled)
                 given = self.cotangents(form)
-                found = [autograd.computed(form, call, args, kwargs, given, watched=not watched)]
+                found = [autograd.compute_gradients(form, call, args, kwargs, given, watched=not watched)]
                 watched.append(True)
                 return found
             with torch.no_grad():
@@ -271,11 +271,11 @@ class Inductor(TorchEager):
         def compiles(**more: Any) -> Callable[[list[Any]], list[Any]]:
             compiled = torch.compile(joint, **how, **more)
             # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the user's registers.
-            with torch.compiler.config.patch(cache_key_tag=load_kernels.loaded()):
+            with torch.compiler.config.patch(cache_key_tag=load_kernels.digest_loaded()):
                 # Compiled on other values than those it is judged on: a number of theirs that became a constant would be right. Twice
                 # where the second compilation of a piece takes a number that has changed as a variable.
                 for turn in range(1 + alone):
-                    others = [replace(form, arrays=varied(form.arrays, turn, moved=False)) for form in forms]
+                    others = [replace(form, arrays=vary_inputs(form.arrays, turn, moved=False)) for form in forms]
                     with contextlib.suppress(Exception):
                         first(compiled, others)
                 first(compiled, forms)

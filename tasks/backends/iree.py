@@ -167,7 +167,7 @@ class Iree(Backend):
         with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
-        self._common = tuple(x for x in FLAGS if _name(x) in _known())
+        self._common = tuple(x for x in FLAGS if _name(x) in _list_known_flags())
         self._flags = tuple(map(_as_called, self._flags))
         if not self._target.driver:
             smoke_test(f"IREE for {self.device}", lambda: [2.0] * bool(self._code(one_add())), "code of one Add")
@@ -227,15 +227,17 @@ class Iree(Backend):
         Raises Unsupported (the importer or the compiler has no lowering of an op or a type, the runtime no such
         element type); the compiler's other errors as RuntimeError with its diagnostics.
         """
-        _taken(form)
+        _collect_inputs(form)
         code = self._code(form)
         if not self._target.driver:
             return Program(_not_run, f"code for {self.device}, {len(code)} B", None, self._said())
         dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(form.model or b"").outputs]
-        call = _loaded(self._target.driver, code, dtypes)
+        call = _load_module(self._target.driver, code, dtypes)
 
         def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            views = [_buffer_view(_device(self._target.driver)[1], x) for x in _taken(replace(form, arrays=arrays))]
+            views = [
+                _buffer_view(_device(self._target.driver)[1], x) for x in _collect_inputs(replace(form, arrays=arrays))
+            ]
             return lambda: call(views)
 
         where = f"{self._target.driver} ({self._adapter})"
@@ -245,10 +247,10 @@ class Iree(Backend):
         model = form.model or b""
         flags = (*self._common, *self._flags)
         key: tuple[bytes | str, ...] = (_version(), artefacts.processor(), *flags, model)
-        return artefacts.kept("iree", key, lambda: _compiled(model, flags))
+        return artefacts.load_or_make("iree", key, lambda: _compile_model(model, flags))
 
 
-def _taken(form: Form) -> list[np.ndarray]:
+def _collect_inputs(form: Form) -> list[np.ndarray]:
     """The inputs in the model's order. Raises Unsupported."""
     values = list(tensors_by_name(form, "IREE's runtime").values())
     for value in values:
@@ -296,7 +298,7 @@ def _device(driver: str) -> tuple[Any, Any, Any]:
     return instance, device, rt.create_hal_module(instance, device)
 
 
-def _loaded(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[Any]], list[np.ndarray]]:
+def _load_module(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[Any]], list[np.ndarray]]:
     """A compiled module as a function of buffer views on the device; ``dtypes`` are those the graph declares."""
     import iree.runtime as rt
 
@@ -396,7 +398,7 @@ def _name(flag: str) -> str:
 
 
 @functools.cache
-def _known() -> frozenset[str]:
+def _list_known_flags() -> frozenset[str]:
     """Names of the flags that this version's compiler has."""
     from iree.compiler.api import Session
 
@@ -409,10 +411,10 @@ def _as_called(flag: str) -> str:
     """A flag by the name that this version's compiler has for it; one that it has under no name as it is, for the compiler to refuse."""
     name, equals, value = flag.partition("=")
     older = _FORMERLY.get(name, "")
-    return older + equals + value if name not in _known() and older in _known() else flag
+    return older + equals + value if name not in _list_known_flags() and older in _list_known_flags() else flag
 
 
-def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
+def _compile_model(model: bytes, flags: tuple[str, ...]) -> bytes:
     """VM bytecode of a serialized ModelProto.
 
     A session a model: a session's context keeps the constants of every module that it ever held, and a new one costs
@@ -428,7 +430,7 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
         if severity == _ERROR:
             said.append(ctypes.string_at(text, length).decode(errors="replace"))
 
-    imported = _imported(model)
+    imported = _import_model(model)
     listen = _prepared_compiler()
     with Session() as session:
         session.set_flags(*flags)
@@ -445,7 +447,7 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
     return code
 
 
-def _imported(model: bytes) -> bytes:
+def _import_model(model: bytes) -> bytes:
     """MLIR bytecode of the model in torch's ONNX dialect. Raises Unsupported with the importer's words."""
     import onnx
     from iree.compiler import ir

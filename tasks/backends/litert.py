@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
-from tasks.backends.shared.artefacts import kept
+from tasks.backends.shared.artefacts import load_or_make
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
@@ -93,7 +93,7 @@ class LiteRt(Backend):
         if form.kind == "tflite":
             made = _MODEL + (form.model or b"")
         else:
-            made = kept("litert", self._parts(form, arrays), lambda: _convert(form, arrays))
+            made = load_or_make("litert", self._parts(form, arrays), lambda: _convert(form, arrays))
         if made[:1] == _REASON:
             raise Unsupported(made[1:].decode())
         resolver = (
@@ -107,8 +107,8 @@ class LiteRt(Backend):
             raise Vacuous("TensorFlow's converter left no op: the model is its inputs, or a constant")
         signature = interpreter.get_signature_runner()
         names, order = (
-            sorted(signature.get_input_details(), key=_numbered),
-            sorted(signature.get_output_details(), key=_numbered),
+            sorted(signature.get_input_details(), key=_split_number),
+            sorted(signature.get_output_details(), key=_split_number),
         )
         by = f"converter={self._versions[1].replace(' ', '-')} {words(form)}"
         if form.kind == "tflite":
@@ -132,7 +132,7 @@ class LiteRt(Backend):
         return (*self._versions, form.op, words(form), *call, *network)
 
 
-def _numbered(name: str) -> tuple[str, int]:
+def _split_number(name: str) -> tuple[str, int]:
     """A name's words, then its number: t2 comes before t10."""
     words_, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
     return words_, int(number or 0)

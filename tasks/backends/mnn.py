@@ -14,7 +14,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -69,7 +69,7 @@ class Mnn(Backend):
             raise Unavailable(f"MNN's Python package only computes on the CPU, not on {self.device}")
         said: list[str] = []
         with importing("MNN"):
-            with captured(said):
+            with capture_native_output(said):
                 import _tools  # noqa: F401
                 import MNN
         smoke_test("MNN", lambda: self.build(one_add()).run()[0])
@@ -118,7 +118,7 @@ class Mnn(Backend):
         with tempfile.TemporaryDirectory(prefix="mnn-") as folder:
             source, target = Path(folder) / "model.onnx", Path(folder) / "model.mnn"
             source.write_bytes(model)
-            with captured(said):
+            with capture_native_output(said):
                 _tools.mnnconvert(
                     [
                         "mnnconvert",
@@ -137,7 +137,7 @@ class Mnn(Backend):
             if not target.exists():  # its result is True whatever happened
                 _fail("MNN's converter", said)
             try:
-                with captured(said):
+                with capture_native_output(said):
                     if self._runtime is None:
                         config = {"backend": "CPU", "precision": self._precision, "numThread": threads()}
                         self._runtime = MNN.nn.create_runtime_manager((config,))
@@ -175,7 +175,7 @@ def _runner(module: Any, feeds: list[tuple[np.ndarray, str]]) -> Callable[[], li
     def run() -> list[Any]:
         said: list[str] = []
         try:
-            with captured(said):
+            with capture_native_output(said):
                 given = [expr.const(x, list(x.shape), expr.NCHW, getattr(expr, dtype)) for x, dtype in feeds]
                 arrays = [_array(x) for x in module.forward(given)]
         except Exception as error:

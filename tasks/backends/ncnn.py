@@ -21,7 +21,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
@@ -114,7 +114,7 @@ class Ncnn(Backend):
         others = [[n + (not k and i in form.batched) for k, n in enumerate(x)] for i, x in enumerate(shapes)]
         sizes = (shapes, others) if self._open else (shapes,)
         parts = (self._version, form.model or b"", json.dumps(sizes))
-        model = json.loads(artefacts.kept("pnnx", parts, lambda: self._convert(form.model or b"", *sizes)))
+        model = json.loads(artefacts.load_or_make("pnnx", parts, lambda: self._convert(form.model or b"", *sizes)))
         if len(model["inputs"]) != len(values) or len(model["outputs"]) != len(graph.outputs):
             raise Unsupported(
                 f"pnnx leaves {len(model['inputs'])} of {len(values)} inputs and {len(model['outputs'])} of {len(graph.outputs)} outputs"
@@ -196,7 +196,7 @@ class Ncnn(Backend):
         for name, on in self._switches.items():
             setattr(net.opt, name, on)
         said: list[str] = []
-        with tempfile.TemporaryDirectory(prefix="ncnn-") as folder, captured(said):
+        with tempfile.TemporaryDirectory(prefix="ncnn-") as folder, capture_native_output(said):
             path = Path(folder)
             (path / "param").write_text(param)
             (path / "bin").write_bytes(weights)
@@ -298,7 +298,7 @@ def _runner(
     def run() -> list[np.ndarray]:
         said: list[str] = []
         results = []
-        with captured(said):
+        with capture_native_output(said):
             extractor = net.create_extractor()
             code = 0
             for (blob, _), mat in zip(inputs, mats):

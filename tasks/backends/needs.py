@@ -113,7 +113,7 @@ def _files(patterns: Iterable[str]) -> list[str]:
     return [x for pattern in patterns for x in sorted(glob.glob(os.path.expanduser(pattern)))]
 
 
-def _chosen(variables: Iterable[str]) -> str:
+def _get_first_set(variables: Iterable[str]) -> str:
     """What the first variable that is set says."""
     return next((os.environ[x] for x in variables if os.environ.get(x)), "")
 
@@ -128,13 +128,13 @@ def library(name: str, elsewhere: Callable[[], Iterable[str]] = tuple) -> Callab
                 ctypes.CDLL(path)
             except OSError:
                 continue
-            return path if os.path.isabs(path) else _mapped(name) or name
+            return path if os.path.isabs(path) else _find_loaded_library(name) or name
         return ""
 
     return find
 
 
-def _mapped(name: str) -> str:
+def _find_loaded_library(name: str) -> str:
     """The file of a library that this process has loaded."""
     stem = name.partition(".so")[0] + ".so"
     with open("/proc/self/maps") as maps:
@@ -148,7 +148,7 @@ def software_vulkan() -> list[str]:
 
 
 def _vulkan_driver() -> str:
-    return _chosen(_VULKAN_VARIABLES) or next(iter([*_files(_VULKAN_DRIVERS), *software_vulkan()]), "")
+    return _get_first_set(_VULKAN_VARIABLES) or next(iter([*_files(_VULKAN_DRIVERS), *software_vulkan()]), "")
 
 
 def _use_vulkan(where: str) -> None:
@@ -159,12 +159,12 @@ def _use_vulkan(where: str) -> None:
 def _add_software_vulkan(_: str) -> None:
     """Let the loader find SwiftShader beside the drivers installed, unless drivers were chosen by hand."""
     found = software_vulkan()
-    if found and not _chosen(_VULKAN_VARIABLES):
+    if found and not _get_first_set(_VULKAN_VARIABLES):
         os.environ["VK_ADD_DRIVER_FILES"] = os.pathsep.join(found)
 
 
 def _opencl_driver() -> str:
-    return _chosen(_OPENCL_VARIABLES) or next(iter(_files((*_OPENCL_DRIVERS, _of_wheel(_INTEL_OPENCL)))), "")
+    return _get_first_set(_OPENCL_VARIABLES) or next(iter(_files((*_OPENCL_DRIVERS, _of_wheel(_INTEL_OPENCL)))), "")
 
 
 def _use_opencl(where: str) -> None:

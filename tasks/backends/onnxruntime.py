@@ -19,10 +19,10 @@ from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, importing
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan, vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.eager import eager_torch
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
-from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, emulated
+from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, is_emulated
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import cuda_driver, device_number
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -136,7 +136,7 @@ class OnnxRuntime(Backend):
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
-        self.packages, self.emulated = (*known.packages, ONNX) if known.packages else (), emulated(device)
+        self.packages, self.emulated = (*known.packages, ONNX) if known.packages else (), is_emulated(device)
         self.oldest = "1.16.3" if device == "cpu" else ""
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
@@ -168,7 +168,7 @@ class OnnxRuntime(Backend):
         said: list[str] = []
 
         def compute() -> Any:
-            with captured(said):
+            with capture_native_output(said):
                 program = self.build(one_add())
                 result = program.run()[0]
             if program.fallback:
@@ -373,7 +373,7 @@ class OnnxRuntime(Backend):
             options.add_provider_for_devices(self._devices, self._options)
             providers = None
         try:
-            with ort_timings.kept(self._known.libraries if self._timed else None) as timed:
+            with ort_timings.reuse_timings(self._known.libraries if self._timed else None) as timed:
                 if timed:
                     providers = [(self._provider, given | timed)]
                 # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.

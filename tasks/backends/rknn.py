@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -78,7 +78,7 @@ class Rknn(Backend):
         if self.emulated and platform.machine().lower() == "aarch64":
             raise Unavailable("rknn-toolkit2's simulator is for x86-64 only")
         try:
-            with captured([]):
+            with capture_native_output([]):
                 import rknn.api  # noqa: F401
         except Exception as error:
             raise Unavailable(f"rknn-toolkit2 cannot be imported: {error}") from error
@@ -108,10 +108,10 @@ class Rknn(Backend):
         said: list[str] = []
         toolkit, failed = None, ""
         halves: list[bool] = []
-        with captured(said), tempfile.TemporaryDirectory() as folder:
+        with capture_native_output(said), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             try:
-                model, halves = _lowered(form.model or b"")
+                model, halves = _lower_opset(form.model or b"")
                 path.write_bytes(model)
                 toolkit = RKNN(verbose=False)
                 toolkit.config(target_platform=self.device, optimization_level=self._level)
@@ -134,7 +134,7 @@ class Rknn(Backend):
 
     def recipe(self, form: Form) -> Recipe:
         check_model(form)
-        lowered, halves = _lowered(form.model or b"")
+        lowered, halves = _lower_opset(form.model or b"")
         opset = 0 if lowered == form.model else _NEWEST_OPSET
         settings = {"platform": self.device, "level": self._level, "emulated": self.emulated}
         return Recipe(run_model, {**settings, "opset": opset, "halves": list(halves)})
@@ -160,7 +160,7 @@ class _Run:
 
     def __call__(self) -> list[np.ndarray]:
         said: list[str] = []
-        with captured(said):
+        with capture_native_output(said):
             # Without a format, what has four dimensions is taken as NHWC.
             found = self._toolkit.inference(inputs=self._arrays, data_format=["nchw"] * len(self._arrays))
         if found is None:
@@ -169,11 +169,11 @@ class _Run:
             return [np.array(x, np.float16 if half else None) for x, half in zip(found, self._halves, strict=True)]
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception), captured([]):
+        with contextlib.suppress(Exception), capture_native_output([]):
             self._toolkit.release()
 
 
-def _lowered(model: bytes) -> tuple[bytes, list[bool]]:
+def _lower_opset(model: bytes) -> tuple[bytes, list[bool]]:
     """The model in the newest opset that the toolkit takes, and which of its outputs are float16.
 
     By onnx's own converter; where that has no rule, the model as it is.

@@ -131,7 +131,7 @@ class TensorFlow(Backend):
 
         def run() -> list[np.ndarray]:
             first = program.placement == asked  # what is in a graph is told once
-            seen = placed(asked, elsewhere) if graph and first else contextlib.nullcontext()
+            seen = record_placement(asked, elsewhere) if graph and first else contextlib.nullcontext()
             with tf.device(asked), _nowhere_else(tf) if strict else seen:
                 out = function(*given)
             where = sorted({x.device.rpartition("/device:")[2] for x in out})
@@ -173,7 +173,7 @@ def _nowhere_else(tf: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def placed(asked: str, elsewhere: list[str]) -> Iterator[None]:
+def record_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
     """Around the first call of a SavedModel: the ops that TensorFlow puts on another device than the one that is asked for, in a graph
     where it may: what is loaded has some that must be on the CPU."""
     from tensorflow.python.eager import context

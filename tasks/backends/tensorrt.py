@@ -157,7 +157,7 @@ class TensorRt(Backend):
         outputs = _wanted_outputs(form, self.title)
         log = _log(trt)
         where = (self.module, trt.__version__, self._gpu.name, self._gpu.capability)
-        data = artefacts.kept(
+        data = artefacts.load_or_make(
             "tensorrt", (*where, *self._content(form, inputs)), lambda: self._engine(trt, form, inputs, where)
         )
         log.clear()

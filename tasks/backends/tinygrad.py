@@ -19,7 +19,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import BY_LABEL, cuda_driver, device_number
@@ -143,7 +143,7 @@ class Tinygrad(Backend):
         said: list[str] = []
 
         def compute() -> Any:
-            with captured(said):
+            with capture_native_output(said):
                 Device[self._target]
             with Context(CACHELEVEL=0):  # a kernel that was kept says nothing of today's compiler
                 return self.build(one_add()).run()[0]
@@ -171,7 +171,7 @@ class Tinygrad(Backend):
         values = inputs_by_name(form)
         said: list[str] = []
         try:
-            with captured(said):
+            with capture_native_output(said):
                 found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
                 outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
                 pending = [x for x in outputs if 0 not in x.shape]

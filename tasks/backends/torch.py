@@ -123,7 +123,7 @@ class TorchEager(Backend):
             precision = self.known.coarse if self.coarse else ""
             self._try()
         if type(self) is TorchEager:  # whatever compiles is asked when a verdict hangs on it
-            self.flushes = tuple(x for name in flushing.DTYPES for x in flushing.measured(self, name).results)
+            self.flushes = tuple(x for name in flushing.DTYPES for x in flushing.measure_flushing(self, name).results)
         if self.target == "cuda":
             driver = driver_version(self.device_vendor)  # what torch was built with is no driver
             where = f"{where}, {torch_switches.architecture()}"
@@ -177,7 +177,7 @@ class TorchEager(Backend):
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
-                said = _advised(error)
+                said = _add_advice(error)
                 raise Unavailable(f"torch {torch.__version__}: {said}{hint * bool(_NO_DEVICE.search(said))}") from None
             raise Unavailable(f"torch {torch.__version__} finds no {self.target} device{hint}")
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
@@ -192,7 +192,7 @@ class TorchEager(Backend):
             ones = torch.ones(2, device=self.target)
             return (ones + ones).cpu()
 
-        smoke_test(self.device, compute, "1 + 1", words=_advised)
+        smoke_test(self.device, compute, "1 + 1", words=_add_advice)
 
     @property
     def tf32(self) -> bool:
@@ -222,7 +222,7 @@ class TorchEager(Backend):
             args = (args[0], *decode(form.args, torch_tree.decoder(form.arrays.__getitem__, "cpu"))[1:])
         if target == "cpu":
             return args, kwargs
-        return torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target)
+        return torch_tree.replace_device(args, self.target), torch_tree.replace_device(kwargs, self.target)
 
     def default_device(self, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """Around a call: one that is given no tensor and no device (``arange(3)``) makes its result where this says."""
@@ -254,7 +254,7 @@ class TorchEager(Backend):
                 first = bool(ready)
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
-                    return autograd.computed(form, call, args, kwargs, cotangents, watched=first)
+                    return autograd.compute_gradients(form, call, args, kwargs, cotangents, watched=first)
                 with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
                     return torch_tree.leaves(call(*args, **kwargs))
 
@@ -276,7 +276,7 @@ class TorchEager(Backend):
         if (opened := getattr(call, "opened", None)) is not None:
             program.session = lambda: TorchSession(self, form, program, opened())
         if self.captures and form.check == "forward" and not own_copies(form):
-            program.capture = lambda: torch_graphs.captured(
+            program.capture = lambda: torch_graphs.capture_call(
                 call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
             )
         return program
@@ -446,7 +446,7 @@ def _visible(vendor: str) -> str:
     return f" ({told}: name what exists, or unset it)" if told else ""
 
 
-def _advised(error: BaseException) -> str:
+def _add_advice(error: BaseException) -> str:
     """What an error says, and what to do where the wheel is not for this driver or this device."""
     said = _line(error)
     for words, what in (

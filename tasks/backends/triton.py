@@ -73,7 +73,7 @@ class Triton(Backend):
         triton.runtime.driver.set_active(_Driver(self._target))
 
         def compute() -> Any:
-            return [2.0 * bool(self._kernels(lambda: _compiled(torch.add)(torch.ones(2), torch.ones(2))))]
+            return [2.0 * bool(self._kernels(lambda: _compile_call(torch.add)(torch.ones(2), torch.ones(2))))]
 
         smoke_test(f"triton {triton.__version__} for {self.device}", compute, "code of one addition")
         return RuntimeInfo(
@@ -101,7 +101,7 @@ class Triton(Backend):
         whose = "own" if kernels else "inductor"
         if not kernels:
             try:
-                kernels = self._kernels(lambda: run(_compiled(call)))
+                kernels = self._kernels(lambda: run(_compile_call(call)))
             except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
                 raise Fallback(f"graph break: {errors.text_of(error)}") from None
         if not kernels:
@@ -122,7 +122,7 @@ def _not_run() -> Any:
     raise RuntimeError("code for another machine is not run")
 
 
-def _compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+def _compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile of a call that makes Triton's kernels for the CPU, whose properties are the target's then."""
     import torch
 

@@ -77,20 +77,20 @@ class Tvm(Backend):
         Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
         say that there is no converter, or none for this attribute, type or input that is no constant.
         """
-        _taken(form)
+        _collect_inputs(form)
         import tvm
 
         target = _target(**self._target)
         machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
 
         def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return _runner(machine["main"], _taken(replace(form, arrays=arrays)))
+            return _runner(machine["main"], _collect_inputs(replace(form, arrays=arrays)))
 
         where = f"llvm ({target.attrs.get('mcpu', 'generic')})"
         return Program(given(form.arrays), where, None, str(target), given)
 
 
-def _taken(form: Form) -> list[np.ndarray]:
+def _collect_inputs(form: Form) -> list[np.ndarray]:
     """The inputs in the model's order. Raises Unsupported."""
     values = list(tensors_by_name(form, "TVM's virtual machine").values())
     for value in values:
@@ -117,11 +117,13 @@ def _executable(model: bytes, target: Any) -> Any:
 
     linker = shutil.which("ld")
     if linker is None:
-        return _compiled(model, target)
+        return _compile_model(model, target)
     try:
-        code = artefacts.kept("tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker))
+        code = artefacts.load_or_make(
+            "tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker)
+        )
     except _NoObject:
-        return _compiled(model, target)
+        return _compile_model(model, target)
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(code)
         file.flush()
@@ -139,11 +141,11 @@ def _library(model: bytes, target: Any, linker: str) -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.so"
-        _compiled(model, target).export_library(str(path), fcompile=link)
+        _compile_model(model, target).export_library(str(path), fcompile=link)
         return path.read_bytes()
 
 
-def _compiled(model: bytes, target: Any) -> Any:
+def _compile_model(model: bytes, target: Any) -> Any:
     """The executable of a serialized ModelProto."""
     import onnx
     import tvm

@@ -25,7 +25,7 @@ BUILT_IN = {
 }
 
 
-def known() -> dict[str, Part]:
+def list_registered() -> dict[str, Part]:
     """Every catalog by name: built in, and from other packages' entry points of the group "farm.catalogs"."""
     return parts("catalog", BUILT_IN)
 
@@ -33,14 +33,14 @@ def known() -> dict[str, Part]:
 @functools.cache
 def get(name: str) -> Catalog:
     """The catalog called ``name``. Raises KeyError for an unknown name, PluginError if it cannot be imported."""
-    catalog: Catalog = known()[name].load()()
+    catalog: Catalog = list_registered()[name].load()()
     return catalog
 
 
 def generating(name: str) -> GeneratingCatalog | None:
     """The catalog called ``name`` if its cases are generated; None of another, and of one that cannot be had here."""
     with contextlib.suppress(PluginError):
-        if isinstance(found := installed(name), GeneratingCatalog):
+        if isinstance(found := get_if_installed(name), GeneratingCatalog):
             return found
     return None
 
@@ -50,6 +50,6 @@ def is_generated(name: str) -> bool:
     return generating(name) is not None
 
 
-def installed(name: str) -> Catalog | None:
+def get_if_installed(name: str) -> Catalog | None:
     """The catalog called ``name``; None in an environment without the package that brings it."""
-    return get(name) if name in BUILT_IN or name in known() else None
+    return get(name) if name in BUILT_IN or name in list_registered() else None

@@ -127,7 +127,7 @@ class Sample:
     takes: bool = True
     #: ONNX bytes, where the catalog itself has them.
     model: bytes | None = None
-    #: Of a sample of no catalog: its torch form (`tasks.graphs.program.told`).
+    #: Of a sample of no catalog: its torch form (`tasks.graphs.program.encode_program`).
     program: Mapping[str, Any] | None = None
     #: Forms that are a file of some framework, by kind: "tflite", "saved_model" (its folder as a zip).
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -277,11 +277,11 @@ CANDIDATES = 3
 
 def candidates(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread over range(count), then further ones between them: CANDIDATES times as many in all."""
-    first = stratified(count, wanted)
-    return list(dict.fromkeys(first + stratified(count, CANDIDATES * wanted)))
+    first = spread_indices(count, wanted)
+    return list(dict.fromkeys(first + spread_indices(count, CANDIDATES * wanted)))
 
 
-def stratified(count: int, wanted: int) -> list[int]:
+def spread_indices(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread evenly over range(count), first and last included; all of them if fewer."""
     if count <= wanted:
         return list(range(count))

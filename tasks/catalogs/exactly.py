@@ -97,13 +97,15 @@ def oracle(op: str, given: np.ndarray, first: np.ndarray) -> list[Oracle]:
         asked = np.isfinite(x) & (x != 0) & (np.abs(x) < _FAR) & np.isfinite(first)
     points = np.unique(x[asked])
     parts = (known[0], mpmath.__version__, points.tobytes(), open(__file__, "rb").read())
-    values = _kept("-".join(hashlib.sha256(repr(part).encode()).hexdigest()[:16] for part in parts), known[1], points)
+    values = _load_or_make(
+        "-".join(hashlib.sha256(repr(part).encode()).hexdigest()[:16] for part in parts), known[1], points
+    )
     made = first.copy()
     made[asked] = values[np.searchsorted(points, x[asked])]
     return [Oracle("mpmath", [np.where(np.isfinite(made), made, first)])]
 
 
-def _kept(name: str, function: Function, points: np.ndarray) -> np.ndarray:
+def _load_or_make(name: str, function: Function, points: np.ndarray) -> np.ndarray:
     """Values at some points, out of the cache or into it."""
     path = default_cache() / "exact" / f"{name}.npy"
     try:

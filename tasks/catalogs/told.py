@@ -19,25 +19,25 @@ def announce(definitions: str) -> None:
     _told[:] = [definitions]
 
 
-def announced() -> str:
+def get_announcement() -> str:
     """What this process was told."""
     return _told[0]
 
 
 def definitions() -> dict[str, Any]:
     """What this process was told, read."""
-    return parsed(announced())
+    return parse_definitions(get_announcement())
 
 
 def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:
     """The backend (fields of `BackendSpec`) in whose environment a catalog's modules are imported, its samples and references
     prepared; None for the farm's own environment. text: definitions, instead of those that this process was told."""
-    found: dict[str, Any] | None = parsed(announced() if text is None else text).get("home")
+    found: dict[str, Any] | None = parse_definitions(get_announcement() if text is None else text).get("home")
     return found if catalog == USER else None
 
 
 @functools.lru_cache(maxsize=4)
-def parsed(text: str) -> dict[str, Any]:
+def parse_definitions(text: str) -> dict[str, Any]:
     """Definitions that were announced, read."""
     made: dict[str, Any] = json.loads(text) if text else {}
     return made

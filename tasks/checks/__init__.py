@@ -61,14 +61,14 @@ BUILT_IN: dict[str, Check] = {
 }
 
 
-def known() -> dict[str, Part]:
+def list_plugins() -> dict[str, Part]:
     """Checks of other packages, by name."""
     return {name: part for name, part in parts("check", {}).items() if name not in BUILT_IN}
 
 
 def names() -> list[str]:
     """Names of all checks, the farm's own first."""
-    return [*BUILT_IN, *sorted(known())]
+    return [*BUILT_IN, *sorted(list_plugins())]
 
 
 @functools.cache
@@ -77,7 +77,7 @@ def get(name: str) -> Check:
     if name in BUILT_IN:
         return BUILT_IN[name]
     try:
-        check: Check = known()[name].load()()
+        check: Check = list_plugins()[name].load()()
     except KeyError:
         raise Unsupported(f"the check {name} is not installed in the environment of this backend") from None
     except PluginError as error:
@@ -87,7 +87,7 @@ def get(name: str) -> Check:
 
 
 @functools.cache
-def installed(name: str) -> Check:
+def get_or_default(name: str) -> Check:
     """The check of a name; where it is not to be had (a lake of another machine), one that asks nothing special."""
     try:
         return get(name)
@@ -100,16 +100,16 @@ def installed(name: str) -> Check:
 def of_another_kind(name: str, backend: Backend) -> str:
     """Why a check is not one of a backend's kind: one that runs programs is for every backend that runs any, one that only
     builds for those that name it. "" where it is."""
-    if not installed(name).runs:
+    if not get_or_default(name).runs:
         return "" if name in backend.checks else "it runs what it builds, so the other checks cover that"
     if any(BUILT_IN[x].runs for x in backend.checks):
         return ""
     return f"it only compiles (check {', '.join(backend.checks)})"
 
 
-def unplanned(name: str, backend: Backend) -> str:
+def explain_exclusion(name: str, backend: Backend) -> str:
     """Why no cells of a check are planned for a backend; "" where they are."""
-    return of_another_kind(name, backend) or installed(name).unfit(backend)
+    return of_another_kind(name, backend) or get_or_default(name).unfit(backend)
 
 
 def samples_of(name: str) -> str:

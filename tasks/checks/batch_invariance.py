@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.derived import Derived
-from tasks.checks.same import APART, Difference, broken, copied, difference
+from tasks.checks.same import APART, Difference, copy_outputs, difference, make_misbehaviour
 from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class BatchInvariance(Derived, Scenario):
         largest distance of all batches; Unsupported where the runtime takes no other number of rows."""
         assert isinstance(program, _Batched)
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
-        rows += [_varied(rows[0], form.batched)]
-        first, seen = _seen(session, program, form, rows)
+        rows += [_vary_row(rows[0], form.batched)]
+        first, seen = _run_batches(session, program, form, rows)
         program.flags = flags.join(
             program.flags, batches=",".join(map(str, seen.sizes)), programs="one" if program.one else "each"
         )
@@ -78,7 +78,7 @@ class BatchInvariance(Derived, Scenario):
             place, count = seen.where
             program.flags = flags.join(program.flags, row=f"{place}/{count}")
             where = f"where the row is number {place} of {count} and not alone"
-            raise broken(program, seen.apart, "batch", where, first)
+            raise make_misbehaviour(program, seen.apart, "batch", where, first)
         program.columns = program.columns | {APART: 0.0}
 
 
@@ -120,7 +120,7 @@ def in_batch(rows: Sequence[list[Any]], batched: Sequence[int]) -> list[Any]:
     return [np.concatenate([row[i] for row in rows]) if i in batched else x for i, x in enumerate(rows[0])]
 
 
-def _varied(row: list[Any], batched: Sequence[int]) -> list[Any]:
+def _vary_row(row: list[Any], batched: Sequence[int]) -> list[Any]:
     """Another row: its elements turned by one place; what is no floating number stands as it is, and is valid so."""
     return [
         np.roll(x.reshape(-1), 1).reshape(x.shape) if i in batched and is_inexact(x.dtype.name) else x
@@ -139,7 +139,7 @@ def _of(made: Program, backend: Backend, one: bool = False) -> _Batched:
     return _Batched(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
 
 
-def _seen(session: Session, program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
+def _run_batches(session: Session, program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
     """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows that
     does not take all of them becomes that of the sample.
 
@@ -152,13 +152,13 @@ def _seen(session: Session, program: _Batched, form: Form, rows: list[list[Any]]
 
     if program.one:
         try:
-            return copied(session.step()), _compare(session, rows, form.batched, _Seen())
+            return copy_outputs(session.step()), _compare(session, rows, form.batched, _Seen())
         except Exception as error:
             if lost(error):
                 raise
             said = error
         vars(program).update(vars(_of(backend.build(form), backend)))
-    first = copied(session.step())
+    first = copy_outputs(session.step())
     if program.fallback:
         raise Fallback(program.fallback)
     seen = _Seen()
@@ -173,7 +173,7 @@ def _seen(session: Session, program: _Batched, form: Form, rows: list[list[Any]]
 def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
     """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run raises,
     Unsupported where the outputs have another number of rows."""
-    alone = copied(session.step(rows[0]))
+    alone = copy_outputs(session.step(rows[0]))
     _check_rows(alone, 1)
     elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in batched)))
     worst = -1.0
@@ -186,7 +186,7 @@ def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], se
         _check_rows(outputs, m)
         seen.sizes.append(m)
         for place in dict.fromkeys((0, m // 2, m - 1)):
-            own = copied([x[place : place + 1] for x in outputs])
+            own = copy_outputs([x[place : place + 1] for x in outputs])
             found = difference(alone, own)
             far = float("inf") if found is None or found.units is None else found.units
             kind, apart = ("batch", found.units) if found else ("", 0.0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, again, copied
+from tasks.checks.same import APART, again, copy_outputs
 from tasks.model import Form, OpClass, Program, Session, Unsupported, flags
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ class Determinism(Scenario):
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Kinds: "nondeterministic" and "process"."""
-        first = copied(session.step())
+        first = copy_outputs(session.step())
         yield Observation("run 1", first)
         for number in range(2, RUNS + 1):
             words = f"in run {number} on the same inputs"
-            yield again(f"run {number}", copied(session.step()), first, "nondeterministic", program, words)
+            yield again(f"run {number}", copy_outputs(session.step()), first, "nondeterministic", program, words)
         yield again("in another process", _elsewhere(form), first, "process", program)
         program.flags = flags.join(program.flags, runs=RUNS, processes=2)
         program.columns = program.columns | {APART: 0.0}
@@ -53,7 +53,7 @@ class Threads(Scenario):
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Kind: "threads"."""
-        first = copied(session.step())
+        first = copy_outputs(session.step())
         yield Observation("one thread", first)
         for number in THREADS:
             yield again(f"with {number} threads", _elsewhere(form, number), first, "threads", program)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, Difference, copied, difference
-from tasks.checks.speedup import far_apart, varied
+from tasks.checks.same import APART, Difference, copy_outputs, difference
+from tasks.checks.speedup import far_apart, vary_inputs
 from tasks.model import (
     EPS,
     Form,
@@ -51,16 +51,16 @@ class Graph(Scenario):
             raise Unsupported("this program cannot be captured")
         session.step()
         with started(Replayed(program)) as replay:
-            first = copied(replay.step(form.arrays))
+            first = copy_outputs(replay.step(form.arrays))
             told, worst = 0, 0.0
             for turn in range(ROUNDS):
                 for moved in (True, False):
-                    other = varied(form.arrays, turn, moved)
+                    other = vary_inputs(form.arrays, turn, moved)
                     try:
-                        eager = copied(session.step(other))
+                        eager = copy_outputs(session.step(other))
                     except Exception:
                         continue  # perhaps no valid inputs
-                    found = copied(replay.step(other))
+                    found = copy_outputs(replay.step(other))
                     apart = difference(eager, found)
                     units = apart.units if apart else 0.0
                     seen = Observation(f"round {turn + 1}", found, judged=False, apart=units)
@@ -79,7 +79,7 @@ class Graph(Scenario):
                 raise Vacuous(
                     "its outputs do not depend on inputs that can be changed: a replay that ignores them would pass"
                 )
-            last = copied(replay.step(form.arrays))
+            last = copy_outputs(replay.step(form.arrays))
         program.columns = program.columns | {APART: worst}
         program.flags = flags.join(program.flags, replayed="other_bytes" if worst else "same_bytes")
         yield Observation("the sample's own inputs again", last)

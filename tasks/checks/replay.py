@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import again, copied
+from tasks.checks.same import again, copy_outputs
 from tasks.model import Form, OpClass, Program, Session, flags, is_inexact
 
 #: Runs of one kind.
@@ -30,13 +30,13 @@ class Replay(Scenario):
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Kinds: "nondeterministic" (the same run gave other bytes), "state" (after another input), "threads" (beside another
         thread)."""
-        first = copied(session.step())
+        first = copy_outputs(session.step())
         done = [str(RUNS)]
 
         def same(
             name: str, outputs: Sequence[Any], kind: str, when: str, expected: list[Any] | None = None
         ) -> Observation:
-            seen = again(name, copied(outputs), first, kind, program, when, expected)
+            seen = again(name, copy_outputs(outputs), first, kind, program, when, expected)
             if seen.error is not None:
                 program.flags = flags.join(program.flags, replay=",".join(done))
             return seen
@@ -46,7 +46,7 @@ class Replay(Scenario):
             words = f"in run {number} on the same inputs"
             yield same(f"run {number}", session.step(), "nondeterministic", words)
         other = _others(form.arrays)
-        others = _taken(session, other)
+        others = _try_run(session, other)
         if others is not None:
             done.append("other")
             for given in (form.arrays, None):
@@ -78,11 +78,11 @@ def _other(array: np.ndarray) -> np.ndarray:
     return (turned * array.dtype.type(0.5)).astype(array.dtype) if array.dtype.kind in "fc" else turned
 
 
-def _taken(session: Session, arrays: list[Any]) -> list[Any] | None:
+def _try_run(session: Session, arrays: list[Any]) -> list[Any] | None:
     """What a step gives for these inputs; None where it does not take them: a shape or an index among them may not
     be valid the other way round."""
     try:
-        return copied(session.step(arrays))
+        return copy_outputs(session.step(arrays))
     except Exception:
         return None
 
@@ -97,7 +97,7 @@ def _beside(session: Session, *inputs: list[Any]) -> list[list[list[Any]]]:
         try:
             for _ in range(RUNS):
                 together.wait(timeout=60)
-                kept.append(copied(session.step(given)))
+                kept.append(copy_outputs(session.step(given)))
         except BaseException as error:
             together.abort()
             raised.append(error)

@@ -24,7 +24,7 @@ class Difference:
     units: float | None = None
 
 
-def copied(outputs: Sequence[Any]) -> list[Any]:
+def copy_outputs(outputs: Sequence[Any]) -> list[Any]:
     """What was returned, in memory of its own: a program that writes to it again is found out."""
     return [None if x is None else np.array(x) for x in outputs]
 
@@ -68,7 +68,7 @@ def _units(a: np.ndarray, b: np.ndarray) -> float | None:
     return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else None
 
 
-def broken(program: Program, found: Difference, kind: str, when: str, first: Sequence[Any]) -> Misbehaviour:
+def make_misbehaviour(program: Program, found: Difference, kind: str, when: str, first: Sequence[Any]) -> Misbehaviour:
     """What is raised of a difference: outputs ``first`` are measured all the same, and the distance is a column of the row."""
     program.columns = program.columns | {APART: found.units}
     far = "" if found.units is None else f" (at most {found.units:.3g} units apart)"
@@ -88,11 +88,11 @@ def again(
 ) -> Observation:
     """The observation of outputs that should have the bytes of the ``first`` ones, or of ``others`` that were given the same inputs.
 
-    Where they have not, its error is what `broken` makes of the first ones: the check ends there. when: in words, where ``name`` does
+    Where they have not, its error is what `make_misbehaviour` makes of the first ones: the check ends there. when: in words, where ``name`` does
     not say it.
     """
     found = difference(first if others is None else others, outputs)
     if found is None:
         return Observation(name, outputs, judged=False, apart=0.0)
-    error = broken(program, found, kind, when or name, first)
+    error = make_misbehaviour(program, found, kind, when or name, first)
     return Observation(name, outputs, error, judged=False, kind=kind, apart=found.units)

@@ -72,7 +72,7 @@ class Shapes(Derived):
         assert isinstance(program, _Sized)
         taken = []
         for k, size in enumerate(program.sizes):
-            stage = _stage(f"fixed shapes {_words(size)}", functools.partial(_fixed, program, k), k)
+            stage = _stage(f"fixed shapes {_words(size)}", functools.partial(_run_fixed_size, program, k), k)
             if stage.error is not None:
                 continue  # perhaps no valid size, or an If with a branch for others: all that is known is that onnx evaluates it
             taken.append(k)
@@ -97,7 +97,7 @@ def _sizes(form: Form) -> list[Form]:
     return [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]
 
 
-def _fixed(program: _Sized, k: int) -> Sequence[Any]:
+def _run_fixed_size(program: _Sized, k: int) -> Sequence[Any]:
     """What a program for the k-th size alone gives."""
     return program.backend.build(program.backend.fixed(program.sizes[k])).run()
 

@@ -100,7 +100,7 @@ class _Watch:
         assert self.program.eager is not None
         for moved in (True, False):
             try:
-                self.program.eager(varied(self.program.arrays, 0, moved))()
+                self.program.eager(vary_inputs(self.program.arrays, 0, moved))()
                 return moved
             except Exception as error:
                 said = error
@@ -108,7 +108,7 @@ class _Watch:
 
     def arms(self, turn: int) -> dict[str, Callable[[], Callable[[], Any]]]:
         assert self.program.given is not None and self.program.eager is not None
-        own, its = (varied(arrays, turn, self.moved) for arrays in (self.form.arrays, self.program.arrays))
+        own, its = (vary_inputs(arrays, turn, self.moved) for arrays in (self.form.arrays, self.program.arrays))
         arms = {
             "program": (self.program.given, own),
             "eager": (self.program.eager, its),
@@ -131,7 +131,7 @@ class _Watch:
         self.before = now
 
 
-def varied(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
+def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
     """Inputs that no other round has, of the same dtypes and shapes and as valid: floating elements times a factor from 1/2
     to 1 and, if ``moved``, all elements turned by some part of the whole."""
     part = (turn + 1) * 0.6180339887498949 % 1  # by the golden section: no two of them are near one another

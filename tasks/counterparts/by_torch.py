@@ -45,14 +45,14 @@ def _by_torch(over: onnx_names.Operator) -> Operator:
     def by_torch(call: Call) -> list[np.ndarray] | None:
         if call.inputs[0].dtype != np.float64:
             return None
-        found = over(Over(call.inputs, call.attributes, call.opset, call.outputs, named, _t))
+        found = over(Over(call.inputs, call.attributes, call.opset, call.outputs, find_function, _t))
         return None if found is None else _out(*(found if isinstance(found, list) else [found]))
 
     return by_torch
 
 
 @functools.cache
-def named(name: str) -> Callable[..., Any]:
+def find_function(name: str) -> Callable[..., Any]:
     """torch's function of a name of the table of counterparts: of itself, or of what it is a variant of."""
     import torch
 

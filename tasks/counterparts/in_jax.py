@@ -155,32 +155,32 @@ def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
     return jax.image.resize(x, (*x.shape[:2], *to), _METHODS[mode], antialias=False)
 
 
-def _accumulated(x: Any) -> Any:
+def _promote_to_float32(x: Any) -> Any:
     """Statistics are taken in float32 at least, as flax.linen's normalisations do."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _normalised(x: Any, over: tuple[int, ...], eps: float) -> Any:
-    wide = _accumulated(x)
+def _normalise_axes(x: Any, over: tuple[int, ...], eps: float) -> Any:
+    wide = _promote_to_float32(x)
     return (wide - jnp.mean(wide, over, keepdims=True)) * lax.rsqrt(jnp.var(wide, over, keepdims=True) + eps)
 
 
-def _scaled(y: Any, weight: Any, bias: Any, dtype: Any) -> Any:
+def _scale_and_shift(y: Any, weight: Any, bias: Any, dtype: Any) -> Any:
     y = y if weight is None else y * weight
     return (y if bias is None else y + bias).astype(dtype)
 
 
 def layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """As flax.linen.LayerNorm computes it; jax.nn.standardize has neither float32 statistics nor a scale."""
-    return _scaled(_normalised(x, tuple(range(-len(shape), 0)), eps), weight, bias, x.dtype)
+    return _scale_and_shift(_normalise_axes(x, tuple(range(-len(shape), 0)), eps), weight, bias, x.dtype)
 
 
 def rms_norm(x: Any, shape: Any, weight: Any, eps: float | None) -> Any:
     """As flax.linen.RMSNorm computes it."""
-    wide = _accumulated(x)
+    wide = _promote_to_float32(x)
     least = jnp.finfo(x.dtype).eps if eps is None else eps
     square = jnp.mean(jnp.square(wide), tuple(range(-len(shape), 0)), keepdims=True)
-    return _scaled(wide * lax.rsqrt(square + least), weight, None, x.dtype)
+    return _scale_and_shift(wide * lax.rsqrt(square + least), weight, None, x.dtype)
 
 
 def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
@@ -189,8 +189,8 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
         absent(f"a tensor of rank {x.ndim}")
     grouped = x.reshape(x.shape[0], groups, -1)
     channels = (-1, *(1,) * (x.ndim - 2))
-    y = _normalised(grouped, (2,), eps).reshape(x.shape)
-    return _scaled(
+    y = _normalise_axes(grouped, (2,), eps).reshape(x.shape)
+    return _scale_and_shift(
         y,
         None if weight is None else weight.reshape(channels),
         None if bias is None else bias.reshape(channels),
@@ -215,15 +215,15 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: 
         query.transpose(swap),
         key.transpose(swap),
         value.transpose(swap),
-        bias=_batched(bias),
-        mask=_batched(chosen),
+        bias=_add_batch_axes(bias),
+        mask=_add_batch_axes(chosen),
         scale=scale,
         is_causal=causal,
     )
     return found.transpose(swap)
 
 
-def _batched(mask: Any) -> Any:
+def _add_batch_axes(mask: Any) -> Any:
     return None if mask is None else mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 

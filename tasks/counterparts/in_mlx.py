@@ -110,20 +110,20 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
     if x.ndim < 3:
         absent(f"a tensor of rank {x.ndim}")
     grouped = mx.fast.layer_norm(x.reshape(x.shape[0], groups, -1), None, None, eps).reshape(x.shape)
-    return _scaled(grouped, weight, bias)
+    return _scale_and_shift(grouped, weight, bias)
 
 
 def batch_norm(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
     """As mlx.nn.BatchNorm computes it, whose statistics are given to the layer, not to a function."""
     mean, variance = (_channels(x, v) for v in (mean, variance))
-    return _scaled((x - mean) * mx.rsqrt(variance + eps), weight, bias)
+    return _scale_and_shift((x - mean) * mx.rsqrt(variance + eps), weight, bias)
 
 
 def _channels(x: Any, v: Any) -> Any:
     return v.reshape(-1, *(1,) * (x.ndim - 2))
 
 
-def _scaled(y: Any, weight: Any, bias: Any) -> Any:
+def _scale_and_shift(y: Any, weight: Any, bias: Any) -> Any:
     y = y if weight is None else y * _channels(y, weight)
     return y if bias is None else y + _channels(y, bias)
 

@@ -90,7 +90,7 @@ def channels_first(x: Any) -> Any:
     return tf.transpose(x, [0, len(x.shape) - 1, *range(1, len(x.shape) - 1)])
 
 
-def _padded(x: Any, pads: list[tuple[int, int]], value: float = 0.0) -> Any:
+def _pad_spatial(x: Any, pads: list[tuple[int, int]], value: float = 0.0) -> Any:
     """Channels-last ``x`` with its spatial axes padded."""
     if not any(p for pair in pads for p in pair):
         return x
@@ -104,7 +104,7 @@ def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilat
         absent(f"groups={groups}")
     if len(set(apart)) > 1 and n == 2 and groups > 1:
         absent("different dilations of a depthwise convolution")
-    last = _padded(channels_last(rank(x, n + 2)), paddings(padding, [int(k) for k in weight.shape[2:]], apart, n))
+    last = _pad_spatial(channels_last(rank(x, n + 2)), paddings(padding, [int(k) for k in weight.shape[2:]], apart, n))
     kernel = tf.transpose(weight, [*range(2, n + 2), 1, 0])
     if n == 2 and groups > 1 and groups == x.shape[1]:
         if len(set(step)) > 1:
@@ -136,7 +136,7 @@ def transposed_convolution(
 def max_pool(x: Any, kernel: Any, stride: Any, padding: Any, n: int) -> Any:
     size = windows(kernel, n)
     step = windows(stride, n) if stride is not None and stride != [] else size
-    last = _padded(channels_last(rank(x, n + 2)), [(p, p) for p in windows(padding, n)], float("-inf"))
+    last = _pad_spatial(channels_last(rank(x, n + 2)), [(p, p) for p in windows(padding, n)], float("-inf"))
     return channels_first(tf.nn.max_pool(last, size, step, "VALID"))
 
 
@@ -147,7 +147,7 @@ def average_pool(x: Any, kernel: Any, stride: Any, padding: Any, count_padding: 
     pads = [(p, p) for p in windows(padding, n)]
     if any(p for p, _ in pads) and not count_padding:
         absent("count_include_pad=False")
-    return channels_first(tf.nn.avg_pool(_padded(channels_last(rank(x, n + 2)), pads), size, step, "VALID"))
+    return channels_first(tf.nn.avg_pool(_pad_spatial(channels_last(rank(x, n + 2)), pads), size, step, "VALID"))
 
 
 def adaptive_average_pool(x: Any, output_size: Any, n: int) -> Any:
@@ -173,14 +173,14 @@ def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
     return tf.cast(channels_first(tf.image.resize(channels_last(x), to, method)), x.dtype)
 
 
-def _normalised(x: Any, over: list[int], weight: Any, bias: Any, eps: float) -> Any:
+def _normalise_axes(x: Any, over: list[int], weight: Any, bias: Any, eps: float) -> Any:
     mean, variance_ = tf.nn.moments(x, over, keepdims=True)
     return tf.nn.batch_normalization(x, mean, variance_, bias, weight, eps)
 
 
 def layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """tf.nn.moments and tf.nn.batch_normalization."""
-    return _normalised(x, list(range(-len(shape), 0)), weight, bias, eps)
+    return _normalise_axes(x, list(range(-len(shape), 0)), weight, bias, eps)
 
 
 def rms_norm(x: Any, shape: Any, weight: Any, eps: float | None) -> Any:
@@ -199,7 +199,7 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
         absent(f"a tensor of rank {len(x.shape)}")
     n, channels = int(x.shape[0]), int(x.shape[1])
     space = [1] * (len(x.shape) - 2)
-    y = tf.reshape(_normalised(tf.reshape(x, [n, groups, -1]), [2], None, None, eps), x.shape)
+    y = tf.reshape(_normalise_axes(tf.reshape(x, [n, groups, -1]), [2], None, None, eps), x.shape)
     y = y if weight is None else y * tf.reshape(weight, [channels, *space])
     return y if bias is None else y + tf.reshape(bias, [channels, *space])
 

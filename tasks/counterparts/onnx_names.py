@@ -62,7 +62,7 @@ class Over(Call):
 Operator = Callable[[Over], Any]
 
 
-def _padded(o: Over, window: Window, value: float) -> Any:
+def _pad_input(o: Over, window: Window, value: float) -> Any:
     """The first input as far as its window goes: torch's own pads are equal at both ends."""
     ends = window.ends(o.spatial)
     x = o.t(0)
@@ -77,7 +77,9 @@ def _conv(o: Over) -> Any:
     w = o.t(1)
     window = window_of(o.spatial, [int(n) for n in w.shape[2:]], o.attributes)
     groups, n = int(o.attributes.get("group", 1)), len(o.spatial)
-    return o(f"nn.functional.conv{n}d", _padded(o, window, 0.0), w, o.t(2), window.strides, 0, window.dilations, groups)
+    return o(
+        f"nn.functional.conv{n}d", _pad_input(o, window, 0.0), w, o.t(2), window.strides, 0, window.dilations, groups
+    )
 
 
 def _conv_transpose(o: Over) -> Any:
@@ -95,7 +97,7 @@ def _max_pool(o: Over) -> Any:
     if o.outputs > 1:
         return None
     window, n = pooling(o).met(o.spatial), len(o.spatial)
-    x = _padded(o, window, -math.inf)
+    x = _pad_input(o, window, -math.inf)
     apart = window.dilations if any(d != 1 for d in window.dilations) else 1
     return o(f"nn.functional.max_pool{n}d", x, window.kernel, window.strides, 0, apart)
 
@@ -105,7 +107,7 @@ def _average_pool(o: Over) -> Any:
     window = whole.met(o.spatial)
     if any(d != 1 for d in window.dilations):
         return None
-    y = o(f"nn.functional.avg_pool{n}d", _padded(o, window, 0.0), window.kernel, window.strides)
+    y = o(f"nn.functional.avg_pool{n}d", _pad_input(o, window, 0.0), window.kernel, window.strides)
     counts = whole.counts(o.spatial, bool(o.attributes.get("count_include_pad")))
     share = math.prod(window.kernel) / counts
     return y if (share == 1).all() else y * _as(o, share)
@@ -166,7 +168,7 @@ def _along(name: str) -> Operator:
     return operator
 
 
-def _reduced(name: str) -> Operator:
+def _make_reduction(name: str) -> Operator:
     def operator(o: Over) -> Any:
         axes, keep = o.numbers(1, "axes"), bool(o.attributes.get("keepdims", 1))
         if not axes and o.attributes.get("noop_with_empty_axes"):
@@ -395,10 +397,10 @@ OPERATORS: dict[str, Operator] = {
     "Pad": _pad,
     "Pow": lambda o: o.t(0) * o.t(0) if _is_two(o) else o("pow", o.t(0), o.t(1)),
     "Reciprocal": _one("reciprocal"),
-    "ReduceMax": _reduced("amax"),
-    "ReduceMean": _reduced("mean"),
-    "ReduceMin": _reduced("amin"),
-    "ReduceSum": _reduced("sum"),
+    "ReduceMax": _make_reduction("amax"),
+    "ReduceMean": _make_reduction("mean"),
+    "ReduceMin": _make_reduction("amin"),
+    "ReduceSum": _make_reduction("sum"),
     "Relu": _one("nn.functional.relu"),
     "Reshape": _reshape,
     "Resize": _resize,

@@ -45,7 +45,7 @@ def call(library: Any, name: str, *arguments: Any) -> None:
         raise CudaError(f"{name}: {(text.value or b'CUDA error').decode()} ({code})")
 
 
-def described(library: Any, ordinal: int = 0) -> tuple[str, str]:
+def describe_gpu(library: Any, ordinal: int = 0) -> tuple[str, str]:
     """(name, "sm_90") of a GPU that this process sees. No context is made. Raises CudaError."""
     device = c_int()
     call(library, "cuInit", c_uint(0))

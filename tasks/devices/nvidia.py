@@ -35,7 +35,7 @@ _NO_MEMORY = (
 def architecture() -> str:
     """Of the first GPU that this process sees, as LLVM and ptxas call it: "sm_90"; "" where no driver says."""
     with contextlib.suppress(OSError, cuda_driver.CudaError):
-        return cuda_driver.described(cuda_driver.load())[1]
+        return cuda_driver.describe_gpu(cuda_driver.load())[1]
     return ""
 
 
@@ -43,7 +43,7 @@ def describe(ordinal: int) -> Description | None:
     """What the driver says of a GPU that this process sees; None without a driver that answers."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         library = cuda_driver.load()
-        name, code = cuda_driver.described(library, ordinal)
+        name, code = cuda_driver.describe_gpu(library, ordinal)
         identity = tuple(cuda_driver.identity(library, ordinal))
         return Description(name, code, GPU.driver_version(), cuda_driver.memory(library, ordinal), identity)
     return None

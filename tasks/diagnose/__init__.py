@@ -58,13 +58,13 @@ def cause(
                 continue
             if uncast:
                 return _best(iter([casts.left_out(uncast[place])]), result)
-            told = functools.partial(_told, inputs=inputs, result=result, elementwise=elementwise)
+            told = functools.partial(_find_cause, inputs=inputs, result=result, elementwise=elementwise)
             found = Cause() if whole else told(functools.partial(_models, elementwise=elementwise))
             if not found.words and (graph := model()):
                 found = _best(casts.models(graph, inputs, place), result)
                 if not found.words and not whole:
                     found = _best(ignored.models(graph, inputs, result, place), result)
-            return found if found.words or whole else told(results.described)
+            return found if found.words or whole else told(results.describe_result)
     return Cause()
 
 
@@ -101,7 +101,7 @@ def lost_cast(
         return Cause(casts.MISSING, CAUSE_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
 
 
-def _told(
+def _find_cause(
     models: Callable[[Sequence[np.ndarray], Result], Iterator[Model]],
     inputs: Sequence[np.ndarray],
     result: Result,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.diagnose.model import Model
-from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, rounded
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, round_to_dtype
 from tasks.model.kind import CAUSE_CAST
 from tasks.model.leaf import model_floor
 
@@ -43,7 +43,7 @@ class _Program:
         """The output at a place where these casts are left out."""
 
         def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
-            return x if node in left else rounded(x, dtype)
+            return x if node in left else round_to_dtype(x, dtype)
 
         return np.asarray(self._graph.run(self._feeds, round=round)[self._graph.outputs[place]])
 

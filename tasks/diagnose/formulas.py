@@ -69,5 +69,6 @@ def _of_inputs(formula: Formula, floats: Sequence[np.ndarray], dtype: str) -> It
                 some = [changed[k] if k == place else x for k, x in enumerate(floats)]
                 yield Model(f"input {place} is {words}", formula.exact(some), digits=True, code=CAUSE_ARITHMETIC)
     yield Model(
-        f"subnormal inputs are taken for zero in {dtype}", formula.exact([rounding.flushed(x, dtype) for x in floats])
+        f"subnormal inputs are taken for zero in {dtype}",
+        formula.exact([rounding.flush_subnormals(x, dtype) for x in floats]),
     )

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.model import (
+    EPS,
+    LARGEST,
+    SMALLEST_NORMAL,
+    WITHOUT_NOISE,
+    Leaf,
+    OpClass,
+    is_complex,
+    is_inexact,
+    round_to_dtype,
+)
 from tasks.model.kind import CAUSE_OTHER
 
 #: Least share of the elements that are off, and of all, that a model must give bit for bit or within a unit: libraries
@@ -76,7 +86,7 @@ class Result:
         """Which elements are a result's, bit for bit or within a unit: ε·|result| + δ + tiny, and ``slack``."""
         if not is_inexact(self.dtype):
             return np.asarray(self.actual == result)
-        cast = np.asarray(rounded(result, self.dtype))
+        cast = np.asarray(round_to_dtype(result, self.dtype))
         same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast))
         if self.bits:
             return np.asarray(same)
@@ -107,7 +117,7 @@ class Result:
         if np.any(model.slack):  # nothing bit for bit: what is explained is the size of the error
             size, wide = (np.sqrt(np.mean(np.square(x[telling]))) for x in self._sizes(model.slack))
             return float(near.mean()) / 2 if SIZES[0] * wide <= size <= SIZES[1] * wide else 0.0
-        cast = rounded(result, self.dtype) if is_inexact(self.dtype) else result
+        cast = round_to_dtype(result, self.dtype) if is_inexact(self.dtype) else result
         same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast)) if is_inexact(self.dtype) else near
         return float(near[self.off].mean() + same[self.off].mean()) / 2
 

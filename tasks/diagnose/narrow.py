@@ -14,7 +14,7 @@ import numpy as np
 from tasks.diagnose import products, rounding, sums
 from tasks.diagnose.formula import Summed
 from tasks.diagnose.model import FEW, SHARE, Result
-from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, rounded
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, round_to_dtype
 from tasks.model.dtypes import dtype_name, is_inexact
 
 #: Dtypes that are added in float32.
@@ -46,12 +46,16 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
             return ""
         floats = [x.astype(np.float64) for x in given]
         at = np.arange(0, y.size, -(-y.size // ELEMENTS))
-        for found in itertools.chain(sums.summed(floats, result, at), products.summed(floats, result, at)):
-            return _told(found, floats, result.actual.reshape(-1)[at], dtype) if len(found.terms) >= TERMS else ""
+        for found in itertools.chain(sums.find_sums(floats, result, at), products.find_sums(floats, result, at)):
+            return (
+                _describe_narrow_sums(found, floats, result.actual.reshape(-1)[at], dtype)
+                if len(found.terms) >= TERMS
+                else ""
+            )
     return ""
 
 
-def _told(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
+def _describe_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
     terms = found.terms
     known = np.isfinite(actual) & np.isfinite(terms).all(0)
     off = np.where(known, np.abs(actual - found.finished(terms.sum(0))), 0.0)
@@ -61,7 +65,7 @@ def _told(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype
         return ""
 
     def explains(total: np.ndarray) -> bool:
-        same = actual == rounded(found.finished(total), dtype)
+        same = actual == round_to_dtype(found.finished(total), dtype)
         return bool(same[beyond].mean() >= SHARE and same[known].mean() >= SHARE)
 
     if any(explains(total) for total in _totals(terms, dtype, beyond.sum() < FEW)):

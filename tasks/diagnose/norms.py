@@ -14,7 +14,7 @@ from tasks.diagnose.elementwise import log as logarithm
 from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
 from tasks.diagnose.rounding import coarser, to
-from tasks.diagnose.sums import cancelled
+from tasks.diagnose.sums import bound_cancellation
 from tasks.model.kind import CAUSE_ARITHMETIC
 
 #: What is added to a variance so that its root is not zero: those in use.
@@ -35,7 +35,9 @@ def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
     if len(floats) <= 3 and all(v.ndim == 1 and v.shape[0] == x.shape[-1] for v in floats[1:]):
         for centred, eps in itertools.product((True, False), EPSILONS):
             how = _How(centred, eps)
-            yield Formula(functools.partial(_normalised, how=how), functools.partial(_wrong_norm, how=how, dtype=dtype))
+            yield Formula(
+                functools.partial(_normalise_input, how=how), functools.partial(_wrong_norm, how=how, dtype=dtype)
+            )
 
 
 def _softmax(given: Sequence[np.ndarray], axis: int, log: bool) -> np.ndarray:
@@ -90,7 +92,9 @@ class _How:
     summed: bool = False
 
 
-def _normalised(given: Sequence[np.ndarray], how: _How, kind: str = "float64", one_pass: bool = False) -> np.ndarray:
+def _normalise_input(
+    given: Sequence[np.ndarray], how: _How, kind: str = "float64", one_pass: bool = False
+) -> np.ndarray:
     x = given[0].astype(kind)
     n = x.shape[how.axis]
     mean = x.mean(how.axis, keepdims=True) if how.centred else np.zeros(1, kind)
@@ -112,35 +116,35 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
     own = types(dtype)[0]
     if how.centred:
         for kind in types(dtype):
-            words, result = f"variance as E[x²] - E[x]², in {kind}", _normalised(given, how, kind, one_pass=True)
+            words, result = f"variance as E[x²] - E[x]², in {kind}", _normalise_input(given, how, kind, one_pass=True)
             yield Model(words, result, kind != own, code=CAUSE_ARITHMETIC)
             yield Model(words, result, True, slack=_slack(given, how, kind), code=CAUSE_ARITHMETIC)
-        yield Model("ddof: divided by n - 1, not n", _normalised(given, replace(how, ddof=1)))
-        yield Model("the mean is not subtracted", _normalised(given, replace(how, centred=False)))
+        yield Model("ddof: divided by n - 1, not n", _normalise_input(given, replace(how, ddof=1)))
+        yield Model("the mean is not subtracted", _normalise_input(given, replace(how, centred=False)))
     for eps in EPSILONS:
         if eps != how.eps:
-            yield Model(f"eps: {eps:g}, not {how.eps:g}", _normalised(given, replace(how, eps=eps)))
-    yield Model("eps: added to the root, not under it", _normalised(given, replace(how, outside=True)))
+            yield Model(f"eps: {eps:g}, not {how.eps:g}", _normalise_input(given, replace(how, eps=eps)))
+    yield Model("eps: added to the root, not under it", _normalise_input(given, replace(how, outside=True)))
     for axis in (k for k in range(given[0].ndim - 1) if given[0].shape[k] > 1):
-        yield Model(f"statistics over axis {axis}, not the last", _normalised(given, replace(how, axis=axis)))
-    yield Model("the root is not taken", _normalised(given, replace(how, root=False)))
-    yield Model("a sum of squares, not their mean", _normalised(given, replace(how, summed=True)))
+        yield Model(f"statistics over axis {axis}, not the last", _normalise_input(given, replace(how, axis=axis)))
+    yield Model("the root is not taken", _normalise_input(given, replace(how, root=False)))
+    yield Model("a sum of squares, not their mean", _normalise_input(given, replace(how, summed=True)))
     for kind in types(dtype):
-        yield Model(f"computed in {kind}", _normalised(given, how, kind), digits=True, code=CAUSE_ARITHMETIC)
+        yield Model(f"computed in {kind}", _normalise_input(given, how, kind), digits=True, code=CAUSE_ARITHMETIC)
     if len(given) > 1:
-        yield Model("the weight is ignored", _normalised(given, replace(how, weighed=False)))
+        yield Model("the weight is ignored", _normalise_input(given, replace(how, weighed=False)))
     if len(given) > 2:
-        yield Model("the bias is ignored", _normalised(given, replace(how, biased=False)))
-        yield Model("the bias is subtracted", _normalised(given, replace(how, sign=-1)))
+        yield Model("the bias is ignored", _normalise_input(given, replace(how, biased=False)))
+        yield Model("the bias is subtracted", _normalise_input(given, replace(how, sign=-1)))
     x = given[0]
     if len(given) > 1 and x.ndim == 2 and x.shape[0] == x.shape[1]:
         columns = [x, *(v[:, None] for v in given[1:])]
-        yield Model("weight and bias go down the columns", _normalised(columns, how))
+        yield Model("weight and bias go down the columns", _normalise_input(columns, how))
 
 
 def _slack(given: Sequence[np.ndarray], how: _How, kind: str) -> np.ndarray:
     """How far a layer norm moves when its variance does by what a difference of rounded squares loses."""
     x = given[0]
-    lost = np.expand_dims(cancelled(np.moveaxis(x, -1, 0), kind), -1)
-    bare = _normalised(given[:2], how)
+    lost = np.expand_dims(bound_cancellation(np.moveaxis(x, -1, 0), kind), -1)
+    bare = _normalise_input(given[:2], how)
     return np.asarray(np.abs(bare) * lost / (2 * np.maximum(x.var(-1, keepdims=True), lost)))

@@ -127,7 +127,7 @@ class _Product:
         terms = self.terms(given)
         yield from left_out(terms, lambda part: self.finished(part.sum(0), given))
         for precision in rounding.narrow(dtype):
-            for total in rounding.accumulated(terms, precision):
+            for total in rounding.accumulate_terms(terms, precision):
                 yield Model(
                     f"accumulated in {precision}", self.finished(total, given), slow=True, code=CAUSE_ARITHMETIC
                 )
@@ -142,22 +142,22 @@ def formulas(
     floats: Sequence[np.ndarray], dtype: str, result: np.ndarray, adders: Sequence[Accumulator] = ()
 ) -> Iterator[Formula]:
     """Products of two inputs; of three, with the third added. adders: those of matrix units for these factors."""
-    for found in _fitted(floats, result):
+    for found in _fit_products(floats, result):
         yield Formula(found.exact, functools.partial(found.wrong, dtype=dtype, adders=adders))
 
 
 def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -> np.ndarray | None:
     """How far a result, a product of matrices, may move where a matrix unit adds so; None where it is no such product."""
-    for found in _fitted(floats, result.exact):
+    for found in _fit_products(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):
                 return found.floor_in(adder, floats)
     return None
 
 
-def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
     """A result at some places, flat, as the sums of a product of matrices, where it is one."""
-    for found in _fitted(floats, result.exact):
+    for found in _fit_products(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):
                 terms = functools.partial(found.terms_at, shape=result.exact.shape, at=at)
@@ -167,7 +167,7 @@ def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iter
                 )
 
 
-def _fitted(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:
+def _fit_products(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:
     if len(floats) not in (2, 3):
         return
     for a, b in itertools.permutations(range(len(floats)), 2):

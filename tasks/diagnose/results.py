@@ -23,20 +23,20 @@ def models(result: Result) -> Iterator[Model]:
     if y.any() and is_inexact(dtype):
         yield Model("zero everywhere", np.zeros_like(y))
     if result.real:
-        yield from _stored(result)
+        yield from _find_storage_models(result)
     if is_inexact(dtype) or y.dtype.kind == "i":
         yield Model("the sign is turned", -y)
     if is_complex(dtype):
         yield Model("the imaginary part is turned", np.conj(y))
         yield Model("the imaginary part is lost", y.real.astype(y.dtype))
-    yield from _moved(y)
+    yield from _find_layout_models(y)
 
 
-def _stored(result: Result) -> Iterator[Model]:
+def _find_storage_models(result: Result) -> Iterator[Model]:
     y, dtype = result.exact, result.dtype
     small = np.abs(y[result.off])
     if ((small < SMALLEST_NORMAL[dtype]) & (small > NEAR * SMALLEST_NORMAL[dtype])).any():
-        yield Model(f"subnormal results are flushed to zero in {dtype}", rounding.flushed(y, dtype))
+        yield Model(f"subnormal results are flushed to zero in {dtype}", rounding.flush_subnormals(y, dtype))
     limit = result.largest
     yield Model(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
     if result.bits:  # else a unit excuses it, and what is off is off by more
@@ -49,7 +49,7 @@ def _stored(result: Result) -> Iterator[Model]:
         yield Model(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)
 
 
-def _moved(y: np.ndarray) -> Iterator[Model]:
+def _find_layout_models(y: np.ndarray) -> Iterator[Model]:
     if y.ndim > 1:
         yield Model("written in column-major order", y.T.reshape(y.shape))
         yield Model("read in column-major order", y.reshape(y.shape[::-1]).T)
@@ -60,7 +60,7 @@ def _moved(y: np.ndarray) -> Iterator[Model]:
                 yield Model(f"off by one along axis {axis}", np.roll(y, step, axis))
 
 
-def described(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+def describe_result(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
     """What a result looks like, where nothing says how it came about."""
     a, y = result.actual, result.exact
     for place, x in enumerate(inputs):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tasks.model import EPS, SMALLEST_NORMAL, rounded
+from tasks.model import EPS, SMALLEST_NORMAL, round_to_dtype
 
 #: Formats that runtimes compute in unasked.
 FORMATS = ("float32", "tfloat32", "bfloat16")
@@ -32,7 +32,7 @@ def rounded_to(name: str) -> str:
 def to(x: np.ndarray, name: str) -> np.ndarray:
     """float64 numbers rounded to a format, as wide as before: to its range as well, if an array may have it."""
     if name != "tfloat32":
-        return np.asarray(rounded(x, name))
+        return np.asarray(round_to_dtype(x, name))
     significand, exponent = np.frexp(x)
     unit = EPS[name] / 2
     return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent))
@@ -61,7 +61,7 @@ def up_if_odd(x: np.ndarray, name: str) -> np.ndarray:
     return np.where(odd, ties_away(x, name), kept)
 
 
-def flushed(x: np.ndarray, name: str) -> np.ndarray:
+def flush_subnormals(x: np.ndarray, name: str) -> np.ndarray:
     """Numbers whose subnormals of a dtype are zero, of their sign."""
     return np.where(np.abs(x) < SMALLEST_NORMAL[name], np.copysign(0.0, x), x)
 
@@ -148,7 +148,7 @@ def orders(count: int) -> Iterator[Order]:
         yield from (_inside_blocks(size, between) for between in (False, True))
 
 
-def accumulated(terms: np.ndarray, name: str) -> Iterator[np.ndarray]:
+def accumulate_terms(terms: np.ndarray, name: str) -> Iterator[np.ndarray]:
     """Sums of ``terms`` (n, …) along their first axis with an accumulator in a format, in each of some orders; with exact
     terms, then with rounded ones."""
     if terms.size > TERMS or not len(terms):

@@ -29,7 +29,7 @@ def formulas(floats: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -
         yield from _reductions(floats[0], dtype, shape)
 
 
-def summed(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
     """A result at some places, flat, as the sums or means of one input, where it is that."""
     if len(floats) != 1 or not floats[0].ndim:
         return
@@ -152,7 +152,7 @@ def _wrong_reduction(
             yield Model(f"reduced along axis {other}, not {axis}", found)
     if name in ("sum", "mean"):
         for precision in rounding.narrow(dtype):
-            for total in rounding.accumulated(rows, precision):
+            for total in rounding.accumulate_terms(rows, precision):
                 result = total / count if name == "mean" else total
                 yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True, code=CAUSE_ARITHMETIC)
 
@@ -178,14 +178,14 @@ def _wrong_variance(
         n = len(given)
         plain = (given * given).mean(0) - given.mean(0) ** 2
         plain = plain * given.dtype.type(n / (n - ddof))
-        lost = cancelled(rows, kind)
+        lost = bound_cancellation(rows, kind)
         slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
         words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)
         yield Model(words, result, kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
         yield Model(words, result, True, slack=np.reshape(slack, shape), code=CAUSE_ARITHMETIC)
 
 
-def cancelled(rows: np.ndarray, kind: str) -> np.ndarray:
+def bound_cancellation(rows: np.ndarray, kind: str) -> np.ndarray:
     """What rounding E[x²] and E[x]² twice each may do to their difference, of sums along the first axis."""
     return np.asarray(4 * EPS[kind] * np.square(rows).mean(0))
 

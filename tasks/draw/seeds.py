@@ -16,7 +16,7 @@ _MASK = 2**64 - 1
 _STEP = 0x9E3779B97F4A7C15
 
 
-def mixed(seed: int) -> int:
+def mix_seed(seed: int) -> int:
     """The first number of splitmix64 from a state."""
     x = (seed + _STEP) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -43,7 +43,7 @@ class Generator:
     """The generator of a seed."""
 
     def __init__(self, seed: int) -> None:
-        self._first, self._second = mixed(seed), mixed(seed + 1)
+        self._first, self._second = mix_seed(seed), mix_seed(seed + 1)
 
     def next(self) -> int:
         """A number of 64 bits."""

@@ -157,14 +157,14 @@ def label(name: str, structure: str) -> str:
     return f"{name}={structure}"
 
 
-def named(labels: str) -> dict[str, str]:
+def parse_labels(labels: str) -> dict[str, str]:
     """The structures that the labels of a row name, by input."""
     return {name: code for name, _, code in (x.partition("=") for x in labels.split())}
 
 
-def told(labels: str) -> str:
+def describe_labels(labels: str) -> str:
     """The labels of a row in words: "expert is all equal"."""
-    return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, code in named(labels).items())
+    return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, code in parse_labels(labels).items())
 
 
 def contradiction(given: Input, x: np.ndarray) -> str:
@@ -240,7 +240,7 @@ def _count(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def _shuffled(seed: int, count: int) -> np.ndarray:
+def _draw_permutation(seed: int, count: int) -> np.ndarray:
     """A permutation of range(count): places by their numbers of splitmix64."""
     return np.argsort(words(seed, count), kind="stable")
 
@@ -260,7 +260,7 @@ def _index(given: Input, structure: str, seed: int, plain: np.ndarray | None) ->
     elif structure == "one_missing":
         missing = int(_below(seed, 1, span, 1)[0])
         others = np.delete(np.arange(span), missing) if span <= 1 << 20 else np.array([0, span - 1])
-        made = others[_shuffled(seed, len(others))][np.arange(count) % len(others)]
+        made = others[_draw_permutation(seed, len(others))][np.arange(count) % len(others)]
     elif structure == "sorted":
         made = np.sort(drawn)
     elif structure == "reversed":
@@ -297,7 +297,7 @@ def _permutation(given: Input, structure: str, seed: int, plain: np.ndarray | No
         for n in places:
             made[[n - 1, n]] = made[[n, n - 1]]
     elif structure == PLAIN:
-        made = _shuffled(seed, count)
+        made = _draw_permutation(seed, count)
     return np.broadcast_to(made, given.shape)
 
 
@@ -453,7 +453,7 @@ def _one_hot(given: Input, structure: str, seed: int, plain: np.ndarray | None) 
     return None if places is None else np.arange(last) == places.reshape(-1)[:, None]
 
 
-def _sorted(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _sort_values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     if plain is None:
         return None
     made = plain if structure == PLAIN else _values(given, structure, seed, plain)
@@ -475,7 +475,7 @@ def _values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
         few = max(2, last // 4)
         if last < 4:
             return None
-        rest = order[..., : last - few][..., _shuffled(seed, last - few)]
+        rest = order[..., : last - few][..., _draw_permutation(seed, last - few)]
         at = int(_below(seed, 1, last - few + 1, 1)[0])
         return np.concatenate([rest[..., :at], order[..., last - few :], rest[..., at:]], axis=-1)
     flat = x.reshape(-1)
@@ -572,7 +572,7 @@ KINDS: dict[str, Kind] = {
     "sorted": Kind(
         "in ascending order along the last axis",
         ("ties", "all_equal", "dominant"),
-        _sorted,
+        _sort_values,
         integers=None,
         constrained=True,
         tied=_TIED,

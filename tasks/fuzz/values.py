@@ -49,7 +49,7 @@ _FAMILIES = {
 }
 
 
-def drawn(choose: Choices, dtype: str, shape: Sequence[int], domain: Domain = REAL) -> tuple[np.ndarray, str]:
+def draw_array(choose: Choices, dtype: str, shape: Sequence[int], domain: Domain = REAL) -> tuple[np.ndarray, str]:
     """(an array of a dtype and shape, the class of its values)."""
     family = TABLE[dtype].family
     names = ["counting", "ordinary", *(x for x in domain.classes if family in _FAMILIES.get(x, (family,)))]

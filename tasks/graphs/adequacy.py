@@ -28,7 +28,7 @@ def layers(graph: Graph) -> list[str]:
     return [name for name in used if name in graph.movable and graph.movable[name].ndim > 1]
 
 
-def unobserved(
+def find_unobserved(
     graph: Graph,
     feeds: Mapping[str, Any],
     references: Sequence[np.ndarray],
@@ -46,7 +46,7 @@ def unobserved(
     units = [unit(dtype, y, floor) for dtype, y, floor in zip(dtypes, references, row_floors)]
 
     def noticed(layer: str) -> bool:
-        found = dict(_changed(graph, kept, layer))
+        found = dict(_find_changed_tensors(graph, kept, layer))
         with np.errstate(all="ignore"):
             return any(
                 name in found and not (np.abs(found[name] - y) <= NOTICED * u).all()
@@ -61,7 +61,7 @@ def unit(dtype: str, reference: np.ndarray, row_floor: np.ndarray) -> np.ndarray
     return EPS.get(dtype, 0.0) * np.abs(reference) + row_floor + SMALLEST_NORMAL.get(dtype, 0.0)
 
 
-def _changed(graph: Graph, kept: Values, layer: str) -> Iterator[tuple[str, Any]]:
+def _find_changed_tensors(graph: Graph, kept: Values, layer: str) -> Iterator[tuple[str, Any]]:
     """The tensors of the main graph that are others when a layer is scaled, by name."""
 
     def scale(name: str, x: np.ndarray, eps: float) -> np.ndarray:

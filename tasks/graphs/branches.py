@@ -10,13 +10,13 @@ import numpy as np
 from tasks.graphs.evaluate import Graph
 
 
-def taken(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
+def inline_branches(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
     """The ModelProto with the branches that ``feeds`` lead into in place of its Ifs, those of the branches as well; itself
     if it has none. Raises NoOracle where it has no float64 evaluation."""
     while conditions := [node.input[0] for node in model.graph.node if _is_if(node)]:
         values = Graph(model).run(feeds, keep=conditions)
         known = {x.name: feeds[x.name] for x in model.graph.input if x.name in feeds} | values
-        model = _spliced(model, {name: bool(np.asarray(known[name]).reshape(-1)[0]) for name in conditions})
+        model = _splice_branches(model, {name: bool(np.asarray(known[name]).reshape(-1)[0]) for name in conditions})
     return model
 
 
@@ -24,7 +24,7 @@ def _is_if(node: Any) -> bool:
     return node.op_type == "If" and node.domain in ("", "ai.onnx")
 
 
-def _spliced(model: Any, conditions: Mapping[str, bool]) -> Any:
+def _splice_branches(model: Any, conditions: Mapping[str, bool]) -> Any:
     import onnx
 
     made = onnx.ModelProto()

@@ -18,7 +18,7 @@ from tasks.graphs.evaluate import Graph, Move, Run, Values
 from tasks.graphs.nodes import Node
 from tasks.graphs.products import Change, is_transform
 from tasks.graphs.widening import NoOracle
-from tasks.model import EPS, LARGEST, OpClass, rounded
+from tasks.model import EPS, LARGEST, OpClass, round_to_dtype
 
 #: Products whose class is another one, since more is done in them.
 _PRODUCTS = ("Attention", "FlexAttention", "GRU", "LinearAttention", "LSTM", "RNN")
@@ -83,7 +83,7 @@ def _rounding(precision: str, most: float) -> Move:
 
     def move(name: str, x: np.ndarray, eps: float) -> np.ndarray:
         with np.errstate(all="ignore"):
-            made = rounded(x, precision)
+            made = round_to_dtype(x, precision)
         return np.where(np.isfinite(x), np.clip(made, -most, most), made)
 
     return move

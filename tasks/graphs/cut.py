@@ -24,7 +24,7 @@ def cut(model: Any, inputs: Collection[str], outputs: Collection[str], types: Ma
 
     types = types_of(model) if types is None else types
     graph = model.graph
-    places = _reached(graph, set(inputs), outputs)
+    places = _find_nodes_between(graph, set(inputs), outputs)
     needed = {name for place in places for name in reads(graph.node[place])} - set(inputs)
     made = {name for place in places for name in graph.node[place].output}
     lacking = sorted({x.name for x in graph.input} & needed - {x.name for x in graph.initializer})
@@ -37,8 +37,8 @@ def cut(model: Any, inputs: Collection[str], outputs: Collection[str], types: Ma
     part.graph.node.extend(_without(graph.node[place], inputs) for place in places)
     part.graph.initializer.extend(x for x in graph.initializer if x.name in needed)
     part.graph.sparse_initializer.extend(x for x in graph.sparse_initializer if x.values.name in needed)
-    part.graph.input.extend(_typed(name, types) for name in inputs)
-    part.graph.output.extend(_typed(name, types) for name in outputs)
+    part.graph.input.extend(_get_value_info(name, types) for name in inputs)
+    part.graph.output.extend(_get_value_info(name, types) for name in outputs)
     inside = made - set(outputs) - set(inputs)
     part.graph.value_info.extend(types[name] for name in sorted(inside & set(types)))
     part.graph.quantization_annotation.extend(
@@ -47,7 +47,7 @@ def cut(model: Any, inputs: Collection[str], outputs: Collection[str], types: Ma
     return part
 
 
-def probed(model: Any, names: Iterable[str], types: Mapping[str, Any] | None = None) -> Any:
+def add_outputs(model: Any, names: Iterable[str], types: Mapping[str, Any] | None = None) -> Any:
     """A copy of a ModelProto whose outputs are followed by the tensors ``names``, those that are none yet.
 
     types: as for `cut`. Raises ValueError for a tensor that no node of the main graph makes.
@@ -62,7 +62,7 @@ def probed(model: Any, names: Iterable[str], types: Mapping[str, Any] | None = N
         raise ValueError(f"no node of the graph makes {unknown[0]!r}")
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    copy.graph.output.extend(_typed(name, types) for name in further)
+    copy.graph.output.extend(_get_value_info(name, types) for name in further)
     return copy
 
 
@@ -106,14 +106,14 @@ def types_of(model: Any) -> dict[str, Any]:
     """ValueInfoProto of every tensor of the main graph whose type is known: declared, or by shape inference."""
     import onnx
 
-    graph = inferred(model).graph
+    graph = infer_types(model).graph
     found = {x.name: x for values in (graph.value_info, graph.input, graph.output) for x in values}
     for tensor in model.graph.initializer:
         found[tensor.name] = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
     return found
 
 
-def inferred(model: Any) -> Any:
+def infer_types(model: Any) -> Any:
     """The model with types by shape inference, in bodies too; its own functions are written out, large weights are inputs."""
     import onnx
     from onnx import inliner, shape_inference
@@ -140,7 +140,7 @@ def inferred(model: Any) -> Any:
         return light
 
 
-def _reached(graph: Any, inputs: set[str], outputs: Collection[str]) -> list[int]:
+def _find_nodes_between(graph: Any, inputs: set[str], outputs: Collection[str]) -> list[int]:
     """Places of the nodes between the tensors, in the graph's order. Raises ValueError."""
     producer = producers(graph)
     known = producer.keys() | {x.name for x in graph.input} | {x.name for x in graph.initializer}
@@ -183,7 +183,7 @@ def _without(node: Any, names: Collection[str]) -> Any:
     return copy
 
 
-def _typed(name: str, types: Mapping[str, Any]) -> Any:
+def _get_value_info(name: str, types: Mapping[str, Any]) -> Any:
     import onnx
 
     return types[name] if name in types else onnx.ValueInfoProto(name=name)

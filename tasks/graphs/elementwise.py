@@ -11,7 +11,7 @@ import numpy as np
 from tasks.graphs.call import Call, Operator, since
 from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.widening import NARROW
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, rounded
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, round_to_dtype
 
 
 def _single(value: float) -> float:
@@ -27,7 +27,7 @@ def _of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Operator:
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0]), np.asarray(call.inputs[1])))]
 
 
-def _folded(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Operator:
+def _make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Operator:
     def operator(call: Call) -> list[np.ndarray]:
         first, *others = call.arrays()
         for x in others:
@@ -149,7 +149,7 @@ def cast(call: Call) -> list[np.ndarray] | None:
     (x,) = call.arrays()
     to = DTYPE_OF_ELEMENT[int(call.attributes["to"])]
     if to in NARROW or to == "float64":
-        return [rounded(x.astype(np.float64), to)]
+        return [round_to_dtype(x.astype(np.float64), to)]
     if to == "bool":
         return [x != 0]
     if to not in NATIVE or to == "str" or x.dtype.kind not in "fiub":
@@ -263,9 +263,9 @@ OPERATORS: dict[str, Operator] = {
     "Less": since(7, _of_two(np.less)),
     "LessOrEqual": _of_two(np.less_equal),
     "Log": _of_one(np.log),
-    "Max": _folded(np.maximum),
+    "Max": _make_fold(np.maximum),
     "Mean": lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())],
-    "Min": _folded(np.minimum),
+    "Min": _make_fold(np.minimum),
     "Mish": mish,
     "Mod": modulo,
     "Mul": since(7, _of_two(np.multiply)),
@@ -287,7 +287,7 @@ OPERATORS: dict[str, Operator] = {
     "Softsign": _of_one(lambda x: x / (1.0 + np.abs(x))),
     "Sqrt": _of_one(np.sqrt),
     "Sub": since(7, _of_two(np.subtract)),
-    "Sum": _folded(np.add),
+    "Sum": _make_fold(np.add),
     "Tan": _of_one(np.tan),
     "Tanh": _of_one(np.tanh),
     "ThresholdedRelu": thresholded_relu,

@@ -16,7 +16,7 @@ from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
 from tasks.graphs.roundings import Round
 from tasks.graphs.widening import NARROW, NoOracle, widen
-from tasks.model import EPS, WITHOUT_NOISE, OpClass, rounded
+from tasks.model import EPS, WITHOUT_NOISE, OpClass, round_to_dtype
 from tasks.model.errors import essential
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
@@ -36,7 +36,7 @@ class Run:
 
     def rounded(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
         """What a cast makes of float64 values."""
-        return rounded(x, dtype) if self.round is None else self.round(x, dtype, exact, node)
+        return round_to_dtype(x, dtype) if self.round is None else self.round(x, dtype, exact, node)
 
 
 class Graph:
@@ -53,7 +53,7 @@ class Graph:
         self.block, self.dtypes = nodes.read(model)
         self.nodes, self.inputs, self.outputs = self.block.nodes, self.block.inputs, self.block.outputs
         self.weights = self.block.weights
-        self.fixed = moving.fixed(self.block, self.dtypes)
+        self.fixed = moving.find_fixed(self.block, self.dtypes)
         self.movable = moving.layers(self.block, self.dtypes, self.fixed)
         every = [*self.inputs, *self.block.all_weights(), *(x for node in self.block.walk() for x in node.outputs)]
         self.places = {name: place for place, name in enumerate(dict.fromkeys(every), 1)}
@@ -61,7 +61,7 @@ class Graph:
         self._rounding = {node.name: moving.rounds(node, self.dtypes) for node in self.block.walk()}
         #: By the name of a node that casts to a narrower dtype: that dtype.
         self.casts = moving.casts(self.block, self.dtypes)
-        self._given = moving.given(self.block, self.dtypes)
+        self._given = moving.find_exact(self.block, self.dtypes)
         self._still = moving.of_casts(self.block, self.dtypes, self.casts) - self.fixed
         if self._still:
             self._still |= frozenset(self.inputs)

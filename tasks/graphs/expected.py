@@ -9,13 +9,13 @@ import numpy as np
 
 from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import node_floor, raised, reference_and_floor
+from tasks.graphs.floor import node_floor, raise_floor, reference_and_floor
 from tasks.graphs.harvest import dtype_of
 from tasks.graphs.widening import NoOracle, is_floating
 from tasks.model import Leaf, OpClass
 
 
-def expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
+def compute_expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
     """(a leaf per output in order, the class they are judged by): the class of its op for one node, "composite" for many, or
     "exact" where none of them rounds. Raises NoOracle."""
     values: list[tuple[Any, np.ndarray | None]]
@@ -34,7 +34,7 @@ def expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[L
         ops = {node.op for node in graph.nodes}
         floats = any(is_floating(x) for x in feeds.values())
         dtypes = [dtype_of(graph, name, y) for name, y in zip(graph.outputs, references)]
-        values = [(y, raised(d, y, name, ops, floats)) for y, d, name in zip(references, element_floors, dtypes)]
+        values = [(y, raise_floor(d, y, name, ops, floats)) for y, d, name in zip(references, element_floors, dtypes)]
     return [_leaf(graph, name, y, floor) for name, (y, floor) in zip(graph.outputs, values)], op_class
 
 

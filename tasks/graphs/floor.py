@@ -39,10 +39,10 @@ _LEAST = 2.0**-24
 
 def step(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """float64 numbers as a draw moves what has this ε in the model (`tasks.arrays.noise`); ``place`` tells tensors apart."""
-    made = noise.moved(x, eps, draw, place)
+    made = noise.perturb_values(x, eps, draw, place)
     if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much, 0 is not
         least = np.where(x == 0.0, 0.0, _LEAST)
-        made += noise.moved(least, 1.0, draw, place) - least
+        made += noise.perturb_values(least, 1.0, draw, place) - least
     return made
 
 
@@ -98,7 +98,7 @@ def input_floors(
     changes a shape.
 
     ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.floor`. What rounds to nothing
-    counts as moved (`_flushed`), and no δ is lower than `raised` says.
+    counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_floor` says.
     """
 
     def drawn(places: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
@@ -115,13 +115,15 @@ def input_floors(
         floors = noise.floor(references, drawn, op_class, draws, elements, witness)
     if op_class in WITHOUT_NOISE or not draws:
         return floors
-    if flushed := _flushed(ops, values):
+    if flushed := _estimate_flush_loss(ops, values):
         floors = [flushed + (np.zeros(y.shape) if d is None else d) for d, y in zip(floors, references)]
     given = any(is_floating(x) for x in values)
-    return [raised(d, y, dtype, ops, given) for d, y, dtype in zip(floors, references, dtypes)]
+    return [raise_floor(d, y, dtype, ops, given) for d, y, dtype in zip(floors, references, dtypes)]
 
 
-def raised(floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[str], given: bool) -> np.ndarray | None:
+def raise_floor(
+    floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[str], given: bool
+) -> np.ndarray | None:
     """The noise floor of an output ``y`` of some nodes: at least ε in RECURRENT, ε of the largest element in
     TRANSFORMS and where no input is a float; None for zero everywhere."""
     found = np.zeros(y.shape) if floor is None else floor
@@ -149,7 +151,7 @@ class Expected(NamedTuple):
 
 
 def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> Expected:
-    """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself (`raised`).
+    """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself (`raise_floor`).
 
     Raises NoOracle for a model that has no float64 evaluation.
     """
@@ -167,7 +169,7 @@ def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> E
     steady = floors(casts.again)
     for place, name in enumerate(graph.outputs):
         makers = [node.op for node in graph.nodes if name in node.outputs]
-        higher = raised(steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
+        higher = raise_floor(steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
         steady[place] = steady[place] if higher is None else higher
     if not casts.open:
         return Expected(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
@@ -204,7 +206,7 @@ def _is_wide(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype == np.float64
 
 
-def _flushed(ops: Collection[str], inputs: Sequence[Any]) -> float:
+def _estimate_flush_loss(ops: Collection[str], inputs: Sequence[Any]) -> float:
     """What a sum of products loses where every subnormal float32, of its inputs and of its terms, is taken as 0.
 
     Devices may do so (OpenCL 3.0 C, 5.5: support of single precision denormals is optional), and trained networks have

@@ -18,12 +18,12 @@ class GivenError(Refusal):
     """A model or inputs that cannot be used."""
 
 
-def given(model: Path, inputs: Path) -> tuple[Any, dict[str, np.ndarray]]:
+def read_case(model: Path, inputs: Path) -> tuple[Any, dict[str, np.ndarray]]:
     """(ModelProto with its external data, an array for every input of it) from an .onnx and an .npz file. Raises GivenError."""
-    return checked(loaded(model), arrays(inputs), str(inputs))
+    return check_inputs(read_model(model), arrays(inputs), str(inputs))
 
 
-def loaded(path: Path) -> Any:
+def read_model(path: Path) -> Any:
     """A ModelProto that onnx's checker takes, its external data read, of operator sets that there are. Raises GivenError."""
     import onnx
 
@@ -81,7 +81,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
         raise GivenError(f"{path}: no .npz file of plain arrays ({error}); write it with numpy.savez") from None
 
 
-def checked(model: Any, feeds: Mapping[str, np.ndarray], where: str) -> tuple[Any, dict[str, np.ndarray]]:
+def check_inputs(model: Any, feeds: Mapping[str, np.ndarray], where: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The model and the arrays in its inputs' dtypes. Raises GivenError for other names, shapes or dtypes."""
     defaults = {x.name for x in model.graph.initializer}
     wanted = {x.name: x for x in model.graph.input if x.name not in defaults}

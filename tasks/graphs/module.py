@@ -67,10 +67,10 @@ def call(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any
         return list(module(*given))
 
 
-def watched(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
+def watch_run(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
     """What `run` dispatches, and what it returns where nothing is compiled."""
     seen = Seen()
-    with _uncompiled(), watching(seen.note):
+    with _disable_compilation(), watching(seen.note):
         return seen, run(module, inputs)
 
 
@@ -113,7 +113,7 @@ def exactly(
     whole = [(x, x.clone()) for x in held.tensors(module).values() if not (x.is_floating_point() or x.is_complex())]
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad(), _uncompiled(), dispatch, modes.Believing(dispatch):
+        with torch.no_grad(), _disable_compilation(), dispatch, modes.Believing(dispatch):
             made = module(*given)
         return [_array(dispatch.lifted(y)) for y in made]
     finally:
@@ -125,7 +125,7 @@ def exactly(
                     x.copy_(was)
 
 
-def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+def _disable_compilation() -> contextlib.AbstractContextManager[Any]:
     """In here nothing is compiled, whatever the module asks for: torch.cond does so as well."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()  # nobody has, and its import takes seconds
@@ -295,7 +295,9 @@ def _modes() -> Any:
             if not eps or not x.numel() or x._is_zerotensor() or x.is_meta:  # without memory, as functorch makes them
                 return
             value = copied(x)
-            made = noise.moved(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(value.shape)
+            made = noise.perturb_values(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(
+                value.shape
+            )
             if own in wide and not all_of_it:
                 made = np.where(torch_tree.to_numpy(x.to(own).to(x.dtype)) == value, value, made)
             x.copy_(torch.from_numpy(np.ascontiguousarray(made).reshape(value.shape)))

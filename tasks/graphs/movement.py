@@ -201,7 +201,7 @@ def gather_nd(call: Call) -> list[np.ndarray]:
     return [found]
 
 
-def _placed(kind: str, old: Any, new: Any) -> Any:
+def _combine_values(kind: str, old: Any, new: Any) -> Any:
     if kind == "add":
         return old + new
     if kind == "mul":
@@ -216,7 +216,7 @@ def scatter_elements(call: Call) -> list[np.ndarray]:
     found = x.copy()
     for at in itertools.product(*map(range, indices.shape)):
         place = (*at[:axis], int(indices[at]), *at[axis + 1 :])
-        found[place] = _placed(kind, found[place], updates[at])
+        found[place] = _combine_values(kind, found[place], updates[at])
     return [found]
 
 

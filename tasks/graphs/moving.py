@@ -69,7 +69,7 @@ def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def given(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
+def find_exact(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
     """Names of the tensors that no rounding makes uncertain: inputs, weights, and what is moved, chosen, compared or cast of such."""
     found = {*block.inputs, *block.all_weights()}
     for node in block.walk():
@@ -105,7 +105,7 @@ def is_structural(node: Node, place: int) -> bool:
     return place in structural_places(node.op)
 
 
-def fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
+def find_fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
     """Names of the tensors that are left alone: weights and what is made of weights and shapes alone, where it ends as a
     shape, scale, exponent, bound or axis; and weights of one element."""
     nodes, weights = list(block.walk()), block.all_weights()

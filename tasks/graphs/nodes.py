@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import inferred
+from tasks.graphs.cut import infer_types
 from tasks.graphs.widening import NoOracle, widen_graph
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
@@ -84,7 +84,7 @@ def read(model: Any) -> tuple[Block, dict[str, str]]:
     if outside := [x.name for x in model.graph.initializer if uses_external_data(x)]:
         raise NoOracle(f"the weight {outside[0]} is in a file beside the model that was not loaded")
     weights = {x.name: np.asarray(numpy_helper.to_array(x)) for x in model.graph.initializer}
-    bare = inferred(model)
+    bare = infer_types(model)
     dtypes = _dtypes(bare.graph) | {x.name: DTYPE_OF_ELEMENT.get(x.data_type, "") for x in model.graph.initializer}
     widen_graph(bare.graph)
     versions = {x.domain: x.version for x in bare.opset_import}

@@ -17,7 +17,7 @@ from tasks.model.dtypes import EPS, dtype_name, np_dtype
 
 
 class Operations:
-    """program: as `tasks.graphs.program.traced` makes it; feeds: its arguments by name; dtype: of the case. A node of several outputs
+    """program: as `tasks.graphs.program.trace_module` makes it; feeds: its arguments by name; dtype: of the case. A node of several outputs
     stands for those that pick them out of it as well."""
 
     def __init__(self, program: Any, feeds: Mapping[str, np.ndarray], dtype: str = "float32") -> None:
@@ -71,7 +71,7 @@ class Operations:
 
     def _run(self, **more: Any) -> dict[str, Any]:
         try:
-            found = programs.evaluated(self.program, self.feeds, **more)
+            found = programs.evaluate_program(self.program, self.feeds, **more)
         except Exception as error:
             raise NoOracle(f"{type(error).__name__}: {error}") from None
         return {name: x.numpy() for name, x in found.items()}
@@ -98,10 +98,10 @@ class Operations:
 
                 def move(name: str, x: np.ndarray, draw: int = draw) -> np.ndarray:
                     eps = EPS.get(self.tensors.get(name, self.dtype), 0.0)
-                    return x if name in still else noise.moved(x, eps, draw, places[name])
+                    return x if name in still else noise.perturb_values(x, eps, draw, places[name])
 
                 try:
-                    found = programs.evaluated(program, feeds, move=move)
+                    found = programs.evaluate_program(program, feeds, move=move)
                 except Exception as error:
                     raise NoOracle(f"{type(error).__name__}: {error}") from None
                 yield [found[name].numpy() for name in exact]

@@ -37,7 +37,7 @@ def is_product(name: str) -> bool:
     bare = name.strip("_")
     plain = bare.removeprefix("linalg_")
     classes = {op_classes.of(f"torch:{x}").op_class for x in (bare, plain, f"linalg.{plain}")}
-    return name in _FUSED or name in _counted() or not classes.isdisjoint(_CLASSES)
+    return name in _FUSED or name in _list_counted_kernels() or not classes.isdisjoint(_CLASSES)
 
 
 def is_transform(name: str) -> bool:
@@ -46,7 +46,7 @@ def is_transform(name: str) -> bool:
 
 
 @functools.cache
-def _counted() -> frozenset[str]:
+def _list_counted_kernels() -> frozenset[str]:
     """Kernels whose products torch counts itself."""
     from torch.utils.flop_counter import flop_registry
 

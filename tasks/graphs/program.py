@@ -15,8 +15,8 @@ from tasks.arrays import torch_tree
 from tasks.arrays.pack import Pack
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor
-from tasks.arrays.widened import widened
-from tasks.model import Form, Unsupported, rounded
+from tasks.arrays.widened import compute_in_float64
+from tasks.model import Form, Unsupported, round_to_dtype
 from tasks.model.dtypes import holds
 
 #: The operation that picks one of several results, in a traced program and in a stored one.
@@ -31,7 +31,7 @@ class Part:
     outputs: tuple[str, ...]
 
 
-def traced(call: Any, args: Sequence[Any]) -> Any:
+def trace_module(call: Any, args: Sequence[Any]) -> Any:
     """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
 
     What writes to a part of a tensor makes a new one instead: no edge would lead from there to what reads the whole. Raises Unsupported
@@ -50,10 +50,10 @@ def traced(call: Any, args: Sequence[Any]) -> Any:
     def graph(functional: bool) -> Any:
         return (exported().run_decompositions({}) if functional else exported()).module()
 
-    return _needed(graph, "torch.export does not take the module")
+    return _prune_program(graph, "torch.export does not take the module")
 
 
-def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
+def trace_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and the gradients;
     its arguments: the parameters and buffers, then the step's own). Raises Unsupported where it computes under autocast or cannot be traced.
     """
@@ -84,10 +84,10 @@ def stepped(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
         return make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
 
     given = [*(x.detach().clone() for x in held.values()), *args]
-    return _needed(graph, "torch cannot trace the training step"), given
+    return _prune_program(graph, "torch cannot trace the training step"), given
 
 
-def _needed(graph: Callable[[bool], Any], failed: str) -> Any:
+def _prune_program(graph: Callable[[bool], Any], failed: str) -> Any:
     """A program of what its results need; graph: makes it, as a functional one if need be; failed: begins what is said where that
     cannot be done. Raises Unsupported."""
     try:
@@ -153,7 +153,7 @@ def part(program: Any, wanted: Part) -> Any:
     return torch.fx.GraphModule(program, graph)
 
 
-def lifted(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
+def lift_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a weight that is no
     tensor, as the body of a loop is none."""
     import torch
@@ -168,8 +168,8 @@ def lifted(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
     return part(program, Part((*given, *weights), tuple(dict.fromkeys(output_names(program))))), weights
 
 
-def told(program: Any) -> dict[str, Any]:
-    """A traced program without weights (`lifted`) as JSON, of which `read` makes it again. Raises Unsupported for what is no operation
+def encode_program(program: Any) -> dict[str, Any]:
+    """A traced program without weights (`lift_weights`) as JSON, of which `read` makes it again. Raises Unsupported for what is no operation
     of ATen's, or takes what cannot be stored."""
     import torch
 
@@ -193,7 +193,7 @@ def told(program: Any) -> dict[str, Any]:
 
 
 def read(stored: Mapping[str, Any]) -> Any:
-    """The program (a torch.fx.GraphModule) that was `told`. Raises Unsupported."""
+    """The program (a torch.fx.GraphModule) that was `encode_program`. Raises Unsupported."""
     import torch
 
     graph, made = torch.fx.Graph(), dict[str, Any]()
@@ -238,7 +238,7 @@ def function(name: str) -> Any:
     return found
 
 
-def evaluated(
+def evaluate_program(
     program: Any,
     feeds: Mapping[str, Any],
     given: Mapping[str, Any] | None = None,
@@ -261,7 +261,9 @@ def evaluated(
             if isinstance(made, torch.Tensor):
                 made = made.double() if made.is_floating_point() else made
                 if node.name not in known and (narrow := _cast_to(node)):
-                    made = torch.from_numpy(np.ascontiguousarray(rounded(made.numpy(), narrow))).reshape(made.shape)
+                    made = torch.from_numpy(np.ascontiguousarray(round_to_dtype(made.numpy(), narrow))).reshape(
+                        made.shape
+                    )
                 if move is not None and node.name not in known and made.is_floating_point():
                     if node.op != "get_attr" or made.numel() > 1:
                         made = torch.from_numpy(move(node.name, made.detach().numpy()))
@@ -270,7 +272,7 @@ def evaluated(
             return made
 
     arguments = [_wide(feeds[node.name]) for node in program.graph.nodes if node.op == "placeholder"]
-    with torch.no_grad(), widened():
+    with torch.no_grad(), compute_in_float64():
         outputs = Wide(program).run(*arguments)
     return kept | dict(zip(output_names(program), torch_tree.leaves(outputs)))
 
@@ -313,7 +315,7 @@ def arguments(form: Form) -> list[Any]:
 
 def of_form(form: Form, pack: Pack) -> Form:
     """The part of a form's program that a pack names (`inputs`, `outputs`), on the pack's arrays."""
-    program = traced(form.call, arguments(form))
+    program = trace_module(form.call, arguments(form))
     made = part(program, Part(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
     arrays = [pack.array(i).copy() for i in range(len(pack.header["inputs"]))]
     args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(arrays))]}

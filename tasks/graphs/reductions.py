@@ -20,7 +20,7 @@ def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
     return None if given is None or not len(given) else tuple(int(x) % rank for x in given)
 
 
-def _reduced(function: Callable[[np.ndarray, Any, bool], Any]) -> Operator:
+def _make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Operator:
     def operator(call: Call) -> list[np.ndarray]:
         x = np.asarray(call.inputs[0])
         axes = axes_of(call, 1, x.ndim)
@@ -67,7 +67,7 @@ def _arg(function: Callable[..., Any]) -> Operator:
     return operator
 
 
-def _cumulated(function: Callable[..., Any], start: int) -> Operator:
+def _make_cumulative(function: Callable[..., Any], start: int) -> Operator:
     def operator(call: Call) -> list[np.ndarray]:
         x, axis = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
         if call.attributes.get("reverse"):
@@ -146,22 +146,22 @@ def loss(call: Call) -> None:
 OPERATORS: dict[str, Operator] = {
     "ArgMax": _arg(np.argmax),
     "ArgMin": _arg(np.argmin),
-    "CumSum": _cumulated(np.cumsum, 0),
+    "CumSum": _make_cumulative(np.cumsum, 0),
     "Einsum": einsum,
     "Gemm": since(7, gemm),
     "Hardmax": hardmax,
     "MatMul": matmul,
     "MatMulInteger": matmul_integer,
     "NegativeLogLikelihoodLoss": loss,
-    "ReduceL1": _reduced(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k)),
-    "ReduceL2": _reduced(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
-    "ReduceLogSum": _reduced(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k))),
-    "ReduceLogSumExp": _reduced(_log_sum_exp),
-    "ReduceMax": _reduced(_extreme(True)),
-    "ReduceMean": _reduced(lambda x, a, k: x.mean(axis=a, keepdims=k)),
-    "ReduceMin": _reduced(_extreme(False)),
-    "ReduceProd": _reduced(lambda x, a, k: x.prod(axis=a, keepdims=k)),
-    "ReduceSum": _reduced(lambda x, a, k: x.sum(axis=a, keepdims=k)),
-    "ReduceSumSquare": _reduced(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),
+    "ReduceL1": _make_reduction(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k)),
+    "ReduceL2": _make_reduction(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
+    "ReduceLogSum": _make_reduction(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k))),
+    "ReduceLogSumExp": _make_reduction(_log_sum_exp),
+    "ReduceMax": _make_reduction(_extreme(True)),
+    "ReduceMean": _make_reduction(lambda x, a, k: x.mean(axis=a, keepdims=k)),
+    "ReduceMin": _make_reduction(_extreme(False)),
+    "ReduceProd": _make_reduction(lambda x, a, k: x.prod(axis=a, keepdims=k)),
+    "ReduceSum": _make_reduction(lambda x, a, k: x.sum(axis=a, keepdims=k)),
+    "ReduceSumSquare": _make_reduction(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),
     "SoftmaxCrossEntropyLoss": loss,
 }

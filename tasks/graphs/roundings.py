@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tasks.judge.plain import spacing_of
-from tasks.model import EPS, SMALLEST_NORMAL, rounded, row_floor
+from tasks.model import EPS, SMALLEST_NORMAL, round_to_dtype, row_floor
 from tasks.model.dtypes import is_complex
 
 #: What a cast to a narrower dtype makes of float64 values: of (the values, the dtype, whether they were given exactly, a node's name).
@@ -34,7 +34,7 @@ class Roundings:
 
     def first(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
         """The nearest number; it is kept."""
-        made = rounded(x, dtype)
+        made = round_to_dtype(x, dtype)
         self._made.append((x, made, exact))
         self.any = True
         self.open |= not exact and not np.array_equal(made, x, equal_nan=True)
@@ -46,7 +46,7 @@ class Roundings:
 
         def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
             before, made, _ = next(known, (x, None, exact))
-            return rounded(x, dtype) if made is None or before.shape != x.shape else made
+            return round_to_dtype(x, dtype) if made is None or before.shape != x.shape else made
 
         return round
 
@@ -59,7 +59,7 @@ class Roundings:
             before, made, exact = next(known, (x, None, exact))
             if made is not None and before.shape == x.shape:
                 return made if exact else _either_way(before, x, dtype)
-            return rounded(x, dtype)
+            return round_to_dtype(x, dtype)
 
         return round
 
@@ -71,12 +71,12 @@ def uncast(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
 
 def _either_way(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
     if is_complex(dtype):
-        return rounded(moved, dtype)
+        return round_to_dtype(moved, dtype)
     with np.errstate(all="ignore"):
-        near, far = rounded(moved, dtype), exact + REACH * (moved - exact)
+        near, far = round_to_dtype(moved, dtype), exact + REACH * (moved - exact)
         step = spacing_of(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype]) if dtype in EPS else 1.0
         return np.where(
-            np.isfinite(near) & np.isfinite(far), rounded(np.clip(far, near - step, near + step), dtype), near
+            np.isfinite(near) & np.isfinite(far), round_to_dtype(np.clip(far, near - step, near + step), dtype), near
         )
 
 

@@ -28,7 +28,7 @@ class Suspicion:
     alike: float
 
 
-def told(
+def suspect_precision(
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
     twins: Mapping[str, Sequence[np.ndarray]],

@@ -30,7 +30,7 @@ def derive(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs:
     return [part.value for part in _parts(name, args, kwargs, inputs, outputs)]
 
 
-def expected(
+def predict_leaves(
     name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: Sequence[np.ndarray], dtype: str
 ) -> list[Leaf]:
     """What `derive` is to make of right outputs: its result on float64 reference ``outputs``, noise by formula.
@@ -90,15 +90,15 @@ def _statistics(rows: np.ndarray, name: str) -> np.ndarray:
     return np.stack([rows.mean(1), rows.std(1), rows.min(1), rows.max(1)], 1)
 
 
-def drawn(
+def predict_drawn_leaves(
     name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], draws: Sequence[Sequence[np.ndarray]], dtype: str
 ) -> list[Leaf]:
     """What `derive` is to make of right outputs of an algorithm that draws numbers on its way, from many draws of the reference.
 
-    What the numbers do not change is expected as by `expected`. What they do may lie in the range of the draws and `BEYOND`
+    What the numbers do not change is expected as by `predict_leaves`. What they do may lie in the range of the draws and `BEYOND`
     standard deviations further, as in `moments`.
     """
-    each = [expected(name, args, kwargs, inputs, draw, dtype) for draw in draws]
+    each = [predict_leaves(name, args, kwargs, inputs, draw, dtype) for draw in draws]
     leaves = []
     for many in zip(*each):
         first = many[0]
@@ -132,7 +132,7 @@ def _parts(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs:
 
     with np.errstate(all="ignore"):
         parts = definition([_wide(y) for y in outputs], *decode(args, leaf), **decode(kwargs, leaf))
-    return [_ordered(part) if double else part for part in parts]
+    return [_view_as_integers(part) if double else part for part in parts]
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
-def _ordered(part: Part) -> Part:
+def _view_as_integers(part: Part) -> Part:
     """A float64 array that must be equal, as integers: between neighbouring float64 numbers there is no room for an ε."""
     if part.value.dtype != np.float64 or np.any(part.scale):
         return part
@@ -162,7 +162,7 @@ def _rows(x: np.ndarray, dim: int) -> np.ndarray:
     return np.moveaxis(np.atleast_1d(x), dim, -1)
 
 
-def _picked(x: np.ndarray, index: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _compare_at_index(x: np.ndarray, index: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(index valid, value at the index equal to ``values``), per element; all along the last axis of ``x``."""
     size = x.shape[-1]
     valid = (index >= 0) & (index < size)
@@ -179,7 +179,7 @@ def _sort(
     outputs: list[np.ndarray], x: np.ndarray, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> list[Part]:
     values, index = (_rows(y, dim) for y in outputs)
-    valid, same = _picked(_rows(x, dim), index, values)
+    valid, same = _compare_at_index(_rows(x, dim), index, values)
     return [Part(values), Part(valid), Part(same), Part(_distinct(index)), *([Part(index)] if stable else [])]
 
 
@@ -197,7 +197,7 @@ def _topk(
     outputs: list[np.ndarray], x: np.ndarray, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> list[Part]:
     values, index = (_rows(y, dim) for y in outputs)
-    valid, same = _picked(_rows(x, dim), index, values)
+    valid, same = _compare_at_index(_rows(x, dim), index, values)
     return [Part(values if sorted else np.sort(values, -1)), Part(valid), Part(same), Part(_distinct(index))]
 
 
@@ -210,26 +210,26 @@ def _median(outputs: list[np.ndarray], x: np.ndarray, dim: int | None = None, ke
 
 
 def _one_of_row(outputs: list[np.ndarray], x: np.ndarray, dim: int, keepdim: bool) -> list[Part]:
-    values, index, rows = _reduced(outputs, x, dim, keepdim)
-    valid, same = _picked(rows, index, values)
+    values, index, rows = _align_reduction(outputs, x, dim, keepdim)
+    valid, same = _compare_at_index(rows, index, values)
     return [Part(values), Part(valid), Part(same)]
 
 
-def _reduced(outputs: list[np.ndarray], x: np.ndarray, dim: int, keepdim: bool) -> list[np.ndarray]:
+def _align_reduction(outputs: list[np.ndarray], x: np.ndarray, dim: int, keepdim: bool) -> list[np.ndarray]:
     """Values and index (…, 1) and rows (…, n) of an op that reduces ``dim``."""
     whole = keepdim and x.ndim
     return [*(_rows(y, dim) if whole else y[..., None] for y in outputs), _rows(x, dim)]
 
 
 def _mode(outputs: list[np.ndarray], x: np.ndarray, dim: int = -1, keepdim: bool = False) -> list[Part]:
-    values, index, rows = _reduced(outputs, x, dim, keepdim)
-    valid, same = _picked(rows, index, values)
+    values, index, rows = _align_reduction(outputs, x, dim, keepdim)
+    valid, same = _compare_at_index(rows, index, values)
     return [Part(_same(rows, values).sum(-1)), Part(valid), Part(same)]
 
 
 def _cumulative(outputs: list[np.ndarray], x: np.ndarray, dim: int) -> list[Part]:
     values, index = (_rows(y, dim) for y in outputs)
-    valid, same = _picked(_rows(x, dim), index, values)
+    valid, same = _compare_at_index(_rows(x, dim), index, values)
     return [Part(values), Part(valid & (index <= np.arange(index.shape[-1]))), Part(same)]
 
 
@@ -237,7 +237,7 @@ def _max_pool(outputs: list[np.ndarray], x: np.ndarray, *args: Any, axes: int, *
     if len(outputs) < 2:
         return [Part(outputs[0])]
     values, index = (y.reshape(*y.shape[:-axes], -1) for y in outputs)
-    valid, same = _picked(x.reshape(*x.shape[:-axes], -1), index, values)
+    valid, same = _compare_at_index(x.reshape(*x.shape[:-axes], -1), index, values)
     return [Part(values), Part(valid), Part(same)]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.judge.plain import unit_of
-from tasks.model import PART, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.model import PART, Leaf, OpClass, is_complex, is_inexact, round_to_dtype
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
 LENGTH, LOOKED_AT = 16, 4096
@@ -78,16 +78,16 @@ def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.
     if is_complex(dtype):
         off, tolerance = np.concatenate([off.real, off.imag]), np.concatenate([tolerance, tolerance])
     off /= tolerance
-    return off if np.isfinite(off).all() else _settled(off, a, y, tolerance, dtype)
+    return off if np.isfinite(off).all() else _fill_nonfinite(off, a, y, tolerance, dtype)
 
 
-def _settled(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, dtype: str) -> np.ndarray:
+def _fill_nonfinite(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, dtype: str) -> np.ndarray:
     """``errors`` where they are not finite: 0 for a NaN or Inf where the reference has it, infinite where it has none."""
     a = a.astype(y.dtype)
     if is_complex(dtype):
         a, y = np.concatenate([a.real, a.imag]), np.concatenate([y.real, y.imag])
         dtype = PART[dtype]
-    cast = rounded(y, dtype)
+    cast = round_to_dtype(y, dtype)
     same = (a == cast) | (np.isnan(a) & np.isnan(cast)) | (tolerance == np.inf)
     return np.where(np.isfinite(errors), errors, np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors)))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL, Flushes, Leaf, is_inexact
-from tasks.model.dtypes import dtype_name, rounded
+from tasks.model.dtypes import dtype_name, round_to_dtype
 
 #: Spacings within which a result is f(0).
 _NEAR = 4.0
@@ -22,7 +22,7 @@ def may_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str,
     return tuple(dict.fromkeys(found))
 
 
-def unflushed(
+def restore_flushed(
     actual: list[np.ndarray], expected: Sequence[Leaf], flushes: Flushes, given: np.ndarray | None
 ) -> list[np.ndarray]:
     """The outputs with what the device makes 0 put right. given: of an op of single elements, its input, which has both zeros."""
@@ -67,7 +67,7 @@ def _is(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
     """Where results are ``y``, within a few roundings."""
     if not is_inexact(dtype):
         return np.asarray(a == y)
-    wide, cast = a.astype(np.float64), rounded(y, dtype)
+    wide, cast = a.astype(np.float64), round_to_dtype(y, dtype)
     with np.errstate(all="ignore"):
         near = np.abs(wide - y) <= _NEAR * spacing_of(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
     return near | (wide == cast) | (np.isnan(wide) & np.isnan(cast))

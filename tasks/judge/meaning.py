@@ -34,7 +34,7 @@ class Meaning:
     above: float = 0.5
 
 
-def parsed(text: str) -> Meaning | None:
+def parse_meaning(text: str) -> Meaning | None:
     """That of "logits", "logits axis 1", "mask above 0.3" …; None of "". Raises ValueError for any other text."""
     if not text:
         return None
@@ -68,7 +68,7 @@ def interpret(
         return
     limit = TIE if limit is None else limit
     for a, leaf in zip(map(np.asarray, actual), expected):
-        meaning = parsed(leaf.meaning)
+        meaning = parse_meaning(leaf.meaning)
         if meaning is None or meaning.word == "embedding" or leaf.reference is None or not a.size:
             continue
         if not is_inexact(leaf.dtype) or is_complex(leaf.dtype):

@@ -18,7 +18,7 @@ from tasks.model.dtypes import (
     dtype_name,
     is_complex,
     is_inexact,
-    rounded,
+    round_to_dtype,
     wide,
 )
 from tasks.model.leaf import Leaf, model_floor
@@ -42,7 +42,7 @@ class Metrics:
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
     coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
     a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
-    them; classic: mismatched == 0; bias, bias_sigmas: see `biased`; zero_signs: zeros of the wrong sign, where an op's definition
+    them; classic: mismatched == 0; bias, bias_sigmas: see `measure_bias`; zero_signs: zeros of the wrong sign, where an op's definition
     fixes it. The last six are of outputs of stated meaning (`interpret`): decisions that
     were compared; flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of
     these, in error units; divergence, in nats; overlap of the decisive parts of masks.
@@ -138,7 +138,7 @@ def compare(
         metrics.max_diff, metrics.max_rel, metrics.max_ulp = float(sums.diff), float(sums.rel), float(sums.ulp)
         metrics.rmse = float(np.sqrt(sums.square / sums.seen))
     if sums.diff and op_class in ACCUMULATES:
-        metrics.bias, metrics.bias_sigmas = biased(arrays, expected, op_class, precision)
+        metrics.bias, metrics.bias_sigmas = measure_bias(arrays, expected, op_class, precision)
     return metrics
 
 
@@ -151,7 +151,7 @@ BIAS, SIGMAS, ELEMENTS = 0.02, 16.0, 1 << 12
 _ENOUGH, _GROUPS = 256, 16
 
 
-def biased(
+def measure_bias(
     actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
 ) -> tuple[float | None, float | None]:
     """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements, no standard errors
@@ -250,7 +250,7 @@ def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[fl
     return rtol, atol
 
 
-def tolerated(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
+def bound_by_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
     """The largest difference that a leaf's tolerance leaves to each element, where it alone decides; any where the noise floor is
     infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at least (`_unavoidable`)."""
     assert leaf.reference is not None
@@ -350,7 +350,7 @@ def ulp_of(
     return spacing_of(size, eps, smallest)
 
 
-def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
+def bound_by_limit(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
     """The largest difference that a limit leaves to each element of a leaf, in ulps for a class WITHOUT_NOISE, else in error units:
     `measure` turned round. None to one that is not finite, and any where the noise floor is infinite."""
     assert leaf.reference is not None
@@ -498,7 +498,7 @@ def _nonfinite(
     """
     at = np.flatnonzero(~((diff < np.inf) & (size <= LARGEST[dtype])))  # nearly none of many
     some, exact, floor = a[at], y[at], None if noise is None else noise[at]
-    cast = rounded(exact, dtype)
+    cast = round_to_dtype(exact, dtype)
     finite_a, finite_y = np.isfinite(some), np.isfinite(cast)
     settled = ~finite_a & ~finite_y
     if is_complex(dtype):

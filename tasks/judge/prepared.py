@@ -10,7 +10,18 @@ import numpy as np
 
 from tasks.judge.plain import USUAL_UNITS, Sums, compare, measure, unit_of
 from tasks.judge.policy import GROSS, Policy, judge
-from tasks.model import EPS, LARGEST, WITHOUT_NOISE, Leaf, OpClass, Status, is_complex, is_inexact, np_dtype, rounded
+from tasks.model import (
+    EPS,
+    LARGEST,
+    WITHOUT_NOISE,
+    Leaf,
+    OpClass,
+    Status,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    round_to_dtype,
+)
 
 #: A sample is weak if a constant within this many error units of every element exists: the default policy's.
 WEAK_THRESHOLD = USUAL_UNITS
@@ -72,7 +83,7 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         y = y if inexact else y.astype(np.float64)
         tolerance = np.abs(y)
         if inexact and not tolerance.max() <= LARGEST[leaf.dtype]:
-            cast = rounded(y, leaf.dtype)
+            cast = round_to_dtype(y, leaf.dtype)
             finite = np.isfinite(cast)
             if not finite.all():
                 same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex(leaf.dtype)
@@ -90,7 +101,9 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         )
 
 
-def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE, precision: str = "") -> float:
+def measure_excused_share(
+    leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE, precision: str = ""
+) -> float:
     """Which share of the reference ``threshold`` error units do not ask for, 0 to 1: the sum of what each element may be off,
     no more than all of it, over the sum of their sizes.
 
@@ -128,7 +141,7 @@ def bfloat16_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtyp
     A floor so wide tells a runtime that lost half its digits from none.
     """
     known = [leaf for leaf in leaves if leaf.reference is not None and EPS.get(leaf.dtype, 1.0) <= EPS["float32"]]
-    coarse = [rounded(leaf.reference, "bfloat16") for leaf in known if leaf.reference is not None]
+    coarse = [round_to_dtype(leaf.reference, "bfloat16") for leaf in known if leaf.reference is not None]
     return bool(known) and not _wrong(coarse, known, policy, label, dtype)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tasks.judge.ascending import ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex
-from tasks.model.dtypes import rounded
+from tasks.model.dtypes import round_to_dtype
 
 #: Letters of a line, and the power of two of an ulp that the first of them stands for.
 SHARES, FIRST = 128, -3
@@ -33,7 +33,7 @@ def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
         off = np.abs(wide_a - y)
         off /= spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
         odd = np.flatnonzero(~np.isfinite(off))
-        a, cast = wide_a[odd], rounded(y[odd], leaf.dtype)
+        a, cast = wide_a[odd], round_to_dtype(y[odd], leaf.dtype)
         off[odd] = np.where((a == cast) | (np.isnan(a) & np.isnan(cast)), 0.0, np.inf)
         starts = np.arange(min(SHARES, order.size)) * order.size // min(SHARES, order.size)
         shares = np.maximum.reduceat(off[order], starts)

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.judge.ascending import Ascending, ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL
-from tasks.model.dtypes import dtype_name, np_dtype, shown
+from tasks.model.dtypes import dtype_name, format_number, np_dtype
 
 _RISES = (
     "acosh asin asinh atan atanh ceil deg2rad erf erfinv exp exp2 expm1 floor hardsigmoid hardtanh log log10 log1p log2 logit logsigmoid "
@@ -65,7 +65,7 @@ class Broken(NamedTuple):
     values: tuple[float, ...] = ()
 
 
-def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> Broken | None:
+def find_broken_property(op: str, given: list[np.ndarray], actual: np.ndarray) -> Broken | None:
     """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks first on all values of a dtype, or on all pairs; None where it keeps all
     that is known of it. Outputs of another shape or dtype than the input are none of it."""
     name = op.partition(":")[2].rpartition(".")[2].lower()
@@ -83,17 +83,17 @@ def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Ite
     """A NaN breaks nothing here: where none belongs, the judge says so."""
     actual = actual[inputs.order]
     x, y = inputs.values, actual.astype(np.float64)
-    yield from _ordered(name, inputs, y, dtype)
+    yield from _check_order(name, inputs, y, dtype)
     low, high = _BOUNDS.get(name, (-np.inf, np.inf))
     outside = (y < low) | (y > high)
     if outside.any():
         at = int(np.flatnonzero(outside)[0])
-        text = f"outside [{low:g}, {high:g}]: f({shown(x[at])}) = {shown(y[at])}"
+        text = f"outside [{low:g}, {high:g}]: f({format_number(x[at])}) = {format_number(y[at])}"
         yield Broken("bounds", text, (low, high))
     for point, value in _POINTS.get(name, ()):
         missed = (x == point) & ((y < value) | (y > value))
         if missed.any():
-            text = f"f({point:g}) = {shown(y[missed][0])}, which is {value:g} exactly"
+            text = f"f({point:g}) = {format_number(y[missed][0])}, which is {value:g} exactly"
             yield Broken("point", text, (point, value))
     twice = ((_AGAIN, "again", "not the same once more", y), (_BACK, "inverse", "not its own inverse", x))
     for names, code, word, wanted in twice:
@@ -101,7 +101,7 @@ def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Ite
             yield from (Broken(code, text) for text in _twice(word, x, y, inputs.places(actual), wanted))
 
 
-def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[Broken]:
+def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[Broken]:
     """Order and symmetry of ``y``, results of the ascending inputs."""
     x = inputs.values
 
@@ -115,7 +115,7 @@ def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterato
             drop = ulps(highest[low] - sign * y[low], low)
             if (drop > _SLACK).any():
                 at = int(low[np.argmax(drop)])
-                yield Broken(word, _shown(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
+                yield Broken(word, _format_pair(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
     if not (name in _ODD or name in _EVEN):
         return
     opposite = inputs.mirrored
@@ -126,7 +126,7 @@ def _ordered(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterato
             apart = ulps(y[opposite[off]] - sign * y[off], off)
             if (apart > 0).any():
                 at = int(off[np.nanargmax(apart)])
-                yield Broken(word, _shown(f"not {word}", x, y, at, int(opposite[at])))
+                yield Broken(word, _format_pair(f"not {word}", x, y, at, int(opposite[at])))
 
 
 def _twice(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _twice(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: n
     off = (x[place] == y) & ((again < wanted) | (again > wanted))
     if off.any():
         at = int(np.flatnonzero(off)[0])
-        yield _shown(word, x, y, at, int(place[at]))
+        yield _format_pair(word, x, y, at, int(place[at]))
 
 
 def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[Broken]:
@@ -145,7 +145,10 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
         off = ~((y == y.T) | (np.isnan(y) & np.isnan(y.T)))
         if off.any():
             i, j = (int(k) for k in np.argwhere(off)[0])
-            sides = [f"f({shown(first[k])}, {shown(second[k])}) = {shown(y[k])}" for k in ((i, j), (j, i))]
+            sides = [
+                f"f({format_number(first[k])}, {format_number(second[k])}) = {format_number(y[k])}"
+                for k in ((i, j), (j, i))
+            ]
             yield Broken("commutative", f"not commutative: {', '.join(sides)}")
     if name == "pow":
         ones = np.ones((), np_dtype(dtype_name(actual.dtype))).astype(np.float64)
@@ -153,11 +156,9 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
             off = (second == exponent) & (y != wanted) & ~np.isnan(wanted)
             if off.any():
                 i, j = (int(k) for k in np.argwhere(off)[0])
-                text = (
-                    f"f({shown(first[i, j])}, {exponent:g}) = {shown(y[i, j])}, which is {shown(wanted[i, j])} exactly"
-                )
+                text = f"f({format_number(first[i, j])}, {exponent:g}) = {format_number(y[i, j])}, which is {format_number(wanted[i, j])} exactly"
                 yield Broken("power", text)
 
 
-def _shown(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:
-    return f"{word}: f({shown(x[i])}) = {shown(y[i])}, f({shown(x[j])}) = {shown(y[j])}"
+def _format_pair(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:
+    return f"{word}: f({format_number(x[i])}) = {format_number(y[i])}, f({format_number(x[j])}) = {format_number(y[j])}"

@@ -24,7 +24,7 @@ class Examined:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def examined(
+def examine_step(
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
     names: Sequence[str],
@@ -39,7 +39,7 @@ def examined(
         "loss_divergence": _divergence(actual[:1], expected[:1]),
         "gradient_divergence": _divergence(actual[1:], expected[1:]),
     }
-    gone = [name for name, a, leaf in zip(names, actual, expected) if _vanished(a, leaf)]
+    gone = [name for name, a, leaf in zip(names, actual, expected) if _has_vanished(a, leaf)]
     if gone:
         more = f", and so {'is' if len(gone) == 2 else 'are'} {len(gone) - 1} more" if len(gone) > 1 else ""
         columns["error"] = f"{gone[0]} is zero everywhere where it is not{more}"
@@ -54,7 +54,7 @@ def examined(
     return Examined(verdict, columns)
 
 
-def _vanished(a: np.ndarray, leaf: Leaf) -> bool:
+def _has_vanished(a: np.ndarray, leaf: Leaf) -> bool:
     y = leaf.reference
     if y is None or not a.size or a.any():
         return False

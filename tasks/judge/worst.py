@@ -8,8 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import allowed, at_border, distance, error_unit, model_floor, ulp_of, unit_of, within_range
-from tasks.model.dtypes import is_complex, is_inexact, rounded, wide
+from tasks.judge.plain import (
+    at_border,
+    bound_by_limit,
+    distance,
+    error_unit,
+    model_floor,
+    ulp_of,
+    unit_of,
+    within_range,
+)
+from tasks.model.dtypes import is_complex, is_inexact, round_to_dtype, wide
 from tasks.model.leaf import Leaf, elements
 from tasks.model.op_class import OpClass
 
@@ -65,7 +74,7 @@ def _apart(
         off, noise = distance(a[at], y[at]), elements(leaf, at).noise
         # The last term keeps an order among differences that no noise excuses.
         return at, off > (0.0 if noise is None else limit * noise), off / ((0.0 if noise is None else noise) + 2.0**-64)
-    wide_a, cast = a.astype(y.dtype), rounded(y, leaf.dtype)
+    wide_a, cast = a.astype(y.dtype), round_to_dtype(y, leaf.dtype)
     same = (wide_a == cast) | (np.isnan(wide_a) & np.isnan(cast))
     if is_complex(leaf.dtype):
         same |= ~np.isfinite(wide_a) & ~np.isfinite(cast)
@@ -80,7 +89,11 @@ def _apart(
         excused |= floor == np.inf
     off = np.abs(x - y)
     units = np.where(excused, 0.0, off / error_unit(few, op_class, precision))
-    return at, ~(excused | (off <= allowed(few, op_class, limit, precision))), np.where(np.isnan(units), np.inf, units)
+    return (
+        at,
+        ~(excused | (off <= bound_by_limit(few, op_class, limit, precision))),
+        np.where(np.isnan(units), np.inf, units),
+    )
 
 
 def element(

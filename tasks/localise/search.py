@@ -37,7 +37,7 @@ def search(subject: Searched, clock: Clock, offered: Settings = NOTHING, whole: 
 def _where(subject: Searched, first: Ran, clock: Clock) -> Search[Found]:
     probe = yield from nodes.probe(subject, first, clock)
     units = tuple(probe.units.get(place, math.nan) for place in subject.places)
-    found = Found(effect=probe.effect, node_units=units, why=(_said(probe),))
+    found = Found(effect=probe.effect, node_units=units, why=(_describe_probe(probe),))
     precision = _precision(subject, probe)
     culprit = next((x for x in probe.suspects[:FOLLOWED] if not clock.over and subject.reaches(x.values)), None)
     if culprit is not None:
@@ -104,7 +104,7 @@ def _window(subject: Searched, found: Found, clock: Clock) -> Search[Found]:
     return replace(found, culprit=named, places=tuple(places), alone=True, feeds=feeds, why=why)
 
 
-def _said(probe: Probe) -> str:
+def _describe_probe(probe: Probe) -> str:
     if not probe.effect:
         return f"with its tensors asked for, the model does not run: {probe.error}"
     effects = {

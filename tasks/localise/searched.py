@@ -156,7 +156,7 @@ def _off(x: np.ndarray, exact: np.ndarray) -> float:
         return float(np.sqrt(np.mean(np.square(x.astype(np.float64) - exact))))
 
 
-def typed(x: Any) -> str:
+def format_tensor_type(x: Any) -> str:
     """A tensor for people: "float32[2, 3]"."""
     return f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" if isinstance(x, np.ndarray) else type(x).__name__
 

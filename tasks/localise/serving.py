@@ -85,7 +85,7 @@ class Locator:
 
     def _of_onnx(self, info: RuntimeInfo) -> Searched:
         form = self._form()
-        return subject_of(self._sample, form, *parsed(form), self._command.policy, info)
+        return subject_of(self._sample, form, *parse_form(form), self._command.policy, info)
 
     def go_on(self, tried: wire.Tried) -> wire.Answer:
         """What is wanted next, or what was found."""
@@ -157,7 +157,7 @@ class Locator:
         return self._written("culprit.pack", model, found.feeds, leaves)
 
 
-def parsed(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
+def parse_form(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
     """(ModelProto, feeds) of an ONNX form with more than one node. Raises Unsupported, ValueError."""
     import onnx
 
@@ -179,7 +179,7 @@ def subject_of(
 def traced_of(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo) -> Traced:
     """The same of its torch form. Raises Unsupported where that is no module that can be traced."""
     given = programs.arguments(form)
-    program = programs.traced(form.call, given)
+    program = programs.trace_module(form.call, given)
     names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
     feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
     return Traced(program, feeds, *_judge(sample, form, policy, info))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.branches import taken
-from tasks.graphs.cut import crossing, cut, probed, producers, reads, types_of
+from tasks.graphs.branches import inline_branches
+from tasks.graphs.cut import add_outputs, crossing, cut, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import SUMS, node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
-from tasks.localise.searched import Searched, typed
+from tasks.localise.searched import Searched, format_tensor_type
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
 
@@ -32,7 +32,7 @@ class Subject(Searched):
 
         if model.functions:  # what they are made of are nodes as well
             model = onnx.inliner.inline_local_functions(model)
-        self.model = taken(model, feeds)  # and so are those of branches
+        self.model = inline_branches(model, feeds)  # and so are those of branches
         self.types = types_of(self.model)
         super().__init__(feeds, fails, dtype, precision, [x.name for x in self.model.graph.output])
 
@@ -135,7 +135,7 @@ class Subject(Searched):
         return cut(self.model, inputs, outputs, self.types), inputs, outputs
 
     def probed(self, names: Sequence[str]) -> Any:
-        return probed(self.model, names, self.types)
+        return add_outputs(self.model, names, self.types)
 
     def with_moves(self, move: Callable[[str, np.ndarray], np.ndarray]) -> list[Any]:
         found = self.evaluated.run(dict(self.feeds), move=lambda name, x, eps: move(name, x))
@@ -175,7 +175,7 @@ class Subject(Searched):
         known = self.exact | dict(self.evaluated.weights)
 
         def tensors(names: Sequence[str]) -> list[str]:
-            return [f"{x} {typed(known[x])}" if x in known else x for x in names if x]
+            return [f"{x} {format_tensor_type(known[x])}" if x in known else x for x in names if x]
 
         return {
             "name": self.name(place),

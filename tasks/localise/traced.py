@@ -12,7 +12,7 @@ from tasks.graphs import program as programs
 from tasks.graphs.operations import Operations
 from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
-from tasks.localise.searched import Searched, typed
+from tasks.localise.searched import Searched, format_tensor_type
 
 
 class Traced(Operations, Searched):
@@ -52,7 +52,7 @@ class Traced(Operations, Searched):
     def of_node(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
         inputs, outputs = self.border(place)
         try:
-            found = programs.evaluated(self._alone(place), {name: feeds[name] for name in inputs})
+            found = programs.evaluate_program(self._alone(place), {name: feeds[name] for name in inputs})
         except Exception as error:
             raise NoOracle(f"{type(error).__name__}: {error}") from None
         return {name: found[name].numpy() for name in outputs}
@@ -97,7 +97,7 @@ class Traced(Operations, Searched):
         words = {**plain, **node.kwargs}
 
         def tensors(names: Sequence[str]) -> list[str]:
-            return [f"{x} {typed(self.exact[x])}" if x in self.exact else x for x in names]
+            return [f"{x} {format_tensor_type(self.exact[x])}" if x in self.exact else x for x in names]
 
         return {
             "name": self.name(place),

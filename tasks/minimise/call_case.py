@@ -50,7 +50,7 @@ class CallCase:
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> CallCase:
         """The case with other arrays, which lie in memory as those did whose place they take."""
-        return self._with({name: _stored(x, self._specs[name]) for name, x in arrays.items()})
+        return self._with({name: _store_array(x, self._specs[name]) for name, x in arrays.items()})
 
     @property
     def _specs(self) -> dict[str, TensorSpec]:
@@ -81,7 +81,7 @@ class CallCase:
             if spec.strides is not None:
                 yield (
                     f"layout of {self.called[name]}",
-                    self._with({name: _stored(self.arrays[name], TensorSpec(spec.id))}),
+                    self._with({name: _store_array(self.arrays[name], TensorSpec(spec.id))}),
                 )
         if self.group.catalog == "user":
             return  # a kernel's arguments are declared with it
@@ -142,7 +142,7 @@ class CallCase:
         return digest([self.args, self.kwargs], self.arrays)
 
 
-def _stored(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
+def _store_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     """The storage of an array that lies in memory as a view does, and the view of it."""
     if like.strides is not None and like.shape is not None and len(like.shape) == x.ndim:
         return layouts.relaid(x, like)

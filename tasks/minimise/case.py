@@ -62,7 +62,7 @@ def elements(case: Case) -> int:
 _TOLD = 3
 
 
-def called(catalog: str, ops: Sequence[str], dtype: str) -> Group:
+def build_group(catalog: str, ops: Sequence[str], dtype: str) -> Group:
     """The group of a case that is made of some ops."""
     each = list(dict.fromkeys(ops))
     more = [f"{len(each) - _TOLD} more"] if len(each) > _TOLD else []

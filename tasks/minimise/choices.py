@@ -23,12 +23,12 @@ def simplest(first: Choices, fails: Fails) -> Search[Choices]:
     while before is None or _key(before) != _key(best.taken):
         before = list(best.taken)
         for ways in (_shorter, _zeros):
-            best = yield from _tried(best, ways, fails)
-        best = yield from _halved(best, fails)
+            best = yield from _try_ways(best, ways, fails)
+        best = yield from _bisect_choices(best, fails)
     return best
 
 
-def _tried(best: Choices, ways: Callable[[Choices], Iterator[list[int]]], fails: Fails) -> Search[Choices]:
+def _try_ways(best: Choices, ways: Callable[[Choices], Iterator[list[int]]], fails: Fails) -> Search[Choices]:
     """Each way of making the best simpler; after one that fails, those of what it took, from the same place on."""
     place = 0
     while True:
@@ -81,7 +81,7 @@ def _zeros(best: Choices) -> Iterator[list[int]]:
                 yield taken[:at] + [0] * length + taken[at + length :]
 
 
-def _halved(best: Choices, fails: Fails) -> Search[Choices]:
+def _bisect_choices(best: Choices, fails: Fails) -> Search[Choices]:
     at = 0
     while at < len(best.taken):
         low = -1  # does not fail, or was not asked

@@ -21,7 +21,7 @@ from tasks.minimise.traced_case import TracedCase, options
 ALL = 64
 
 
-def described(case: Case) -> dict[str, Any]:
+def describe_case(case: Case) -> dict[str, Any]:
     """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is given, values)."""
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
         case = case.graph() or case.call()
@@ -30,7 +30,7 @@ def described(case: Case) -> dict[str, Any]:
             "ops": list(case.ops),
             "attributes": _options(case),
             "modes": [],
-            "inputs": [_told(name, x, "input") for name, x in case.arrays.items()],
+            "inputs": [_describe_input(name, x, "input") for name, x in case.arrays.items()],
         }
     if not isinstance(case, GraphCase):
         call = case if isinstance(case, CallCase) else None
@@ -40,10 +40,12 @@ def described(case: Case) -> dict[str, Any]:
             "ops": list(case.ops),
             "attributes": dict(_arguments(call)) if call else {},
             "modes": [*_layouts(call), *_structures(call)] if call else [],
-            "inputs": [_told(called.get(name, name), x, lie.get(name, "input")) for name, x in case.arrays.items()],
+            "inputs": [
+                _describe_input(called.get(name, name), x, lie.get(name, "input")) for name, x in case.arrays.items()
+            ],
         }
     weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
-    given = [_told(k, x, "initializer" if k in weights else "input") for k, x in case.arrays.items()]
+    given = [_describe_input(k, x, "initializer" if k in weights else "input") for k, x in case.arrays.items()]
     return {
         "ops": list(case.ops),
         "attributes": _attributes(case),
@@ -79,13 +81,15 @@ def _layouts(case: CallCase) -> list[str]:
 def _mode(spec: TensorSpec) -> str:
     if spec.layout != "strided":
         return f"{spec.layout} input"
-    layout = layouts.named(spec)
+    layout = layouts.identify_layout(spec)
     return "input with gaps" if layout in ("row_gaps", "steps", "") else f"{layout} input"
 
 
 def _structures(case: CallCase) -> list[str]:
     """What its inputs are, where it takes that."""
-    return [structure.told(structure.label(*pair)) for pair in structure.named(case.structure).items()]
+    return [
+        structure.describe_labels(structure.label(*pair)) for pair in structure.parse_labels(case.structure).items()
+    ]
 
 
 def _attributes(case: GraphCase) -> dict[str, Any]:
@@ -140,7 +144,7 @@ def _modes(case: GraphCase, weights: set[str]) -> list[str]:
     return found
 
 
-def _told(name: str, x: np.ndarray, how: str) -> dict[str, Any]:
+def _describe_input(name: str, x: np.ndarray, how: str) -> dict[str, Any]:
     values = x.astype(np.float64).tolist() if x.dtype.kind == "V" or x.dtype.name == "bfloat16" else x.tolist()
     return {
         "name": name,

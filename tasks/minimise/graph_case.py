@@ -13,11 +13,11 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.graphs.cut import reads, types_of
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.expected import expected
+from tasks.graphs.expected import compute_expected
 from tasks.graphs.harvest import dtype_of
 from tasks.graphs.left_open import LeftOpen, check_zeros
 from tasks.graphs.widening import NoOracle
-from tasks.minimise.case import Unfit, called
+from tasks.minimise.case import Unfit, build_group
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 from tasks.model.errors import text_of
@@ -179,7 +179,7 @@ class GraphCase:
             if name in given and name not in made and name not in feeds:
                 feeds[name] = given[name]
                 model.graph.input.append(_value_info(name, given[name]))
-        model.graph.output.extend(known.get(name) or _named(name) for name in wanted)
+        model.graph.output.extend(known.get(name) or _build_value_info(name) for name in wanted)
         return replace(self, model=model, feeds=feeds).tidy()
 
     def tidy(self) -> GraphCase:
@@ -218,7 +218,7 @@ class GraphCase:
         """The group of the case: its ops instead of the one that it comes from, unless it has all of its nodes."""
         if self._is_whole:
             return Group(f"onnx:{self.group.op_name}", self.group.variant, self.group.dtype, 1)
-        return called("onnx", self.ops, self.group.dtype)
+        return build_group("onnx", self.ops, self.group.dtype)
 
     def made(self) -> tuple[Group, Sample]:
         if not self._computing or not self.model.graph.output:
@@ -258,7 +258,7 @@ class GraphCase:
     def _expected(self) -> tuple[list[Leaf], OpClass]:
         try:
             graph = Graph(self.model)
-            leaves, op_class = expected(graph, self.feeds, self.draws)
+            leaves, op_class = compute_expected(graph, self.feeds, self.draws)
         except NoOracle as error:
             raise Unfit(str(error)) from None
         except Exception as error:  # shape inference, a reader: whatever it is, this is no case
@@ -346,7 +346,7 @@ def _value_info(name: str, value: Any) -> Any:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
-def _named(name: str) -> Any:
+def _build_value_info(name: str) -> Any:
     import onnx
 
     return onnx.ValueInfoProto(name=name)

@@ -17,15 +17,15 @@ Plainer = Callable[[np.ndarray], np.ndarray]
 def plainer_values(hunt: Hunt) -> Search[None]:
     """Make the values of the best case plain."""
     for plainer in _WAYS:
-        yield from _tried(hunt, list(hunt.best.arrays), plainer)
+        yield from _try_plainer(hunt, list(hunt.best.arrays), plainer)
     for name in sorted(hunt.best.arrays, key=lambda name: -hunt.best.arrays[name].size):
         for plainer in _WAYS:
-            if (yield from _tried(hunt, [name], plainer)):
+            if (yield from _try_plainer(hunt, [name], plainer)):
                 break
     for name, x in hunt.best.arrays.items():
         for place in range(x.size if x.size <= EACH else 0):
             for plainer in _WAYS:
-                if (yield from _tried(hunt, [name], _at(place, plainer))):
+                if (yield from _try_plainer(hunt, [name], _at(place, plainer))):
                     break
     for name, x in hunt.best.arrays.items():
         if x.dtype.kind in "iu" and x.size:
@@ -53,7 +53,7 @@ def _less(step: int) -> Plainer:
     return plainer
 
 
-def _tried(hunt: Hunt, names: list[str], plainer: Plainer) -> Search[bool]:
+def _try_plainer(hunt: Hunt, names: list[str], plainer: Plainer) -> Search[bool]:
     arrays = hunt.best.arrays
     made = {name: x for name in names for x in [plainer(arrays[name])] if _plain(x) < _plain(arrays[name])}
     return bool(made) and (yield from hunt.take(hunt.best.with_arrays(made)))

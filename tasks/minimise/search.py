@@ -139,19 +139,19 @@ def search(
     why = list(flaky)
     # What did not always fail is run as often as it takes to see that.
     last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
-    hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
-    ended = yield from _ended(hunt, tuple(why), triggers, last)
+    hunt = yield from _run_hunt(strategy, Hunt(own, case, budget, first.runs), why)
+    ended = yield from _finish_hunt(hunt, tuple(why), triggers, last)
     if not ended.failed and wanted.status == Status.TIMEOUT:
         left = "left as is: when reduced it ends, if late"
         return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
-        hunt = yield from _hunted(strategy, Hunt(own, case, budget, ended.runs, fresh=True), why)
-        ended = yield from _ended(hunt, tuple(why), triggers, last)
+        hunt = yield from _run_hunt(strategy, Hunt(own, case, budget, ended.runs, fresh=True), why)
+        ended = yield from _finish_hunt(hunt, tuple(why), triggers, last)
     return ended
 
 
-def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
+def _run_hunt(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
     """A hunt after its strategy, within the budget but for what is kept for the end."""
     budget, hunt.budget = hunt.budget, hunt.budget - KEPT
     try:
@@ -213,14 +213,17 @@ def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Mini
     return Minimal(None, hunt.wanted, row, hunt.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 
-def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
+def _finish_hunt(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
     """The minimal case, run again ``tried`` times in new processes, and toggled."""
     case = hunt.best
     _, sample = case.made()
     if isinstance(case, CallCase):
         case = replace(case, structure=case.structure if hunt.structured else "")
         if case.structure:
-            why = (*why, f"it takes that {structure.told(case.structure)}: with ordinary values it does not fail")
+            why = (
+                *why,
+                f"it takes that {structure.describe_labels(case.structure)}: with ordinary values it does not fail",
+            )
     failed = 0
     row: Row | None = None
     for _ in range(tried):
@@ -229,13 +232,13 @@ def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -> Sear
         failed += same
         row = found if same or row is None else row
     assert row is not None
-    toggled = (yield from _toggled(hunt, case)) if triggers and failed else ()
+    toggled = (yield from _try_toggles(hunt, case)) if triggers and failed else ()
     return Minimal(
         case, hunt.wanted, row, hunt.runs, hunt.refused, failed, tried, told=tuple(hunt.told), triggers=toggled, why=why
     )
 
 
-def _toggled(hunt: Hunt, case: Case) -> Search[tuple[Trigger, ...]]:
+def _try_toggles(hunt: Hunt, case: Case) -> Search[tuple[Trigger, ...]]:
     """Each attribute, argument, mode and dtype put otherwise, once."""
     found = []
     for what, other in toggles(case):

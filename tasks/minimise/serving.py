@@ -15,7 +15,7 @@ from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit, elements
 from tasks.minimise.chosen_case import ChosenCase
-from tasks.minimise.described import described
+from tasks.minimise.described import describe_case
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.search import Minimal, search
@@ -69,7 +69,7 @@ class Minimiser:
         group, sample = case.made()
         save_alone(self._folder / name, group, sample)
         check = self._asked.group.check
-        if isinstance(case, TracedCase) and checks.installed(check).gradient:
+        if isinstance(case, TracedCase) and checks.get_or_default(check).gradient:
             check = FORWARD  # gradients are results of the operations of a training step
         return ToRun(replace(group, check=check), str(self._folder / name), (0,))
 
@@ -84,7 +84,7 @@ class Minimiser:
             except (Unsupported, Vacuous, Invalid) as error:
                 why = why or str(error)
                 continue
-            check = checks.installed(self._asked.group.check)
+            check = checks.get_or_default(self._asked.group.check)
             graph = check.graph(form, self._command.row.culprit or "") if form.model is not None else None
             if form.model is not None and graph is None:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
@@ -147,6 +147,6 @@ class Minimiser:
                 "nodes": [len(self._first.ops), len(case.ops)],
                 "elements": [elements(self._first), elements(case)],
                 "shapes": [[list(x.shape) for x in one.arrays.values()] for one in (self._first, case)],
-                **described(case),
+                **describe_case(case),
             }
         return Minimised(item, found.row, facts)

@@ -25,13 +25,13 @@ def smaller_dims(hunt: Hunt) -> Search[None]:
     while before != elements(hunt.best):
         before = elements(hunt.best)
         done: set[Any] = set()
-        while (bound := next((x for x in _bound(hunt.best) if x[2] not in done), None)) is not None:
+        while (bound := next((x for x in _find_resizings(hunt.best) if x[2] not in done), None)) is not None:
             axes, size, name = bound
             done.add(name)
             yield from _shrunk(hunt, axes, size)
 
 
-def _bound(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None], int, Any]]:
+def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None], int, Any]]:
     """Ways of making sizes of a case smaller: (a case with a new size in place of one, that size, what tells ways apart).
 
     All axes of a size, and with them what numbers are equal to it; those whose sizes are multiples of it; each axis alone;

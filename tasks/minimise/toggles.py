@@ -22,7 +22,7 @@ def toggles(case: Case) -> Iterator[tuple[str, Case]]:
     """(what is otherwise, the case)."""
     found = _of_graph(case) if isinstance(case, GraphCase) else case.simpler()
     if isinstance(case, CallCase) and case.structure and (plain := case.ordinary(0)) is not None:
-        told = f"ordinary values of {', '.join(structure.named(case.structure))}"
+        told = f"ordinary values of {', '.join(structure.parse_labels(case.structure))}"
         found = itertools.chain([(told, plain)], found)
     for place, (what, other) in enumerate(found):
         if place >= MOST:

@@ -24,7 +24,7 @@ from tasks.model import Form, Group, Leaf, OpClass
 
 @dataclass(frozen=True, eq=False)
 class TracedCase:
-    """program: as `tasks.graphs.program.told` has it; arrays: its arguments by name, in their order; group: what it comes from;
+    """program: as `tasks.graphs.program.encode_program` has it; arrays: its arguments by name, in their order; group: what it comes from;
     draws: of the noise floor."""
 
     program: Mapping[str, Any] = field(repr=False)
@@ -37,13 +37,13 @@ class TracedCase:
         """That of a torch form. Raises Unsupported where that is no module, or training step, that can be traced."""
         given = programs.arguments(form)
         if isinstance(form.call, TrainingStep):
-            program, given = programs.stepped(form.call, given)
+            program, given = programs.trace_step(form.call, given)
         else:
-            program = programs.traced(form.call, given)
+            program = programs.trace_module(form.call, given)
         names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-        made, weights = programs.lifted(program)
+        made, weights = programs.lift_weights(program)
         feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
-        return cls(programs.told(made), feeds | weights, group, draws)._tidy()
+        return cls(programs.encode_program(made), feeds | weights, group, draws)._tidy()
 
     @functools.cached_property
     def _operations(self) -> Operations:
@@ -82,7 +82,7 @@ class TracedCase:
         """Without the arguments and operations that no output needs."""
         part = programs.part(programs.read(self.program), Part(tuple(self.arrays), tuple(self.program["outputs"])))
         used = {node.name for node in part.graph.nodes if node.op != "placeholder" or node.users}
-        made = programs.told(part)
+        made = programs.encode_program(part)
         nodes = [one for one in made["nodes"] if one["name"] in used]
         return replace(
             self, program={**made, "nodes": nodes}, arrays={k: x for k, x in self.arrays.items() if k in used}
@@ -103,7 +103,7 @@ class TracedCase:
         """Some of its operations. given: values of the tensors that come to them from the others."""
         operations = self._operations
         part, inputs, _ = operations.piece(places)
-        made = programs.told(programs.part(operations.program, part))
+        made = programs.encode_program(programs.part(operations.program, part))
         known = {**given, **self.arrays}
         return replace(self, program=made, arrays={name: known[name] for name in inputs})
 
@@ -139,7 +139,7 @@ class TracedCase:
             op_class=OpClass.COMPOSITE,
             program=self.program,
         )
-        return cases.called("torch", self.ops, self.group.dtype), sample
+        return cases.build_group("torch", self.ops, self.group.dtype), sample
 
     def _leaf(self, name: str, y: np.ndarray, floor: np.ndarray) -> Leaf:
         return Leaf(

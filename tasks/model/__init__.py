@@ -25,7 +25,7 @@ from tasks.model.dtypes import (
     is_complex,
     is_inexact,
     np_dtype,
-    rounded,
+    round_to_dtype,
     wide,
 )
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous

@@ -156,7 +156,7 @@ def integers(dtype: str) -> tuple[int, int]:
     return (0, 2**row.bits - 1) if row.family == "unsigned" else (-(2 ** (row.bits - 1)), 2 ** (row.bits - 1) - 1)
 
 
-def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+def round_to_dtype(values: np.ndarray, dtype: str) -> np.ndarray:
     """float64 or complex128 ``values`` rounded to ``dtype``, as wide as before."""
     if dtype == "bfloat16":  # by hand, through float32 as ml_dtypes does it: a script may have to do without that
         bits = values.astype(np.float32).view(np.uint32)
@@ -166,7 +166,7 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return values.astype(np_dtype(dtype)).astype(values.dtype)
 
 
-def shown(number: float) -> str:
+def format_number(number: float) -> str:
     """A number with the digits that tell it from its neighbours: nine for one that float32 has, else those of float64."""
     x = float(number)
     with np.errstate(over="ignore"):

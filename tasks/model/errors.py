@@ -75,7 +75,7 @@ class Invalid(Exception):
     """The case itself is bad: it cannot be made, widened to float64, or its reference raises."""
 
 
-def said(error: BaseException, limit: int) -> str:
+def shorten_error(error: BaseException, limit: int) -> str:
     """What an exception says, as it is or in at most ``limit`` characters, of which up to half are then what caused it."""
     text, cause = str(error), str(error.__cause__ or "")
     if len(text) <= limit or not cause:
@@ -127,7 +127,7 @@ def place(error: BaseException) -> str:
     return ""
 
 
-def located(error: BaseException) -> str:
+def describe_with_place(error: BaseException) -> str:
     """`essential`, and in brackets the place in the user's code."""
     where = place(error)
     return essential(error) + (f" ({where})" if where else "")
@@ -162,7 +162,7 @@ def gist(error: str) -> str:
     return "\n".join(said) or error
 
 
-def masked(error: str, names: Collection[str] = ()) -> str:
+def mask_details(error: str, names: Collection[str] = ()) -> str:
     """What errors that are alike have in common: without numbers, addresses, paths, and names, those in ``names`` too."""
     text = gist(error)[:_ENOUGH]
     for name in sorted(filter(None, names), key=len, reverse=True):

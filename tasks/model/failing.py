@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tasks.model.errors import masked
+from tasks.model.errors import mask_details
 from tasks.model.status import Status
 
 
@@ -23,7 +23,7 @@ class Manner(NamedTuple):
     words: str = ""
 
 
-def unjudged(told: Iterable[tuple[str, str | None]], most: int = 3) -> list[str]:
+def describe_unjudged(told: Iterable[tuple[str, str | None]], most: int = 3) -> list[str]:
     """What is said of rows, as (status, error), that are in no pass rate: each once, so many at most."""
     silent = [(status, " ".join((error or "").split())) for status, error in told if not Status(status).judged]
     return [f"{status}: {error}" if error else status for status, error in dict.fromkeys(silent)][:most]
@@ -40,4 +40,4 @@ def manner(row: Mapping[str, Any], names: Collection[str] = ()) -> Manner:
         return Manner(status, kind, stage)
     if status in (Status.WRONG, Status.IMPRECISE) and not stage:
         return Manner(status, kind)
-    return Manner(status, kind, stage, told["error_type"], masked(told["error"], names))
+    return Manner(status, kind, stage, told["error_type"], mask_details(told["error"], names))

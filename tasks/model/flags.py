@@ -35,7 +35,7 @@ def has(text: Any, globs: Sequence[str]) -> bool:
     return all(any(fnmatchcase(word, glob) for word in said) for glob in globs)
 
 
-def flushed(text: Any) -> tuple[str, ...]:
+def parse_flushed(text: Any) -> tuple[str, ...]:
     """Dtypes whose subnormal results the device takes for zero (`tasks.model.Flushes`)."""
     return tuple(filter(None, parse(text).get("flushes", "").split(",")))
 

@@ -37,7 +37,7 @@ class Leaf:
     kept: np.ndarray | None = None
     #: The share of the output that moves with a single element of each input; None where nobody has asked.
     shared: float | None = None
-    #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise (`settled`).
+    #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise (`reorder_ties`).
     ties: np.ndarray | None = None
 
 
@@ -68,7 +68,7 @@ def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:
     return replace(leaf, noise=np.maximum(own, leaf.kept) if excused else np.minimum(own, leaf.kept))
 
 
-def settled(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
+def reorder_ties(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
     """An output of which those that are tied stand in the reference's order."""
     y = leaf.reference
     if leaf.ties is None or y is None or actual.shape != y.shape:

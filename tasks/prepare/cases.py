@@ -28,7 +28,7 @@ from tasks.judge.prepared import (
     common_constant,
     compare_oracles,
     constant_would_pass,
-    excused,
+    measure_excused_share,
     others_would_pass,
     smaller_would_pass,
     weak_threshold,
@@ -36,7 +36,7 @@ from tasks.judge.prepared import (
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous, is_complex, is_inexact
 from tasks.prepare import derived, products
-from tasks.prepare.ranked import ranked
+from tasks.prepare.ranked import rank_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
 
@@ -45,7 +45,7 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
 
     What is only built has the samples of the forward check, and shares their pack.
     """
-    group = _sampled(group)
+    group = _find_sample_group(group)
     catalog = catalogs.get(group.catalog)
     own = catalog.group_version(group)
     parts = [
@@ -61,7 +61,7 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
 
 
-def _sampled(group: Group) -> Group:
+def _find_sample_group(group: Group) -> Group:
     """The group whose samples a group has."""
     check = checks.samples_of(group.check)
     return group if check == group.check else replace(group, check=check)
@@ -106,7 +106,7 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    group = _sampled(group)
+    group = _find_sample_group(group)
     catalog = catalogs.get(group.catalog)
     catalog.load()
 
@@ -146,7 +146,7 @@ def _collect(
             sample = Sample(-1, failure=Failure.of(error, "sample"))
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
-        shares.append(_excused(sample, group))
+        shares.append(_measure_excused(sample, group))
         one = sample.failure is None and _one_element(sample)
         single += [place] * one
         sound.append(sample.failure is None and not _weak(sample, one) and (shares[-1] < GROSS or bool(sample.names)))
@@ -159,11 +159,11 @@ def _collect(
     arrays: list[np.ndarray] = []
     models: dict[bytes | int, int] = {}
     records = []
-    for k in _chosen(found, strong, group.samples):
+    for k in _select_samples(found, strong, group.samples):
         sample, milliseconds = found[k]
         records.append(_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return _header(group, found_by_name, ranked(records)), arrays
+    return _header(group, found_by_name, rank_samples(records)), arrays
 
 
 def _header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _wanting(found: list[tuple[Sample, float]], strong: list[bool], wanted: int)
     return failed + sum(strong) < wanted
 
 
-def _chosen(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
+def _select_samples(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
     """Places of the samples that are kept: what failed of those asked for, strong ones, then weak ones."""
     if len(found) <= wanted:
         return list(range(len(found)))
@@ -199,7 +199,7 @@ def _chosen(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) 
     return sorted((failed + [k for k, is_strong in enumerate(strong) if is_strong] + weak)[:wanted])
 
 
-def _judged(sample: Sample) -> list[Leaf]:
+def _select_leaves(sample: Sample) -> list[Leaf]:
     return sample.derived if sample.definition else sample.expected
 
 
@@ -208,10 +208,10 @@ def _weak(sample: Sample, one: bool) -> bool:
     if sample.op_class is OpClass.RANDOM and not sample.definition:
         return True  # nothing of its numbers is compared
     check = zero_would_pass if one else constant_would_pass
-    return all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in _judged(sample))
+    return all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in _select_leaves(sample))
 
 
-def _excused(sample: Sample, group: Group) -> float:
+def _measure_excused(sample: Sample, group: Group) -> float:
     """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is derived."""
     still = sample.op_class is not OpClass.MODEL and all(leaf.noise is None for leaf in sample.expected)
     if sample.failure or sample.definition or still:
@@ -219,7 +219,7 @@ def _excused(sample: Sample, group: Group) -> float:
     limit = _default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
     known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
     precision = checks.get(group.check).precision(group.dtype)
-    shares = [excused(leaf, limit, sample.op_class, precision) for leaf in known] if limit else [0.0]
+    shares = [measure_excused_share(leaf, limit, sample.op_class, precision) for leaf in known] if limit else [0.0]
     # Of a training step's many outputs each is asked for.
     return sum(shares) / len(shares) if sample.names else min(shares, default=0.0)
 
@@ -246,16 +246,16 @@ def _loose(group: Group, sample: Sample, other: Sample) -> bool:
 
 
 def _one_element(sample: Sample) -> bool:
-    leaves = _judged(sample)
+    leaves = _select_leaves(sample)
     return bool(leaves) and all(leaf.reference is not None and leaf.reference.size == 1 for leaf in leaves)
 
 
 def _one_constant_for_all(samples: list[Sample]) -> bool:
     """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
-    counts = {len(_judged(s)) for s in samples}
+    counts = {len(_select_leaves(s)) for s in samples}
     return len(counts) == 1 and all(
         common_constant(
-            leaves := [_judged(s)[i] for s in samples], weak_threshold(leaves[0].dtype), samples[0].op_class
+            leaves := [_select_leaves(s)[i] for s in samples], weak_threshold(leaves[0].dtype), samples[0].op_class
         )
         for i in range(min(counts))
     )
@@ -502,7 +502,7 @@ class PreparedSample:
         """
         if (failure := self.failure) and not failure.raised:
             raise Invalid(failure.error)
-        check = checks.installed(self.owner.check)
+        check = checks.get_or_default(self.owner.check)
         if check.forms and kind not in check.forms:
             raise Unsupported(f"the {check.name} check is about the {' or '.join(check.forms)} form, not {kind}")
         return self._form(kind, exported)
@@ -521,7 +521,7 @@ class PreparedSample:
             self.inputs(),
             args=record.args,
             kwargs=record.kwargs,
-            check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
+            check=group.check if checks.get_or_default(group.check).gradient else checks.FORWARD,
             wrt=tuple(record.wrt),
             cotangents=tuple(record.cotangents),
             batched=tuple(record.batched),
@@ -533,7 +533,7 @@ class PreparedSample:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         found = found or self._network(blank) or self._counterpart(blank) or self._exported(blank, exported)
         if found is None:
-            there = catalogs.installed(group.catalog) is not None
+            there = catalogs.get_if_installed(group.catalog) is not None
             why = "" if there else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
         return found
@@ -555,12 +555,12 @@ class PreparedSample:
     def _function(self, blank: Form) -> Form | None:
         """The function that the catalog has for its samples."""
         group = self.owner.group
-        catalog = catalogs.installed(group.catalog)
+        catalog = catalogs.get_if_installed(group.catalog)
         if (
             catalog is None or blank.kind not in catalog.forms or blank.kind == "onnx"
         ):  # of which the bytes are the form
             return None
-        if blank.check != group.check and not checks.installed(group.check).own_call:
+        if blank.check != group.check and not checks.get_or_default(group.check).own_call:
             group = replace(group, check=blank.check)  # what is computed, whatever is asked of it
         call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         if self.record.alike:
@@ -583,7 +583,7 @@ class PreparedSample:
 
     def _exported(self, blank: Form, exported: Pack | None) -> Form | None:
         """What an exporter made of the catalog's function, and of the sample's arrays as it takes them."""
-        catalog = catalogs.installed(self.owner.group.catalog)
+        catalog = catalogs.get_if_installed(self.owner.group.catalog)
         if exported is None or not (catalog is None or blank.kind in catalog.exports):
             return None
         made = exported.header["samples"].get(str(self.index))

@@ -73,7 +73,7 @@ def draw_floors(run: Run, sample: Sample, draws: int) -> list[np.ndarray | None]
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
-            yield run(functools.partial(_moved, draw), True)[0]
+            yield run(functools.partial(_perturb_array, draw), True)[0]
 
     elements = sum(x.size for x in sample.arrays)
     try:
@@ -86,8 +86,8 @@ def draw_floors(run: Run, sample: Sample, draws: int) -> list[np.ndarray | None]
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(exact, found)]
 
 
-def _moved(draw: int, x: np.ndarray, place: int) -> np.ndarray:
-    return noise.moved(x, EPS[PRECISION], draw, place)
+def _perturb_array(draw: int, x: np.ndarray, place: int) -> np.ndarray:
+    return noise.perturb_values(x, EPS[PRECISION], draw, place)
 
 
 def _run(sample: Sample, group: Group) -> Run | None:
@@ -135,7 +135,7 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
     import torch
 
     from tasks.arrays import torch_tree
-    from tasks.arrays.widened import widened
+    from tasks.arrays.widened import compute_in_float64
 
     args, kwargs = _trees(sample)
     leaf = torch_tree.decoder(lambda number: sample.arrays[number], "cpu")
@@ -148,7 +148,11 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
 
     def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
         given = [decode(tree, widest if exactly else leaf) for tree in (args, kwargs)]
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), widened() if exactly else contextlib.nullcontext():
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            compute_in_float64() if exactly else contextlib.nullcontext(),
+        ):
             with products.in_torch(change) as found:
                 made = function(*given[0], **given[1])
         outputs = torch_tree.leaves(made) if exactly else ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import rounded
+from tasks.model import round_to_dtype
 from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("narrowing", __name__)
@@ -20,7 +20,7 @@ BOTH = ["float32", "bfloat16"]
 
 THEME.add(
     "split_float16",
-    reference=lambda x: x - rounded(x, "float16"),
+    reference=lambda x: x - round_to_dtype(x, "float16"),
     inputs={"x": {"shape": ["rows", "n"], "low": 1, "high": 200}},
     dims=DIMS,
     right=lambda x: x - x.half().float(),
@@ -40,8 +40,8 @@ def _three_products(x: Any, w: Any, low: bool = True) -> Any:
 
 
 def _three_products_exactly(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    hi, v = rounded(x, "bfloat16"), rounded(w, "bfloat16")
-    lo, u = rounded(x - hi, "bfloat16"), rounded(w - v, "bfloat16")
+    hi, v = round_to_dtype(x, "bfloat16"), round_to_dtype(w, "bfloat16")
+    lo, u = round_to_dtype(x - hi, "bfloat16"), round_to_dtype(w - v, "bfloat16")
     result: np.ndarray = hi @ v.T + hi @ u.T + lo @ v.T
     return result
 
@@ -61,7 +61,7 @@ THEME.add(
 
 THEME.add(
     "is_float16",
-    reference=lambda x: x == rounded(x, "float16"),
+    reference=lambda x: x == round_to_dtype(x, "float16"),
     outputs=["bool"],
     inputs={
         "x": {"shape": [12], "data": [1.0, 0.1, 65504.0, 2.0**-24, 2.0**-25, 0.333, 2049.0, -0.5, 1e5, 1.5, 3e-8, 7.0]}
@@ -133,7 +133,7 @@ def _float8(x: Any, dtype: str = "float8_e4m3fn") -> Any:
 
 THEME.add(
     "through_float8",
-    reference=lambda x: rounded(x, "float8_e4m3fn"),
+    reference=lambda x: round_to_dtype(x, "float8_e4m3fn"),
     inputs={"x": {"shape": ["rows", "n"], "low": -400, "high": 400}},
     dims=DIMS,
     op_class="exact",
@@ -155,7 +155,7 @@ def _residual_norm(x: Any, r: Any, stored: bool = True, given: bool = False) -> 
 
 
 def _residual_norm_exactly(x: np.ndarray, r: np.ndarray) -> np.ndarray:
-    h = rounded(x + r, "bfloat16")
+    h = round_to_dtype(x + r, "bfloat16")
     result: np.ndarray = h / np.sqrt(np.square(h).mean(-1, keepdims=True) + 1e-6)
     return result
 
@@ -306,7 +306,7 @@ def _grouped(x: Any, size: int = 32, narrow: bool = True, most: int = 7) -> Any:
 
 def _grouped_exactly(x: np.ndarray) -> np.ndarray:
     groups = x.reshape(-1, 32)
-    scale = rounded(np.abs(groups).max(-1, keepdims=True) / 7, "float16")
+    scale = round_to_dtype(np.abs(groups).max(-1, keepdims=True) / 7, "float16")
     return (np.clip(np.rint(groups / scale), -8, 7) * scale).reshape(x.shape)
 
 
@@ -334,7 +334,7 @@ def _block_scaled(x: Any, less: int = 8, size: int = 32) -> Any:
 def _block_scaled_exactly(x: np.ndarray) -> np.ndarray:
     blocks = x.reshape(-1, 32)
     scale = np.exp2(np.floor(np.log2(np.abs(blocks).max(-1, keepdims=True))) - 8)
-    return (rounded(np.clip(blocks / scale, -448, 448), "float8_e4m3fn") * scale).reshape(x.shape)
+    return (round_to_dtype(np.clip(blocks / scale, -448, 448), "float8_e4m3fn") * scale).reshape(x.shape)
 
 
 THEME.add(

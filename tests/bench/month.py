@@ -19,7 +19,7 @@ import yaml
 from farm import lake
 from farm.commands import known, site
 from farm.report.runs import load
-from farm.report.tables.gate import CLOSED, GATES, Judged, gate_of, judged
+from farm.report.tables.gate import CLOSED, GATES, Judged, gate_of, judge_gate
 from farm.report.tables.view import Report
 from farm.work.launch import run_id_at
 from tasks.model import Status
@@ -92,7 +92,7 @@ def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> Judged:
     rows, record = load(opened.uri, nights.keep(opened, rows, lake.read_run(tonight, run_id), began))
     gate = gate_of(record)
     assert gate is not None
-    return judged(Report.of(rows, record), gate)
+    return judge_gate(Report.of(rows, record), gate)
 
 
 def _turn(versions: Sequence[str], night: int, size: Size) -> int:

@@ -15,7 +15,7 @@ from tasks.backends.base import Backend
 from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
-from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact, rounded
+from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact, round_to_dtype
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.bench.record import Result
 from tests.bench.running import Size
@@ -26,7 +26,7 @@ PLANTED: Mapping[str, Callable[[Outputs, Outputs], Outputs]] = {
     "zeros": lambda own, other: [np.zeros_like(y) for y in own],
     "another sample's": lambda own, other: other,
     "rounded to bfloat16": lambda own, other: [
-        rounded(y.astype(np.float64), "bfloat16").astype(y.dtype) if is_inexact(y.dtype.name) else y for y in own
+        round_to_dtype(y.astype(np.float64), "bfloat16").astype(y.dtype) if is_inexact(y.dtype.name) else y for y in own
     ],
 }
 SAMPLES = 2

@@ -12,7 +12,7 @@ from farm.report.tables.training import steps
 from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
-from tasks.model import Group, RuntimeInfo, Status, rounded
+from tasks.model import Group, RuntimeInfo, Status, round_to_dtype
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.bench.models import rows_of
 from tests.bench.record import Result
@@ -21,7 +21,7 @@ from tests.bench.running import Size, write_config
 #: What is done to one parameter's gradient, everything else being exact.
 CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "zero": np.zeros_like,
-    "rounded to bfloat16": lambda g: rounded(g, "bfloat16").astype(np.float32),
+    "rounded to bfloat16": lambda g: round_to_dtype(g, "bfloat16").astype(np.float32),
     "1 + 2⁻⁶ times": lambda g: g * np.float32(1 + 2**-6),
 }
 

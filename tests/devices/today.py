@@ -159,7 +159,7 @@ def drawn(row: Row) -> str | None:
         int(row["sample"]),
     )
     info = opinfo._op_db()[group.op_name, group.variant]
-    given, _ = opinfo._listed(info, group)
+    given, _ = opinfo._list_samples(info, group)
     made = opinfo.TorchOpInfo()._maker(info, group, 0).make(number, given[number])
     return None if made.definition in definitions.OF_DRAWS else "pass"
 
@@ -208,7 +208,7 @@ def accumulators_of_the_device(row: Row) -> str | None:
     given, exact = [x.astype(np.float64) for x in found.tensors()], found.expected()[0].reference
     assert exact is not None
     info = RuntimeInfo("", "", accumulators=names)
-    for product, name in itertools.product(products._fitted(given, exact), names):
+    for product, name in itertools.product(products._fit_products(given, exact), names):
         with contextlib.suppress(ValueError):
             output = product.added_in(accumulators.ACCUMULATORS[name], given).astype(np.float32)
             again = judge_outputs(found, [[output]], verdict.load("error_units"), info)
@@ -242,7 +242,7 @@ def _entries() -> tuple[KnownFailure, ...]:
 
 def standing(rows: pd.DataFrame) -> list[str]:
     """Of each row "known", "first seen" or "new", by configs/known; "" of what is no failure. rows: with today's status."""
-    met = known.met(rows, _entries())
+    met = known.match_rows(rows, _entries())
     bad = rows["status"].isin(["wrong", "imprecise", "error", "crash", "timeout", "oom"])
     said = np.where(met.entry < 0, "new", np.where(met.first, "first seen", "known"))
     return [str(x) if b else "" for x, b in zip(said, bad)]

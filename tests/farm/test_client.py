@@ -136,7 +136,7 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         pq.write_table(table.set_column(place, field, pa.array(["torch 2.0.0"] * len(table), field.type)), file)
     for again in (farm.reproduce(found.key), farm.minimise(found.key)):
         assert "the row is of torch 2.0.0, here is torch" in again.told[-1]
-    load._declared.cache_clear()
+    load._load_declared.cache_clear()
     for named in (found.key, f"seed:{found.seed}"):
         assert command([named]) == 0 and "reproduced" in capsys.readouterr().out
     assert command(["seed:x"]) == 2 and "'seed:x' is no seed: seed:NUMBER" in capsys.readouterr().err
@@ -259,9 +259,9 @@ def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(
     def slow(group: Any, sample: Any, *more: Any) -> Any:
         if sample.arrays[0].size < 20:
             time.sleep(600)
-        return trying.tried(group, sample, *more)
+        return trying.judge_sample(group, sample, *more)
 
-    monkeypatch.setattr(smaller, "tried", slow if judged else trying.tried)
+    monkeypatch.setattr(smaller, "judge_sample", slow if judged else trying.judge_sample)
     monkeypatch.setattr(drive, "HANG_S", 0.3)
     monkeypatch.setattr(drive, "LEAST_S", 0.3)
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}

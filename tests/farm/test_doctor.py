@@ -131,12 +131,12 @@ def test_an_answer_counts_only_where_it_was_given(
     spec, cache = BackendSpec.parse(NEEDY), tmp_path / "cache"
     tool.touch()
     there = probe([spec], cache, fresh=False)[NEEDY]
-    assert probing.answered(spec, cache) == there
+    assert probing.read_answer(spec, cache) == there
     monkeypatch.setenv("SHLVL", "7")  # decides nothing
-    assert probing.answered(spec, cache) == there
+    assert probing.read_answer(spec, cache) == there
     if change == "need":
         tool.unlink()
     else:
         monkeypatch.setenv("LD_LIBRARY_PATH" if change == "variable" else "NEEDY_PATH", str(tmp_path))
-    assert probing.answered(spec, cache) is None
+    assert probing.read_answer(spec, cache) is None
     assert ("unavailable" in probe([spec], cache, fresh=False)[NEEDY]) == (change == "need")

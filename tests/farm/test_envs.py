@@ -195,7 +195,7 @@ def test_a_wait_for_another_builder_is_no_time_of_the_build(tmp_path: Path, monk
         yield
 
     left: list[float] = []
-    monkeypatch.setattr(envs, "_locked", held)
+    monkeypatch.setattr(envs, "_lock_file", held)
     monkeypatch.setattr(envs, "_install", lambda environment, cache, patience: left.append(patience.until - now[0]))
     envs.build(Environment(("numpy",)), tmp_path, timeout_s=60)
     assert left == [60]
@@ -238,7 +238,7 @@ def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, 
 def test_every_backend_says_who_ships_it_and_what_it_needs(runtime: str) -> None:
     from packaging.requirements import Requirement
 
-    part = backends.known()[runtime]
+    part = backends.list_registered()[runtime]
     for device in part.load().devices:
         made = BackendSpec(f"{runtime}-{device}", runtime, device).create()
         assert made.vendor and made.forms
@@ -347,7 +347,7 @@ def test_the_farms_own_environment_serves_where_it_has_all_that_a_class_asks_for
 ) -> None:
     """jax beside the farm: in the version that its backend names, no second one is installed; in another, one is, unless
     nothing may be downloaded."""
-    monkeypatch.setattr(envs, "_met", envs._met.__wrapped__)
+    monkeypatch.setattr(envs, "_is_met", envs._is_met.__wrapped__)
     installed = {"jax": "0.10.2"}
     monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))
     spec = BackendSpec.parse("jax-cpu")
@@ -363,13 +363,13 @@ def test_the_farms_own_environment_serves_where_it_has_all_that_a_class_asks_for
 
 
 def test_extras_count_as_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envs, "_met", envs._met.__wrapped__)
+    monkeypatch.setattr(envs, "_is_met", envs._is_met.__wrapped__)
     monkeypatch.setattr(envs.metadata, "requires", lambda name: ['part==2; extra == "gpu"', "always"])
     installed = {"whole": "1.0", "part": "1.0"}
     monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))
-    assert envs._met("whole==1.0") and not envs._met("whole[gpu]==1.0")
+    assert envs._is_met("whole==1.0") and not envs._is_met("whole[gpu]==1.0")
     installed["part"] = "2"
-    assert envs._met("whole[gpu]==1.0") and envs._met('nothing; sys_platform == "nowhere"')
+    assert envs._is_met("whole[gpu]==1.0") and envs._is_met('nothing; sys_platform == "nowhere"')
 
 
 def test_offline_what_would_be_downloaded_is_one_line_with_three_ways(

@@ -78,7 +78,7 @@ def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: 
     (tmp_path / "net.py").write_text("import layers\ndef small():\n    return layers.LAYER(6, 4)\n")
     x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
     one = own.Own("small", "net.py:small", (), str(tmp_path))
-    monkeypatch.setattr(own, "declared", lambda: {"small": one})
+    monkeypatch.setattr(own, "list_models", lambda: {"small": one})
     module = one.module(tmp_path)
     state = {k: v.detach().numpy() + 1 for k, v in module.state_dict().items()}
     weight, bias = (

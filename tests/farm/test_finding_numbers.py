@@ -99,7 +99,7 @@ def test_a_promise_of_order_allows_one_place_among_the_smallest_numbers(off: int
     y = np.array([3 + off, 3], np.uint32).view(np.float32)  # subnormal
     eps, smallest = EPS["float32"], SMALLEST_NORMAL["float32"]
     shown = checks.find_disorder([y], x, 1, eps, smallest)
-    assert bool(shown) is bool(properties.broken("torch:exp", [x], y)) is (off > 1)
+    assert bool(shown) is bool(properties.find_broken_property("torch:exp", [x], y)) is (off > 1)
 
 
 @pytest.mark.parametrize(
@@ -125,5 +125,5 @@ def test_a_finding_shows_the_promise_that_the_judge_finds_broken(op: str, shown:
     right = np.asarray(sound[op], np.float32)
     assert shown(x, right) == 0
     wrong = np.float32([2, -4, 1, 4, -2, 1, -1])
-    found = properties.broken(f"torch:{op}", [x], wrong)
+    found = properties.find_broken_property(f"torch:{op}", [x], wrong)
     assert found is not None and shown(x, wrong) == 1

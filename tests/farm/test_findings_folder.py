@@ -19,7 +19,7 @@ from farm.reproduce.folder import PROGRAM, RUN, Case, _literal, write_folder
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.network import completed
+from tasks.backends.shared.network import complete_form
 from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, is_inexact, np_dtype
@@ -30,7 +30,7 @@ from tests.farm.in_process import exit_code
 
 def shows(run: str, row: dict[str, Any], times: int = 1, timeout_s: float = 300) -> tuple[bool, str]:
     """Of a run.py of this text."""
-    with trial.written({RUN: run.encode()}) as folder:
+    with trial.write_temporary_script({RUN: run.encode()}) as folder:
         return trial.check(folder, row, timeout_s, sys.executable, times)
 
 
@@ -66,7 +66,7 @@ def test_a_finding_shows_what_is_wrong_and_nothing_else(backend: str) -> None:
     (right,) = stand_in.run(model, feeds).outputs
     for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
         files = of_model(model, feeds, [expected], backend)
-        with trial.written(files) as folder:
+        with trial.write_temporary_script(files) as folder:
             good, said = trial.check(folder, {"status": "wrong", "kind": "numbers"}, 300)
         assert good is expectedly, said
         assert "farm" not in files[RUN].decode()
@@ -96,7 +96,7 @@ def test_an_array_of_a_finding_keeps_its_bits_and_its_dtype(dtype: str) -> None:
         x.view(f"u{x.itemsize}")[0] |= 1 << (8 * x.itemsize - 1)  # no NaN of numpy's own
     form = Form("onnx", "onnx:test", "float32", [x], model=graph("y = Relu(x)").SerializeToString())
     files = written(form, [Leaf("float32", (3,), np.zeros(3))], "ort-cpu")
-    with trial.written(files) as folder:
+    with trial.write_temporary_script(files) as folder:
         inputs, case = checks.load_case(folder / "case.npz")
     assert inputs["x"].dtype == x.dtype and inputs["x"].tobytes() == x.tobytes() and case["dtype.0"] == "float32"
     assert (b"import ml_dtypes" in files[RUN]) is (x.dtype.isbuiltin != 1)
@@ -133,7 +133,7 @@ def test_a_slow_import_is_no_hang(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_time_of_imports_is_that_of_all_in_the_files_of_a_finding(tmp_path: Any) -> None:
-    with trial.written({RUN: b"def run():\n    import decimal\n    import not_to_be_found\n"}) as folder:
+    with trial.write_temporary_script({RUN: b"def run():\n    import decimal\n    import not_to_be_found\n"}) as folder:
         assert 0 < trial._imported_s(folder, sys.executable) < 60
 
 
@@ -341,7 +341,7 @@ def convolved(framework: str, backend: str, off: float = 0.0) -> dict[str, bytes
         "a = Conv(x, w; strides=[2, 2])", "b = Relu(a)", "y = Softmax(b; axis=1)", w=np.ones((2, 3, 2, 2), np.float32)
     )
     x = np.random.default_rng(0).uniform(-1, 1, (1, 3, 4, 4)).astype(np.float32)
-    form = completed(Form(framework, "fuzz:graph", "float32", [x], model=model.SerializeToString()))
+    form = complete_form(Form(framework, "fuzz:graph", "float32", [x], model=model.SerializeToString()))
     form = replace(form, args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]})
     weight = torch.ones(2, 3, 2, 2, dtype=torch.float64)
     right = torch.conv2d(torch.from_numpy(x).double(), weight, stride=2).relu().softmax(1).numpy() + off
@@ -569,7 +569,7 @@ def test_a_backend_runs_a_model_as_its_finding_does() -> None:
         backend = BackendSpec.parse(name).create()
         backend.start()
         recipe: Recipe = backend.recipe(form)
-        with trial.written({"model.onnx": form.model or b""}) as folder:
+        with trial.write_temporary_script({"model.onnx": form.model or b""}) as folder:
             (mine,) = recipe.run(str(folder / "model.onnx"), {"x": x}, **recipe.settings)
         assert np.asarray(mine).tobytes() == np.asarray(backend.build(form).run()[0]).tobytes()
 

@@ -106,7 +106,7 @@ def test_reproduce_says_whose_a_known_failure_is() -> None:
 
 def test_whose_a_known_failure_is_is_one_of_four_and_an_older_record_says_the_backends() -> None:
     assert KnownFailure(op="x", reason="r").fault == "backend"
-    (entry,) = known.recorded({"config": {"known_failures": [{"op": "x", "reason": "r"}]}}) or []
+    (entry,) = known.parse_entries({"config": {"known_failures": [{"op": "x", "reason": "r"}]}}) or []
     assert entry.fault == "backend"
     with pytest.raises(ValueError, match="suite"):
         KnownFailure.model_validate({"op": "x", "reason": "r", "fault": "nobody"})
@@ -249,7 +249,7 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
     assert shown(rows) == ("reproduce one", "torch-cpu'")
     built = "reproduce one (builds tvm-cpu's environment first, a minute or more)"
     assert shown(rows[:3]) == (built, "tvm-cpu'")
-    monkeypatch.setattr(first, "_built", lambda report, backend: True)
+    monkeypatch.setattr(first, "_has_environment", lambda report, backend: True)
     assert shown(rows) == ("reproduce one", "tvm-cpu'")
 
 

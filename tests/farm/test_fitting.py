@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from farm.fitting import Head, fitted
+from farm.fitting import Head, fit_table
 from farm.report import print_coverage
 from tests.farm.test_report import frame, make_row
 
@@ -28,7 +28,7 @@ def printed(what: object, width: int) -> str:
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 120, 200])
 def test_no_width_crops_a_table(width: int) -> None:
-    made = fitted("Coverage", HEADS, [([Text(c) for c in cells], style) for cells, style in LINES], width)
+    made = fit_table("Coverage", HEADS, [([Text(c) for c in cells], style) for cells, style in LINES], width)
     said = printed(made, width)
     assert max(map(len, said.splitlines())) <= width
     whole = re.sub(r"[\s│┃]+", "", said)
@@ -39,26 +39,26 @@ def test_no_width_crops_a_table(width: int) -> None:
 
 
 def test_a_short_table_has_its_borders_and_a_long_one_its_long_columns_below() -> None:
-    short = fitted("t", HEADS[:2], [([Text("Meta"), Text("torch-cpu")], "")], 80)
+    short = fit_table("t", HEADS[:2], [([Text("Meta"), Text("torch-cpu")], "")], 80)
     assert "│Meta" in printed(short, 80)
     many = [([Text(f"{n}" * 30) for n in range(6)], "")]
-    said = printed(fitted("t", [Head(f"column {n}", right=True) for n in range(6)], many, 80), 80)
+    said = printed(fit_table("t", [Head(f"column {n}", right=True) for n in range(6)], many, 80), 80)
     assert "    column 4: " + "4" * 30 in said.splitlines()
 
 
 def test_a_cell_of_two_lines_is_whole_where_it_stands_in_one() -> None:
     heads = [Head("status"), Head("how far"), Head("backend"), Head("what", right=True)]
     cells = [Text("wrong"), Text("31 units, limit 32\nwith 16 flips of 16"), Text("ort-cpu"), Text("y" * 70)]
-    said = printed(fitted("t", heads, [(cells, "")] * 9, 80), 80)
+    said = printed(fit_table("t", heads, [(cells, "")] * 9, 80), 80)
     assert "│" not in said and said.count("units, limit 32 with 16 flips of 16  ort-cpu") == 9
 
 
 def test_the_lower_of_the_two_forms_is_taken() -> None:
     heads = [Head("backend"), Head("dtype"), Head("what")]
     lines = [([Text("openvino-cpu"), Text("float32, float16, bfloat16"), Text("why " * 50)], "") for _ in range(9)]
-    heights = {width: printed(fitted("t", heads, lines, width), width).count("\n") for width in (80, 120, 250)}
+    heights = {width: printed(fit_table("t", heads, lines, width), width).count("\n") for width in (80, 120, 250)}
     assert heights[80] <= 2 + 9 * 4 and heights[120] <= 5 + 9 * 3, heights
-    assert "│" in printed(fitted("t", heads, lines, 250), 250)
+    assert "│" in printed(fit_table("t", heads, lines, 250), 250)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

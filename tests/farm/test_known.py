@@ -21,7 +21,7 @@ from farm.plan.config import known_failures
 from farm.plan.model import ConfigError, Gate, KnownFailure
 from farm.report.faces.exchange import junit
 from farm.report.tables.causes import with_standing
-from farm.report.tables.gate import judged
+from farm.report.tables.gate import judge_gate
 from farm.report.tables.life import life
 from farm.report.tables.view import Report
 from tests.farm.test_report import make_row
@@ -37,7 +37,7 @@ def row(status: str, op: str = "torch:add", **more: Any) -> dict[str, Any]:
 
 
 def covered(entry: dict[str, Any], *rows: dict[str, Any]) -> list[bool]:
-    found = known.met(pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)])
+    found = known.match_rows(pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)])
     return [bool(place >= 0) for place in found.entry]
 
 
@@ -142,7 +142,7 @@ def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
     assert (first.owner, first.link, first.expires, first.reason) == ("ann", "https://x/1", "2027-01-31", "it: a bug")
     assert (second.status, second.kind, second.cause) == ("wrong", "numbers", "accumulated in float16")
     frame = lake.read(results)
-    assert list(known.met(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
+    assert list(known.match_rows(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
     capsys.readouterr()
     for key, text in {
         "last:forward/torch:add/float32/1:torch-cpu": "is known already: it: a bug",
@@ -213,7 +213,7 @@ def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
     entry = KnownFailure(op="add", reason="r", kind=["numbers", "shape"], expires=datetime.date(2027, 1, 31))  # type: ignore[arg-type]
     said = entry.model_dump(mode="json")
     assert said == {"op": "add", "kind": ["numbers", "shape"], "expires": "2027-01-31", "reason": "r"}
-    assert known.recorded({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
+    assert known.parse_entries({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
 )
 def test_a_life_that_cannot_be_is_refused(wrong: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match="no known failure: ") as caught:
-        listing.checked({"op": "add", "reason": "r"} | wrong)
+        listing.check_entry({"op": "add", "reason": "r"} | wrong)
     assert says in str(caught.value)
 
 
@@ -281,7 +281,7 @@ ALL_LOST = {"kind": "numbers", "error_units": 1 / 2**-23}
 def met_on(backend: str, entry: dict[str, Any] = NDTR, status: str = "wrong", **more: Any) -> str:
     """How an entry meets a row of another backend."""
     given = row(status, "torch:ndtr", backend=backend, **ALL_LOST | {"cause": ""} | more)
-    found = known.met(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    found = known.match_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
     return "first seen" if found.first[0] else "known" if found.entry[0] >= 0 else "new"
 
 
@@ -314,7 +314,7 @@ def test_another_failure_of_the_same_op_on_another_device_is_new(more: dict[str,
     entry = NDTR | {"dtype": "float32", "check": "forward"}
     assert met_on("torch-xpu", entry) == "first seen"
     given = row("wrong", "torch:ndtr", backend="torch-xpu", **ALL_LOST | {"cause": ""}) | more
-    found = known.met(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    found = known.match_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
     assert found.entry[0] == -1 and not found.first[0]
 
 
@@ -327,8 +327,8 @@ def test_a_cause_that_the_entry_names_is_the_same_defect_on_another_device() -> 
 def test_an_entry_of_devices_that_nobody_has_looked_at_says_how_it_fails() -> None:
     for lacks in ({"kind": "*"}, {"status": "*"}):
         with pytest.raises(ConfigError, match="say how it fails, by status and kind or by error"):
-            listing.checked(NDTR | lacks | {"reason": "r"})
-    assert listing.checked(NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"})
+            listing.check_entry(NDTR | lacks | {"reason": "r"})
+    assert listing.check_entry(NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"})
 
 
 def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
     assert sorted(line["backend"] for line in views["first_seen"].all_lines()) == ["torch-hpu", "torch-xpu"]
     assert "known seen --run" in views["first_seen"].see[0][1]
     assert [line["backends"] for line in views["causes"].all_lines()] == ["torch-cpu"], "what was seen is told apart"
-    suites = junit(report, judged(report, Gate())).decode()
+    suites = junit(report, judge_gate(report, Gate())).decode()
     assert suites.count("known, first seen here: lost in the tail") == 2 and "known: lost in the tail" in suites
     assert main(["list", "--results", results]) == 0
     assert "first seen on" in (said := capsys.readouterr().out) and "torch-xpu" in said

@@ -11,7 +11,7 @@ import pytest
 
 from farm import lake
 from farm.commands.run import main
-from farm.exits import BAD_INPUT, INCOMPLETE, OK, guarded
+from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_guarded
 from farm.work import ray_cluster
 from tests.conftest import ROOT, launch
 
@@ -286,7 +286,7 @@ def test_a_ray_that_does_not_start_in_time_is_told_as_that(
         )
 
     monkeypatch.setattr("ray.init", init)
-    assert guarded(main, [str(config), *args, "--results", str(results)]) == INCOMPLETE
+    assert run_guarded(main, [str(config), *args, "--results", str(results)]) == INCOMPLETE
     told = capsys.readouterr().err
     assert said in told and "the farm itself" not in told and "Traceback" not in told
     assert ("--no-ray" if args == ["--ray"] else "ray status") in told

@@ -15,7 +15,7 @@ from farm.commands.run import main
 from farm.exits import FOUND, OK
 from farm.plan import config as configs
 from farm.plan.config import Config
-from farm.plan.left_out import LeftOut, joined
+from farm.plan.left_out import LeftOut, merge_left_out
 from farm.plan.matrix import Matrix, build
 from farm.report.tables.overview import headline
 from farm.report.tables.view import Report
@@ -236,8 +236,8 @@ def test_a_default_names_nothing() -> None:
 
 def test_lines_with_one_reason_are_one() -> None:
     many = [LeftOut("checks", (check,), "why", "of", (f"torch:op{n}",)) for n in range(40) for check in ("out", "amp")]
-    assert list(map(str, joined(many))) == ["out, amp of torch:op0, torch:op1, torch:op2 and 37 more: why"]
-    assert len(joined(many)[0].record()["of"]) == 40
+    assert list(map(str, merge_left_out(many))) == ["out, amp of torch:op0, torch:op1, torch:op2 and 37 more: why"]
+    assert len(merge_left_out(many)[0].record()["of"]) == 40
 
 
 def test_what_a_fuzzing_run_does_not_do_is_told(

@@ -34,7 +34,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.minimise.call_case import CallCase
-from tasks.minimise.described import described
+from tasks.minimise.described import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
@@ -570,10 +570,10 @@ def test_two_rows_of_one_defect_are_one_finding() -> None:
 def test_a_call_tells_its_arguments_and_what_its_inputs_are_like() -> None:
     args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 2), (4, 1))), 1]}
     case = CallCase(args, encode({"keepdim": True}), (np.ones(8, np.float32),), Group("torch:sum", "", "float32", 1), 1)
-    found = described(case)
+    found = describe_case(case)
     assert [x["name"] for x in found["inputs"]] == ["argument 0"]
     named = replace(case, args={"$": "tuple", "v": []}, kwargs=encode({"weight": TensorSpec(0)}))
-    assert [x["name"] for x in described(named)["inputs"]] == ["weight"]
+    assert [x["name"] for x in describe_case(named)["inputs"]] == ["weight"]
     assert found["attributes"] == {"sum.argument 1": 1, "sum.keepdim": True}
     assert found["modes"] == ["input with gaps"]
 

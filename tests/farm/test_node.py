@@ -296,7 +296,7 @@ def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest
 def test_a_task_sees_the_devices_that_ray_gave_it(
     label: str, numbers: list[str], env: dict[str, str], given: dict[str, str]
 ) -> None:
-    assert visible.narrowed(label, numbers, env) == given
+    assert visible.build_vendor_variable(label, numbers, env) == given
 
 
 def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
@@ -508,7 +508,7 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
         assert found["amd"].words.startswith("1 × AMD Instinct MI300X: /dev/kfd; ")
         assert found["amd"].words.endswith(f"; {words}") and node.devices_here([], found) == {}
         made.setattr(detect, "here", lambda: found)
-        assert "amd" not in detect.detected()
+        assert "amd" not in detect.list_devices()
         assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
         made.setenv("FARM_VENDORS", "amd=1")
         assert detect.missing("amd") == "" and node.devices_here([], found)["amd"].count == 1
@@ -700,7 +700,7 @@ def test_the_variable_names_known_vendors_alone(root: Path) -> None:
     os.environ[detect.OVERRIDE] = "nvida"
     try:
         with pytest.raises(detect.UnknownVendor, match="known: nvidia"):
-            detect.detected()
+            detect.list_devices()
     finally:
         del os.environ[detect.OVERRIDE]
 

@@ -89,15 +89,15 @@ def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, mon
     spec = BackendSpec.parse("planted-cpu")
     asked = probe([spec], tmp_path)[spec.name]
     assert asked["runtime_version"] == "planted 1"
-    assert probing.answered(spec, tmp_path) == asked
+    assert probing.read_answer(spec, tmp_path) == asked
     probing.remember(spec, asked | {"runtime_version": "kept"}, tmp_path)
     assert probe([spec], tmp_path, fresh=False)[spec.name]["runtime_version"] == "kept"
     assert probe([spec], tmp_path)[spec.name]["runtime_version"] == "planted 1"
     monkeypatch.setattr(probing, "_own_versions", lambda: "another version")
-    assert probing.answered(spec, tmp_path) is None
+    assert probing.read_answer(spec, tmp_path) is None
 
 
 def test_what_is_missing_is_asked_every_time(tmp_path: Path) -> None:
     spec = BackendSpec.parse("broken-unavailable")
     assert "unavailable" in probe([spec], tmp_path, fresh=False)[spec.name]
-    assert probing.answered(spec, tmp_path) is None
+    assert probing.read_answer(spec, tmp_path) is None

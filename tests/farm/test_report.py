@@ -22,23 +22,23 @@ from farm import lake
 from farm.commands.report import main
 from farm.report import coverage, findings, status_table, vendor_by_dtype, write
 from farm.report.faces.markdown import markdown
-from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
+from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, payload, render, script_json, select_embedded_rows
 from farm.report.faces.terminal import print_coverage
 from farm.report.runs import default_out
 from farm.report.tables.coverage import (
     SEVERITY,
     STATUSES,
-    built,
     cell_matrix,
+    count_built,
     distinct,
     latest,
     records,
     unavailable,
     worst_matrix,
 )
-from farm.report.tables.excused import excused
+from farm.report.tables.excused import find_excused
 from farm.report.tables.findings import disagreements
-from farm.report.tables.kept import kept
+from farm.report.tables.kept import find_kept
 from farm.report.tables.view import Report
 from farm.report.words import number, percent
 
@@ -559,7 +559,7 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
 def test_the_page_embeds_exact_counts_all_that_did_not_pass_and_the_worst_that_did() -> None:
     many = [make_row(sample=number, error_units=float(number)) for number in range(20)]
     rows = frame(*many, *[make_row("unsupported", sample=20 + number) for number in range(30)])
-    kept = embedded(Report.of(rows, RUN).rows)
+    kept = select_embedded_rows(Report.of(rows, RUN).rows)
     assert (kept["status"] == "unsupported").sum() == 30
     passed = kept.loc[kept["status"] == "pass", "error_units"].tolist()
     assert passed == [float(number) for number in range(19, 19 - PASS_ROWS_PER_SQUARE, -1)]
@@ -614,7 +614,7 @@ def test_a_packed_column_is_the_column(values: list[Any]) -> None:
 
 def test_long_errors_are_cut_and_say_so() -> None:
     rows = frame(make_row("error", error="x" * 50_000))
-    (text,) = embedded(Report.of(rows, RUN).rows)["error"]
+    (text,) = select_embedded_rows(Report.of(rows, RUN).rows)["error"]
     assert len(text) < 5_000 and "the lake has the whole text" in text
 
 
@@ -710,7 +710,7 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     rows = frame(*numbers, *aot)
     pd.testing.assert_frame_equal(coverage(rows, by=()), coverage(frame(*numbers), by=()))
     assert list(coverage(rows).index) == ["torch-cpu"] and list(worst_matrix(rows).columns) == ["torch-cpu"]
-    (line,) = records(built(rows).reset_index())
+    (line,) = records(count_built(rows).reset_index())
     assert line == {
         "vendor": "NVIDIA",
         "backend": "aot",
@@ -744,7 +744,7 @@ def test_what_noise_excuses_is_listed_with_the_class_that_would_judge_it() -> No
         make_row(op="user:constant", shapes="5x7", **weak | {"excused": 0.0}),
         make_row("wrong", op="user:seen", shapes="5x7", **weak),
     )
-    told = excused(distinct(rows))[["op", "samples", "excused", "judged_by"]]
+    told = find_excused(distinct(rows))[["op", "samples", "excused", "judged_by"]]
     assert told.values.tolist() == [
         ["torch:digamma", 1, 0.33, ""],  # the farm's own table says what it is
         ["user:cancels", 1, 0.33, ""],
@@ -753,7 +753,7 @@ def test_what_noise_excuses_is_listed_with_the_class_that_would_judge_it() -> No
     shown = markdown(rows, {"run_id": "r1"})
     assert "Weak: the noise floor excuses nearly any result" in shown and "elementary" in shown
     older = frame(make_row(weak=True)).drop(columns=["excused"])  # a lake of before
-    assert excused(distinct(older)).empty and "noise floor excuses" not in markdown(older, {"run_id": "r1"})
+    assert find_excused(distinct(older)).empty and "noise floor excuses" not in markdown(older, {"run_id": "r1"})
 
 
 def test_gradients_that_a_rounded_result_explains_are_listed() -> None:
@@ -765,10 +765,10 @@ def test_gradients_that_a_rounded_result_explains_are_listed() -> None:
         make_row("imprecise", **cell | {"op": "user:tanh", "kept": 4e5}),
         make_row(**cell | {"op": "torch:sin", "kept": None}),
     )
-    assert kept(distinct(rows))[["op", "rows", "kept"]].values.tolist() == [["torch:tanh", 2, 2e6]]
+    assert find_kept(distinct(rows))[["op", "rows", "kept"]].values.tolist() == [["torch:tanh", 2, 2e6]]
     assert "Gradients explained by the rounded result" in markdown(rows, {"run_id": "r1"})
     older = frame(make_row()).drop(columns=["kept"])  # a lake of before
-    assert kept(distinct(older)).empty and "rounded result" not in markdown(older, {"run_id": "r1"})
+    assert find_kept(distinct(older)).empty and "rounded result" not in markdown(older, {"run_id": "r1"})
 
 
 # ---- first contact: much on many backends, little time ----

@@ -407,7 +407,7 @@ def test_another_version_is_offered_as_its_packages_are_had(
 ) -> None:
     environment = envs.Environment(own) if own else None
     case: Any = types.SimpleNamespace(spec=BackendSpec.parse(backend), environment=environment)
-    said = versions.offered(case, stored)
+    said = versions.suggest_packages(case, stored)
     assert said == f"--packages {wanted} runs that version in an environment of its own"
     if own:  # and it is a list that an environment can be made of
         assert envs.Environment(tuple(shlex.split(said.partition(" runs ")[0])[1:])).requirements

@@ -18,7 +18,7 @@ from farm.report import summaries
 from farm.report.faces import site as faces_site
 from farm.report.faces.site import pages
 from farm.report.faces.strip import badge, bars, strip
-from farm.report.tables.trends import Trends, changed, failures, night, stretches
+from farm.report.tables.trends import Trends, failures, find_changes, night, stretches
 from tasks.model.row import Row
 from tests.bench import nights
 from tests.bench.nights import Planted
@@ -147,7 +147,7 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     assert turned["torch:gelu", "good-cpu"] == ((3, 1, 0), "2025-01-08")
     assert turned["torch:abs", "good-cpu"] == ((0, 0, 0), "2025-01-01")
     assert max(times for (_, backend), ((_, times, _), _) in turned.items() if backend == "flaky-cpu") > 1
-    found = changed(trends)
+    found = find_changes(trends)
     regressed = found[(found["backend"] == "good-cpu") & (found["change"] == "regression")]
     assert regressed[["night", "label"]].to_numpy().tolist() == [[7, "torch:gelu"]]
     assert int(trends.sums("backend").loc[(9, "good-cpu"), "failed"]) == 3
@@ -173,20 +173,20 @@ def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
 def test_a_kept_summary_tells_what_the_rows_do_until_they_change(tmp_path: Path, capsys: Any) -> None:
     opened = lake.open_lake(tmp_path / "lake")
     (run,) = nights.write(opened, source(), RECORD, 1)
-    assert summaries.kept(opened, run) is None
+    assert summaries.read_summary(opened, run) is None
     texts = []
     for out in ("first", "again"):
         assert site.main([str(tmp_path / out), opened.root]) == 0
         texts.append({one.name: one.read_bytes() for one in (tmp_path / out).rglob("*.*")})
-        told = summaries.kept(opened, run)
+        told = summaries.read_summary(opened, run)
         assert told is not None and told.facts["rows"] == 18 and told.facts["results"] == opened.uri
     assert texts[0] == texts[1]
     assert len(lake.read(opened, run)) == 18 and len(pd.read_parquet(opened.root)) == 18
     lake.append(opened, run, [source().to_batches()[0].slice(0, 1)])
-    assert summaries.kept(opened, run) is None, "its rows are others"
+    assert summaries.read_summary(opened, run) is None, "its rows are others"
     lake.write_run(opened, run, {**RECORD, "run_id": run})
     assert site.main([str(tmp_path / "third"), opened.root]) == 0
-    assert summaries.kept(opened, run) is None, "it has not ended"
+    assert summaries.read_summary(opened, run) is None, "it has not ended"
     Path(opened.path(run, "_summary.parquet")).write_bytes(b"PAR1")
     assert site.main([str(tmp_path / "fourth"), opened.root]) == 0 and not capsys.readouterr().err
 
@@ -240,7 +240,7 @@ def test_a_copied_run_is_said_once_and_the_others_are_summed_up_all_the_same(tmp
     with pytest.warns(lake.LakeWarning, match="is a copy of run") as said:
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
     assert len(said) == 1 and not capsys.readouterr().err
-    assert all(summaries.kept(opened, run) for run in runs)
+    assert all(summaries.read_summary(opened, run) for run in runs)
 
 
 def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsys: Any) -> None:
@@ -250,7 +250,7 @@ def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsy
     shutil.copytree(opened.path(runs[0]), opened.path(copy))
     Path(opened.path(runs[1])).rename(opened.path(renamed))
     for kept in (False, True):
-        assert (summaries.kept(opened, copy) is None) or kept
+        assert (summaries.read_summary(opened, copy) is None) or kept
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
         first, second = (said := capsys.readouterr()).err.splitlines()
         assert f"run={copy} holds run {runs[0]}, which is also in {opened.uri}/run={runs[0]};" in first

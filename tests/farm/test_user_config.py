@@ -199,9 +199,9 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert found.catalogs[0].modules == [str(config.parent / "src" / "k.py")]
     assert Config.model_validate(found.model_dump(mode="json")) == found
     user.announce(found)
-    assert str(config.parent / "src") in told.announced()
+    assert str(config.parent / "src") in told.get_announcement()
     user.announce(found.model_copy(update={"catalogs": []}))
-    assert told.announced() == ""
+    assert told.get_announcement() == ""
 
 
 @pytest.mark.parametrize("how", ["--no-ray", "--inline"])

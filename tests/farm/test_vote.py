@@ -19,7 +19,7 @@ from farm.commands.minimise import BAD_INPUT
 from farm.exits import FOUND, OK
 from farm.lake.upgrade import code_of
 from farm.policies.rejudge import rejudge
-from farm.policies.vote import CHANGED, COLUMNS, suspects, unvoted
+from farm.policies.vote import CHANGED, COLUMNS, suspects, undo_vote
 from tasks.graphs.ops import OPERATORS
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
@@ -85,7 +85,7 @@ def test_judging_again_votes_as_the_run_does() -> None:
     assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["suspect", "suspect"]
     # What a vote has acquitted is judged as it was, and voted on again.
     kept = rows.assign(**{name: made[name] for name in CHANGED})
-    assert unvoted(kept)["status"].tolist() == ["wrong", "imprecise"]
+    assert undo_vote(kept)["status"].tolist() == ["wrong", "imprecise"]
     assert rejudge(kept, lax)["status"].tolist() == ["pass", "pass"]
 
 
@@ -104,8 +104,8 @@ def test_what_a_row_was_is_read_of_an_older_lake(tmp_path: Path) -> None:
     rows = lakes.read(str(tmp_path), "r").set_index("case_id").astype(object)
     rows = rows.where(rows.notna(), None)
     assert rows["acquitted"].tolist() == ["neither another vendor's"] * 2 + [None] * 2
-    assert unvoted(rows)["status"].tolist() == ["wrong", "error", "wrong", "invalid"]
-    assert unvoted(rows)["kind"].tolist() == ["numbers", "", "numbers", "spec"]
+    assert undo_vote(rows)["status"].tolist() == ["wrong", "error", "wrong", "invalid"]
+    assert undo_vote(rows)["kind"].tolist() == ["numbers", "", "numbers", "spec"]
     assert rows["error"].tolist() == ["3 of 4: off; it was so"] * 2 + [told, None]
     few = lakes.read_table(str(tmp_path), "r", ["case_id", "was_status"]).to_pylist()
     assert [x["was_status"] for x in few] == ["wrong", "error", None, None]

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec
-from tasks.arrays.widened import widened
+from tasks.arrays.widened import compute_in_float64
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.backends.shared.recipe import Recipe, check_program
@@ -126,7 +126,7 @@ class TorchCatalog(Catalog):
         def outputs(eps: float, draw: int) -> list[np.ndarray]:
             import torch
 
-            with torch.no_grad(), widened(eps, draw):
+            with torch.no_grad(), compute_in_float64(eps, draw):
                 return [y.numpy() for y in module.double()(*wide)]
 
         exact = outputs(0.0, 0)
@@ -179,7 +179,7 @@ class FaultyTorch(Backend):
             off = itertools.cycle(self.off[name])
             return Program(lambda: _each(beside, form.call, given, off), "cpu")
         known = isinstance(form.call, torch.fx.GraphModule)
-        program = form.call if known else programs.traced(form.call, given)
+        program = form.call if known else programs.trace_module(form.call, given)
         struck = not beside or beside in [x.name for x in program.graph.nodes if x.op == "call_function"]
 
         class Planted(torch.fx.Interpreter):

@@ -12,7 +12,7 @@ import numpy as np
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.shared.onnx_form import one_add
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.model import LARGEST, Form, Group, Program, RuntimeInfo, rounded
+from tasks.model import LARGEST, Form, Group, Program, RuntimeInfo, round_to_dtype
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Lying(OnnxRuntime):
         given = program.run
         change = {
             "zeros": np.zeros_like,
-            "bfloat16": lambda y: rounded(y.astype(np.float64), "bfloat16").astype(y.dtype),
+            "bfloat16": lambda y: round_to_dtype(y.astype(np.float64), "bfloat16").astype(y.dtype),
         }.get(self.returns, lambda y: y)
         program.run = lambda: [change(np.asarray(y)) for y in given()]
         return program

@@ -18,7 +18,7 @@ from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.expected import expected
+from tasks.graphs.expected import compute_expected
 from tasks.graphs.harvest import dtype_of
 from tasks.graphs.nodes import Node
 from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype
@@ -77,7 +77,7 @@ class SmallCatalog(Catalog):
         model = onnx.shape_inference.infer_shapes(GRAPHS[group.op_name]())
         random = np.random.default_rng(7)
         feeds = {x.name: random.uniform(-2, 2, (4, 6)).astype(np.float32) for x in model.graph.input}
-        leaves, op_class = expected(Graph(model), feeds, draws)
+        leaves, op_class = compute_expected(Graph(model), feeds, draws)
         arrays = list(feeds.values())
         args = tuple(TensorSpec(i) for i in range(len(arrays)))
         yield Sample(0, args, {}, arrays, leaves, op_class, model=model.SerializeToString())

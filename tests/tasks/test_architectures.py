@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tasks import catalogs
-from tasks.arrays.widened import widened
+from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs.models import architectures, exporting
 from tasks.model import EPS, Group, Unsupported
 
@@ -36,11 +36,11 @@ def exact(module: Any, given: list[torch.Tensor]) -> tuple[Outputs, Outputs]:
     """The module in float64 and its row floor: what rounding every result once may do."""
     wide = [x.double() if x.is_floating_point() else x for x in given]
     module.double()
-    with widened():
+    with compute_in_float64():
         reference = run(module, wide)
     floors = [np.zeros_like(y) for y in reference]
     for draw in range(4):
-        with widened(EPS["float32"], draw):
+        with compute_in_float64(EPS["float32"], draw):
             floors = [np.maximum(f, np.abs(y - m)) for f, y, m in zip(floors, reference, run(module, wide))]
     return reference, [np.maximum(f, np.sqrt((f * f).mean(-1, keepdims=True))) for f in floors]
 
@@ -62,7 +62,7 @@ def test_float32_is_right_and_no_layer_is_hidden(name: str) -> None:
     assert all(y.dtype == np.float64 for y in reference)
     assert units(found, reference, floors) < LIMIT / 4
     unobserved = []
-    with widened():
+    with compute_in_float64():
         for label, weight in module.named_parameters():
             if weight.ndim < 2:
                 continue
@@ -122,7 +122,7 @@ def test_an_export_is_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_program_that_casts_by_itself_is_evaluated_in_float64() -> None:
     x = torch.linspace(0.1, 1, 7, dtype=torch.float64).requires_grad_()
-    with widened():
+    with compute_in_float64():
         y = (x.float() * torch.ones(7) / 3).to(torch.bfloat16)
         (gradient,) = torch.autograd.grad(y.sum(), x)
     assert (
@@ -134,8 +134,8 @@ def test_a_program_that_casts_by_itself_is_evaluated_in_float64() -> None:
 
 
 def test_what_is_missing_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = architectures._installed
-    monkeypatch.setattr(architectures, "_installed", lambda p: "none" if p == "transformers" else installed(p))
+    installed = architectures._find_version
+    monkeypatch.setattr(architectures, "_find_version", lambda p: "none" if p == "transformers" else installed(p))
     assert architectures.missing("gpt2") == 'models:gpt2 needs transformers: pip install "validation-farm[models]"'
     assert architectures.missing("unet") == ""
     for check in ("forward", "backward"):

@@ -24,8 +24,8 @@ def test_what_is_kept_is_made_once(folder: Path) -> None:
         made.append(1)
         return b"code"
 
-    assert [artefacts.kept("k", ("a",), make) for _ in range(2)] == [b"code"] * 2 and len(made) == 1
-    artefacts.kept("k", ("b",), make)
+    assert [artefacts.load_or_make("k", ("a",), make) for _ in range(2)] == [b"code"] * 2 and len(made) == 1
+    artefacts.load_or_make("k", ("b",), make)
     assert len(made) == 2
     assert not [p for p in folder.rglob(".*")]
 
@@ -36,7 +36,7 @@ def test_a_torn_file_is_made_again(folder: Path) -> None:
     for damage in (path.read_bytes()[:-7], b"", path.read_bytes()[:-1] + b"!"):
         path.write_bytes(damage)
         assert artefacts.recall("k", ("a",)) is None
-    assert artefacts.kept("k", ("a",), lambda: b"again") == b"again" == artefacts.recall("k", ("a",))
+    assert artefacts.load_or_make("k", ("a",), lambda: b"again") == b"again" == artefacts.recall("k", ("a",))
 
 
 def test_a_change_of_the_backends_code_forgets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def _of_means(count: int, divide: Callable[[np.ndarray], np.ndarray]) -> Metrics
     """The metrics of what is made in float32 of 16,384 float32 sums of ``count`` positive numbers."""
     x = np.random.default_rng(0).uniform(0, 1, (1 << 14, count)).astype(np.float32).astype(np.float64)
     y = x.mean(-1)
-    floor = np.max([np.abs(noise.moved(x, EPS["float32"], draw, 1).mean(-1) - y) for draw in range(4)], axis=0)
+    floor = np.max([np.abs(noise.perturb_values(x, EPS["float32"], draw, 1).mean(-1) - y) for draw in range(4)], axis=0)
     made = divide(x.sum(-1, dtype=np.float32)).astype(np.float32)
     return compare([made], [Leaf("float32", y.shape, y, floor, shared=1 / y.size)], OpClass.REDUCTION)
 
@@ -154,11 +154,11 @@ def test_how_many_results_hang_together() -> None:
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            moved = noise.moved(x, 2.0**-24, draw, 1)
+            moved = noise.perturb_values(x, 2.0**-24, draw, 1)
             yield [moved / np.abs(moved).sum(-1, keepdims=True), moved * 2, moved / moved.sum(), moved.sum(-1)]
 
     exact = [x / np.abs(x).sum(-1, keepdims=True), x * 2, x / x.sum(), x.sum(-1)]
-    assert noise.shared(exact, evaluate) == [1 / 8, 1 / x.size, 1.0, None], "by row, alone, all, and too few"
+    assert noise.measure_shared(exact, evaluate) == [1 / 8, 1 / x.size, 1.0, None], "by row, alone, all, and too few"
 
 
 def test_errors_that_are_copies_are_no_bias() -> None:

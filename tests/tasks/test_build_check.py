@@ -125,7 +125,7 @@ def test_a_check_that_builds_otherwise_is_asked_for_each_sample(
             raise Unsupported("not by this check")
 
     monkeypatch.setitem(checks.BUILT_IN, "other", Other())
-    checks.get.cache_clear(), checks.installed.cache_clear()
+    checks.get.cache_clear(), checks.get_or_default.cache_clear()
     backend = Joint() if joint else type("Single", (Compiler,), {"checks": ("forward",)})()
     made = rows(backend, tmp_path, "other")
     assert [(r["status"], r["stage"], r["error"]) for r in made] == [("unsupported", "build", "not by this check")] * 2

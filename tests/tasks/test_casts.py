@@ -36,8 +36,8 @@ def sample(label: str, dtype: str) -> PreparedSample:
 )
 @pytest.mark.parametrize("source", ["float64", "float32", "float16", "bfloat16", "int16", "uint8", "float8_e5m2"])
 def test_a_conversion_to_a_float_is_that_of_ml_dtypes(source: str, to: str) -> None:
-    x = values.given(source, to)
-    found = rules.converted(x, source, to, rules.variants(to)[-1])
+    x = values.make_inputs(source, to)
+    found = rules.convert_values(x, source, to, rules.variants(to)[-1])
     with np.errstate(all="ignore"):
         other = x.astype(np.float64).astype(np_dtype(to)).astype(np.float64)
     same = (found.values == other) | (np.isnan(found.values) & np.isnan(other))
@@ -48,8 +48,8 @@ def test_a_conversion_to_a_float_is_that_of_ml_dtypes(source: str, to: str) -> N
     ("source", "to"), [("int64", "float16"), ("uint64", "bfloat16"), ("int64", "float8_e5m2"), ("uint64", "float32")]
 )
 def test_an_integer_of_64_bits_is_rounded_once(source: str, to: str) -> None:
-    x = values.given(source, to)[::7]
-    found = rules.converted(x, source, to).values
+    x = values.make_inputs(source, to)[::7]
+    found = rules.convert_values(x, source, to).values
     spacing = 2.0 ** -(TABLE[to].digits or 0)
     for exact, made in zip(x.tolist(), found.tolist()):
         if abs(made) < LARGEST[to] and exact:
@@ -58,25 +58,25 @@ def test_an_integer_of_64_bits_is_rounded_once(source: str, to: str) -> None:
 
 
 def test_integers_wrap_and_fractions_are_cut_off() -> None:
-    assert rules.converted(np.array([200, -129, 511]), "int64", "int8").values.tolist() == [-56, 127, -1]
-    assert rules.converted(np.array([-1, 17], np.int8), "int8", "uint4").values.astype(int).tolist() == [15, 1]
-    found = rules.converted(np.array([1.9, -1.9, 128.0, np.nan]), "float64", "int8")
+    assert rules.convert_values(np.array([200, -129, 511]), "int64", "int8").values.tolist() == [-56, 127, -1]
+    assert rules.convert_values(np.array([-1, 17], np.int8), "int8", "uint4").values.astype(int).tolist() == [15, 1]
+    found = rules.convert_values(np.array([1.9, -1.9, 128.0, np.nan]), "float64", "int8")
     assert found.values[:2].tolist() == [1, -1] and found.open.tolist() == [False, False, True, True]
 
 
 def test_what_is_out_of_range_saturates_or_does_not() -> None:
     x = np.array([np.inf, -465.0, 464.0, np.nan])
-    assert rules.converted(x, "float64", "float8_e4m3fn").values[:3].tolist() == [448, -448, 448]
-    assert np.isnan(rules.converted(x, "float64", "float8_e4m3fn", rules.UNSATURATED).values[[0, 1, 3]]).all()
-    assert rules.converted(x[:3], "float64", "float4_e2m1fn").values.tolist() == [6, -6, 6]
-    assert rules.converted(np.array([1e6]), "float64", "float16").values[0] == np.inf
+    assert rules.convert_values(x, "float64", "float8_e4m3fn").values[:3].tolist() == [448, -448, 448]
+    assert np.isnan(rules.convert_values(x, "float64", "float8_e4m3fn", rules.UNSATURATED).values[[0, 1, 3]]).all()
+    assert rules.convert_values(x[:3], "float64", "float4_e2m1fn").values.tolist() == [6, -6, 6]
+    assert rules.convert_values(np.array([1e6]), "float64", "float16").values[0] == np.inf
 
 
 @pytest.mark.parametrize(
     ("variant", "expected"), [("", [4.0, 4.0, 2.0]), ("down", [2.0, 2.0, 2.0]), ("nearest", [4.0, 2.0, 2.0])]
 )
 def test_powers_of_two_are_rounded_as_asked(variant: str, expected: list[float]) -> None:
-    assert rules.converted(np.array([3.0, 2.9, 2.0]), "float64", rules.E8M0, variant).values.tolist() == expected
+    assert rules.convert_values(np.array([3.0, 2.9, 2.0]), "float64", rules.E8M0, variant).values.tolist() == expected
 
 
 def test_there_is_a_conversion_between_any_two_dtypes() -> None:
@@ -154,9 +154,9 @@ def test_a_conversion_that_is_wrong_at_a_few_inputs_is_told_and_its_sound_twin_i
 
 
 def test_quantising_rounds_the_quotient_then_adds_the_zero_point() -> None:
-    made = quantised.quantised("float16", "int8", "half_odd", 0)
+    made = quantised.quantise_values("float16", "int8", "half_odd", 0)
     assert made.zero == -3 - 1 and made.y[np.flatnonzero(made.x == 0.25)[0]] == made.zero  # 0.5 rounds to 0
-    back = quantised.dequantised("int8", "float32", "half_odd")
+    back = quantised.dequantise_values("int8", "float32", "half_odd")
     assert back.y[np.flatnonzero(back.x == 1)[0]] == (1 - float(back.zero)) * 0.5
 
 

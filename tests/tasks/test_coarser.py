@@ -16,7 +16,7 @@ from tasks.graphs.floor import reference_and_floor
 from tasks.judge import coarser, verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
-from tasks.model import EPS, Leaf, OpClass, Status, rounded
+from tasks.model import EPS, Leaf, OpClass, Status, round_to_dtype
 from tests import residual_model
 
 POLICY = verdict.load("error_units")
@@ -41,7 +41,7 @@ def run(model: Any) -> list[np.ndarray]:
 def told(outputs: Sequence[np.ndarray]) -> str:
     """The precision that is suspected, "" for none."""
     _, _, leaves, twins = prepared()
-    found = coarser.told(outputs, leaves, twins, POLICY, "models:tiny", "float32")
+    found = coarser.suspect_precision(outputs, leaves, twins, POLICY, "models:tiny", "float32")
     return found.precision if found else ""
 
 
@@ -56,7 +56,7 @@ def test_the_weights_of_products_are_found_and_no_others() -> None:
 
 def test_numbers_are_rounded_to_so_many_digits() -> None:
     x = np.linspace(-7, 7, 1000)
-    assert np.array_equal(rounded_to(x, "bfloat16"), rounded(x, "bfloat16"))
+    assert np.array_equal(rounded_to(x, "bfloat16"), round_to_dtype(x, "bfloat16"))
     assert np.abs(rounded_to(x, "tfloat32") / x - 1).max() <= EPS["tfloat32"] / 2
 
 
@@ -120,6 +120,6 @@ def test_other_faults_are_wrong_and_tell_of_no_precision(name: str, change: Any)
 
 def test_what_is_no_output_of_the_model_tells_of_nothing() -> None:
     right = run(prepared()[0])
-    for outputs in ([np.zeros_like(right[0])], [right[0][::-1]], [rounded(right[0].astype(float), "bfloat16")]):
+    for outputs in ([np.zeros_like(right[0])], [right[0][::-1]], [round_to_dtype(right[0].astype(float), "bfloat16")]):
         outputs = [x.astype(np.float32) for x in outputs]
         assert status(outputs) is Status.WRONG and told(outputs) == ""

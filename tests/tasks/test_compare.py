@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.judge.plain import BLOCK, USUAL_UNITS, Metrics, allowed, compare
+from tasks.judge.plain import BLOCK, USUAL_UNITS, Metrics, bound_by_limit, compare
 from tasks.judge.prepared import compare_oracles, constant_would_pass
 from tasks.judge.verdict import judge, load
 from tasks.judge.worst import element, worst
@@ -645,13 +645,13 @@ def test_what_is_allowed_is_what_measures_within_the_limit(
 ) -> None:
     y, limit = np.array([1.0, -3.5, 1e6, 2e-3]), 16.0
     one = leaf(y, "float64", noise)
-    most = allowed(one, op_class, limit, precision)
+    most = bound_by_limit(one, op_class, limit, precision)
     for factor, within in ((0.9, True), (1.3, False)):
         found = compare([y + factor * most], [one], op_class, precision)
         measured = found.max_ulp if op_class in WITHOUT_NOISE else found.error_units
         assert measured is not None and (measured <= limit) is within
     integers = leaf([3, 4], "int64", noise=[0.0, 0.5])
-    assert allowed(integers, OpClass.DISCONTINUOUS, 4.0).tolist() == [0.0, 2.0]
+    assert bound_by_limit(integers, OpClass.DISCONTINUOUS, 4.0).tolist() == [0.0, 2.0]
 
 
 def test_the_usual_limit_is_the_default_policy_s_first() -> None:

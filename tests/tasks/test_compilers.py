@@ -127,8 +127,8 @@ def test_a_model_is_compiled_once_for_the_same_flags_and_version(
         return b"code"
 
     monkeypatch.setenv("FARM_ARTEFACTS", str(tmp_path))
-    monkeypatch.setattr(iree, "_compiled", made)
-    monkeypatch.setattr(iree, "_loaded", lambda driver, code, dtypes: lambda views: [code])
+    monkeypatch.setattr(iree, "_compile_model", made)
+    monkeypatch.setattr(iree, "_load_module", lambda driver, code, dtypes: lambda views: [code])
     monkeypatch.setattr(iree, "_device", lambda driver: (None, None, None))
     monkeypatch.setattr(iree, "_buffer_view", lambda device, value: value)
     form = Form("onnx", "onnx:Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
@@ -170,10 +170,10 @@ def test_iree_leaves_out_what_its_version_does_not_know(
     sys.modules["iree"].compiler = sys.modules["iree.compiler"]  # type: ignore[attr-defined]
     sys.modules["iree.compiler"].version = sys.modules["iree.compiler.version"]  # type: ignore[attr-defined]
     sys.modules["iree.compiler.version"].VERSION = "3.9.0"  # type: ignore[attr-defined]
-    monkeypatch.setattr(iree, "_known", lambda: frozenset(iree._name(x) for x in has))
+    monkeypatch.setattr(iree, "_list_known_flags", lambda: frozenset(iree._name(x) for x in has))
     monkeypatch.setattr(iree, "_version", lambda: "3.9.0")
     given: list[tuple[str, ...]] = []
-    monkeypatch.setattr(iree, "_compiled", lambda model, flags: given.append(flags) or b"code")
+    monkeypatch.setattr(iree, "_compile_model", lambda model, flags: given.append(flags) or b"code")
     made = backend("iree-gfx942", flags=["--iree-own-flag=1"])
     made.start()
     assert target in given[0] and "--iree-own-flag=1" in given[0]

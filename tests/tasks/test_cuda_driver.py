@@ -104,7 +104,7 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
-    monkeypatch.setattr(cuda_driver, "described", lambda library, at: ("Stub GPU", "sm_90"))
+    monkeypatch.setattr(cuda_driver, "describe_gpu", lambda library, at: ("Stub GPU", "sm_90"))
     monkeypatch.setattr(cuda_driver, "memory", lambda library, at: 1 << 30)
     monkeypatch.setattr(cuda_driver, "identity", lambda library, at: [f"uuid={at}"])
     backend.ordinals = (0, 1)  # of a backend on several: each of them

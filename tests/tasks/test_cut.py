@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.graphs.branches import taken
-from tasks.graphs.cut import crossing, cut, probed
+from tasks.graphs.branches import inline_branches
+from tasks.graphs.cut import add_outputs, crossing, cut
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -53,7 +53,7 @@ def run(model: Any, **feeds: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def test_a_probed_model_gives_intermediate_tensors_beside_its_own(model: Any) -> None:
-    values = run(probed(model, ["h", "y", "b"]), x=X)
+    values = run(add_outputs(model, ["h", "y", "b"]), x=X)
     assert list(values) == ["y", "h", "b"]
     np.testing.assert_array_equal(values["h"], X * np.float32(1.5))
     assert [x.name for x in model.graph.output] == ["y"]  # the model itself is as it was
@@ -62,7 +62,7 @@ def test_a_probed_model_gives_intermediate_tensors_beside_its_own(model: Any) ->
 @pytest.mark.parametrize("place", [0, 1, 2, 4, 5, 6, 7])
 def test_every_node_by_itself_computes_what_it_does_within_the_model(model: Any, place: int) -> None:
     inputs, outputs = crossing(model.graph, [place])
-    known = {"x": X} | run(probed(model, [x for node in model.graph.node for x in node.output]), x=X)
+    known = {"x": X} | run(add_outputs(model, [x for node in model.graph.node for x in node.output]), x=X)
     part = cut(model, inputs, outputs)
     assert [node.op_type for node in part.graph.node if node.op_type != "Constant"] == [model.graph.node[place].op_type]
     for name, value in run(part, **{x: known[x] for x in inputs}).items():
@@ -96,13 +96,13 @@ def test_a_part_that_cannot_be_is_refused(model: Any, inputs: list[str], outputs
 
 def test_only_what_a_node_makes_can_be_probed(model: Any) -> None:
     with pytest.raises(ValueError, match="no node of the graph makes 'w'"):
-        probed(model, ["w"])
+        add_outputs(model, ["w"])
 
 
 @pytest.mark.parametrize("scale", [1, 4])
 def test_the_branch_that_is_taken_stands_in_the_place_of_an_if(model: Any, scale: int) -> None:
     x = X * scale
-    flat = taken(model, {"x": x})
+    flat = inline_branches(model, {"x": x})
     ops = [node.op_type for node in flat.graph.node]
     assert "If" not in ops and ("Mul" in ops) == (scale == 1)
     np.testing.assert_array_equal(run(flat, x=x)["y"], run(model, x=x)["y"])
@@ -135,6 +135,9 @@ def test_branches_within_branches_and_outputs_that_no_node_of_them_makes_are_kep
     )
     nested = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     for flag in (np.array(True), np.array(False)):
-        before, after = run(nested, x=X, flag=flag), run(taken(nested, {"x": X, "flag": flag}), x=X, flag=flag)
+        before, after = (
+            run(nested, x=X, flag=flag),
+            run(inline_branches(nested, {"x": X, "flag": flag}), x=X, flag=flag),
+        )
         for name, value in before.items():
             np.testing.assert_array_equal(after[name], value)

@@ -16,9 +16,9 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import encode
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import declared, opinfo
-from tasks.catalogs.torch.noise import clone, replaced
+from tasks.catalogs.torch.noise import clone, map_leaves
 from tasks.catalogs.torch.opinfo import TorchOpInfo
-from tasks.catalogs.torch.samples import unseeded
+from tasks.catalogs.torch.samples import unwrap_seeding
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -66,7 +66,7 @@ def batch_norm(tmp_path_factory: pytest.TempPathFactory) -> PreparedGroup:
 def kept_in_float32(backend: Any, form: Form) -> Sequence[Any]:
     """As CUDA computes a normalisation of halves: its statistics stay what they were added in."""
     args, kwargs = backend.arguments(form)
-    wide = replaced(args, lambda x: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x)
+    wide = map_leaves(args, lambda x: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x)
     result, *statistics = form.call(*wide, **kwargs)  # type: ignore[misc]
     return [result.half(), *statistics]
 
@@ -115,9 +115,9 @@ def test_only_calls_with_several_outputs_give_other_dtypes_on_a_device() -> None
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
             sample = next(iter(opinfo._sampler(info)(info, "cpu", torch.bfloat16, False)))
-            args, kwargs, op = (sample.input, *sample.args), sample.kwargs, unseeded(info.op)
+            args, kwargs, op = (sample.input, *sample.args), sample.kwargs, unwrap_seeding(info.op)
             there = declared.metadata(op, args, kwargs)
-            made = torch_tree.leaves(op(*replaced(args, clone), **replaced(kwargs, clone)))
+            made = torch_tree.leaves(op(*map_leaves(args, clone), **map_leaves(kwargs, clone)))
         here = [(torch_tree.name_of(x.dtype), tuple(x.shape)) if isinstance(x, torch.Tensor) else None for x in made]
         if there is not None and there != here:
             assert declared.may_differ("bfloat16", len(here)), (name, variant, here, there)

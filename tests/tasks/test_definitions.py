@@ -34,7 +34,7 @@ def verdict(
 ) -> Status:
     """The status of float32 (or ``dtype``) outputs ``actual``, the float64 outputs ``right`` being the reference."""
     tree, named = encode((*[TensorSpec(i) for i in range(len(inputs))], *args)), encode(kwargs)
-    leaves = definitions.expected(name, tree, named, inputs, right, dtype)
+    leaves = definitions.predict_leaves(name, tree, named, inputs, right, dtype)
     made = definitions.derive(name, tree, named, inputs, actual)
     metrics = compare(made, leaves)
     return judge(metrics, POLICY, "torch:op", op_class, dtype, "float64")[0]

@@ -97,7 +97,7 @@ def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(mo
 
 def test_nvidias_architecture_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia.cuda_driver, "load", lambda: None)
-    monkeypatch.setattr(nvidia.cuda_driver, "described", lambda library: ("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr(nvidia.cuda_driver, "describe_gpu", lambda library: ("NVIDIA H200", "sm_90"))
     assert nvidia.architecture() == "sm_90"
 
     def none() -> None:
@@ -113,7 +113,7 @@ def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(
         iree.TARGETS, "hip", replace(iree.TARGETS["hip"], architecture=("--iree-rocm-target", lambda: "gfx942"))
     )
-    monkeypatch.setattr(iree, "_known", lambda: frozenset(["--iree-rocm-target"]))
+    monkeypatch.setattr(iree, "_list_known_flags", lambda: frozenset(["--iree-rocm-target"]))
     assert iree.Iree("iree-hip", "hip", {})._architecture() == ("--iree-rocm-target=gfx942",)
     assert iree.Iree("iree-hip", "hip", {"flags": ["--iree-rocm-target=gfx90a"]})._architecture() == ()
     assert iree.Iree("iree-cpu", "cpu", {})._architecture() == ()
@@ -134,9 +134,11 @@ def test_iree_compiles_for_the_device_that_is_here_and_keeps_its_code_apart(monk
     for module in (whole, compiler, version, runtime):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(iree, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
-    monkeypatch.setattr(iree, "_known", lambda: frozenset(["--iree-rocm-target", *map(iree._name, iree.FLAGS)]))
+    monkeypatch.setattr(
+        iree, "_list_known_flags", lambda: frozenset(["--iree-rocm-target", *map(iree._name, iree.FLAGS)])
+    )
     monkeypatch.setattr(iree, "_version", lambda: "1")
-    monkeypatch.setattr(iree.artefacts, "kept", lambda kind, key, make: key)
+    monkeypatch.setattr(iree.artefacts, "load_or_make", lambda kind, key, make: key)
     keys: list[Any] = []
     for target in ("gfx942", "gfx90a"):
         named = replace(iree.TARGETS["hip"], architecture=("--iree-rocm-target", lambda target=target: target))
@@ -274,7 +276,9 @@ def test_vulkan_and_opencl_are_told_the_number_of_their_device(monkeypatch: pyte
     assert Tinygrad("tinygrad-cl", "cl", {"device_vendor": "amd"})._target == "CL:1"
     assert Tinygrad("tinygrad-cuda", "cuda", {})._target == "CUDA"
     assert any(x.startswith("nvidia-cuda-nvrtc") for x in Tinygrad("tinygrad-cuda", "cuda", {}).packages)
-    assert visible.given("nvidia", ["1"])["FARM_DEVICE_NUMBER"] == "1" and not visible.given("intel", [])
+    assert visible.build_variables("nvidia", ["1"])["FARM_DEVICE_NUMBER"] == "1" and not visible.build_variables(
+        "intel", []
+    )
 
 
 def test_jaxs_bfloat16_on_a_gpu_is_not_offered() -> None:

@@ -21,7 +21,7 @@ from tasks import diagnose
 from tasks.arrays import noise, torch_tree
 from tasks.diagnose.model import Model, Result
 from tasks.graphs.evaluate import Graph
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, rounded
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, round_to_dtype
 
 ELEMENTARY, EXACT, REDUCTION = OpClass.ELEMENTARY, OpClass.EXACT, OpClass.REDUCTION
 CONTRACTION, NORM, COMPOSITE = OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.COMPOSITE
@@ -285,7 +285,7 @@ def case_of(planted: Planted) -> tuple[Inputs, Leaf, list[torch.Tensor]]:
     dtype, eps = torch_tree.name_of(planted.out or planted.dtype), EPS[torch_tree.name_of(planted.dtype)]
 
     def evaluate(draws: Any) -> Any:
-        return ([planted.exact(*(noise.moved(x, eps, d, k) for k, x in enumerate(exact, 1)))] for d in draws)
+        return ([planted.exact(*(noise.perturb_values(x, eps, d, k) for k, x in enumerate(exact, 1)))] for d in draws)
 
     with np.errstate(all="ignore"):
         y = planted.exact(*exact)
@@ -316,7 +316,7 @@ def test_what_is_right_has_no_cause() -> None:
         assert leaf.reference is not None
         off = 0.0 if planted.op_class is EXACT else EPS[leaf.dtype] * drawn.uniform(-0.4, 0.4, leaf.shape)
         with np.errstate(all="ignore"):
-            right = rounded(leaf.reference * (1 + off), leaf.dtype)
+            right = round_to_dtype(leaf.reference * (1 + off), leaf.dtype)
             actual = torch_tree.to_numpy(torch.from_numpy(right).to(getattr(torch, leaf.dtype)))
         assert diagnose.cause(arrays, [actual], [leaf], planted.op_class).words == "", name
 

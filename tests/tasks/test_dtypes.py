@@ -25,7 +25,7 @@ from tasks.model.dtypes import (
     is_complex,
     is_inexact,
     np_dtype,
-    rounded,
+    round_to_dtype,
     wide,
 )
 
@@ -75,8 +75,8 @@ def test_rounding_is_that_of_the_library(name: str) -> None:
     )
     with np.errstate(all="ignore"):
         wanted = values.astype(np_dtype(name)).astype(np.float64)
-        np.testing.assert_array_equal(rounded(values, name), wanted)
-        assert rounded(np.array(2.0), name) == np.array(2.0).astype(np_dtype(name))
+        np.testing.assert_array_equal(round_to_dtype(values, name), wanted)
+        assert round_to_dtype(np.array(2.0), name) == np.array(2.0).astype(np_dtype(name))
 
 
 ROW = '        Dtype("float8_e3m4", "float", 8, 4, -2, 15.5, numpy=_ML),\n'

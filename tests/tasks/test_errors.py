@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.model.errors import essence, essential, located, place
+from tasks.model.errors import describe_with_place, essence, essential, place
 
 EXPORT = (
     "Failed to export the model with torch.export. \x1b[96mThis is step 1/3\x1b[0m of exporting the model to ONNX. "
@@ -81,6 +81,6 @@ def test_the_place_is_the_user_s_line(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
     f = in_package("def f():\n    raise RuntimeError('no')")
-    assert located(raised(lambda: names["g"](f))) == f"RuntimeError: no ({file}:2)"
+    assert describe_with_place(raised(lambda: names["g"](f))) == f"RuntimeError: no ({file}:2)"
     assert place(RuntimeError(TRACED)) == "/home/me/doc.py:7"
     assert place(SyntaxError("invalid syntax", ("/home/me/doc.py", 3, 1, "class M("))) == "/home/me/doc.py:3"

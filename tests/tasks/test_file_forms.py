@@ -57,7 +57,7 @@ def test_a_file_s_inputs_and_outputs_are_in_the_order_of_their_names(
 ) -> None:
     made = Tiny()
     monkeypatch.setattr(catalogs, "get", lambda name: made)
-    monkeypatch.setattr(catalogs, "installed", lambda name: made)
+    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made)
     cases._catalog_version.cache_clear()
     (sample,) = cases.prepare(Group("tiny:net", "", "float32", 1), tmp_path)[1].samples
     form = sample.form("tflite")
@@ -78,7 +78,7 @@ def test_a_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> Non
     (folder / "variables" / "variables.index").write_bytes(b"index")
     own = Own("net", str(folder), (), str(tmp_path))
     packed = own.files_in(tmp_path)["saved_model"]
-    assert packed == wheels.packed({"variables/variables.index": b"index", "saved_model.pb": b"graph"})
+    assert packed == wheels.build_zip({"variables/variables.index": b"index", "saved_model.pb": b"graph"})
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert sorted(archive.namelist()) == ["saved_model.pb", "variables/variables.index"]
     assert not Own("net", str(folder / "saved_model.pb"), (), str(tmp_path)).files_in(tmp_path)
@@ -163,7 +163,7 @@ def test_tensorflow_asks_a_saved_model_for_what_it_serves(signatures: dict[str, 
     loaded = SimpleNamespace(signatures=signatures)
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
     with pytest.raises(ValueError, match="no signature serving_default: export it with signatures=…"):
-        tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (0,))
+        tensorflow._signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (0,))
 
 
 def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
@@ -173,7 +173,7 @@ def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
     serves.structured_input_signature = ((), {"b": 1, "a": 2})  # type: ignore[attr-defined]
     loaded = SimpleNamespace(signatures={"serving_default": serves})
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
-    call = tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (1, 2, 0))
+    call = tensorflow._signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (1, 2, 0))
     assert call(10, 5) == [15, 5, 10]  # a, b; note, onset, contour
 
 

@@ -26,5 +26,5 @@ def test_a_sentence_is_no_flag() -> None:
 
 
 def test_subnormals_taken_for_zero() -> None:
-    assert flags.flushed("threads=1 flushes=float16,float32 flushes_inputs=float64") == ("float16", "float32")
-    assert flags.flushed("threads=1") == ()
+    assert flags.parse_flushed("threads=1 flushes=float16,float32 flushes_inputs=float64") == ("float16", "float32")
+    assert flags.parse_flushed("threads=1") == ()

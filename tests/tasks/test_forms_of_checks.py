@@ -82,7 +82,7 @@ class Tiny(Catalog):
         )
 
     def exported(self, how: exporting.How) -> Any:
-        return exporting.converted(Net().eval(), [torch.zeros(2, 2, 8, 8)], ("x",), ("y",), how)
+        return exporting.export_module(Net().eval(), [torch.zeros(2, 2, 8, 8)], ("x",), ("y",), how)
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
         yield from type(self).ways(self, opset)
@@ -117,7 +117,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Tiny()
     whole_get = catalogs.get
     monkeypatch.setattr(catalogs, "get", lambda name: made if name == "tiny" else whole_get(name))
-    monkeypatch.setattr(catalogs, "installed", lambda name: made if name == "tiny" else whole_get(name))
+    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made if name == "tiny" else whole_get(name))
     monkeypatch.setattr(Tiny, "ways", honest)
 
 

@@ -18,7 +18,7 @@ from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
 from tasks.catalogs.gemm.onnx_form import SCALES
 from tasks.judge import verdict
 from tasks.judge.plain import compare
-from tasks.model import Form, Group, Program, RuntimeInfo, rounded
+from tasks.model import Form, Group, Program, RuntimeInfo, round_to_dtype
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
 
@@ -134,7 +134,7 @@ def in_bfloat16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Each partial sum is rounded to bfloat16."""
     total = np.zeros((a.shape[0], b.shape[1]))
     for k in range(a.shape[1]):
-        total = rounded(total + np.outer(a[:, k].astype(np.float64), b[k].astype(np.float64)), "bfloat16")
+        total = round_to_dtype(total + np.outer(a[:, k].astype(np.float64), b[k].astype(np.float64)), "bfloat16")
     return (total * (SCALES[0] * SCALES[1])).astype(np.float32)
 
 

@@ -363,7 +363,7 @@ def test_a_backward_pass_that_takes_its_gradient_for_contiguous_is_told(backward
     call, x, g = _of_own(backward), torch.randn(3, 5), torch.randn(3, 5)
     form = Form("torch", "user:square", "float32", [], call=call, check="backward", wrt=(0,), cotangents=(0,))
     try:
-        gradients.computed(form, call, (), {"x": x}, [g])
+        gradients.compute_gradients(form, call, (), {"x": x}, [g])
         found = ""
     except Misbehaviour as error:
         found = error.kind

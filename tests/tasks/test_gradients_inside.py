@@ -11,7 +11,7 @@ import pytest
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.promises import guarded
+from tasks.catalogs.user.promises import guard_kernel
 from tasks.model import Form
 
 torch = pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def run(kernel: Callable[..., Any], framework: str, check: str = "forward", back
     spec = {"$": "dict", "v": [["x", encode_tensor(TensorSpec(0))]]}
     arrays = [np.full(4, 3.0, np.float32), np.ones(4, np.float32)]
     more: dict[str, Any] = {} if check == "forward" else {"wrt": (0,), "cotangents": (1,)}
-    call = guarded(op, kernel, backward)
+    call = guard_kernel(op, kernel, backward)
     form = Form(
         "torch",
         "user:slope",

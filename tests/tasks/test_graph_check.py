@@ -16,7 +16,7 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_graphs
-from tasks.checks import unplanned
+from tasks.checks import explain_exclusion
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -205,19 +205,19 @@ def test_what_the_runs_before_a_recording_do_wrong_is_their_own_error(monkeypatc
 
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
     with pytest.raises(AcceleratorError, match="illegal memory access"):
-        torch_graphs.captured(cuda.call, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cpu")
+        torch_graphs.capture_call(cuda.call, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cpu")
 
 
 def test_a_tensor_that_stays_on_the_cpu_is_not_recorded() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(Unsupported, match="stays on the CPU"):
-        torch_graphs.captured(torch.tensor_split, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cuda")
+        torch_graphs.capture_call(torch.tensor_split, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cuda")
 
 
 def test_it_is_planned_where_programs_can_be_captured_alone() -> None:
     pytest.importorskip("torch")
     fits = {
-        name: not unplanned("graph", BackendSpec.parse(name).create())
+        name: not explain_exclusion("graph", BackendSpec.parse(name).create())
         for name in ("torch-cpu", "torch-cuda", "torch-rocm", "inductor-cuda")
     }
     assert fits == {"torch-cpu": False, "torch-cuda": True, "torch-rocm": True, "inductor-cuda": False}

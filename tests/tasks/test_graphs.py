@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.catalogs.onnx import node_suite
 from tasks.counterparts import by_torch
-from tasks.graphs.adequacy import layers, unobserved
+from tasks.graphs.adequacy import find_unobserved, layers
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor
 from tasks.graphs.ops import OPERATORS
@@ -444,8 +444,8 @@ def test_a_layer_whose_weights_can_be_scaled_unnoticed_is_named() -> None:
         graph = Graph(model(nodes, {"x": [4, 16]}, ["y"], {"inside": w, "gain": gain, "head": w}))
         feeds = {"x": RNG.normal(size=(4, 16)).astype(np.float32)}
         references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
-        assert unobserved(graph, feeds, references, rows, among=["head"]) == []
-        return unobserved(graph, feeds, references, rows)
+        assert find_unobserved(graph, feeds, references, rows, among=["head"]) == []
+        return find_unobserved(graph, feeds, references, rows)
 
     assert hidden(zero) == ["inside"]
     assert hidden(zero + 1) == []
@@ -463,5 +463,5 @@ def test_a_layer_inside_a_branch_is_looked_at_too() -> None:
     graph = Graph(model([node], {"x": [2, 8]}, ["y"], weights))
     feeds = {"x": RNG.normal(size=(2, 8)).astype(np.float32)}
     references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
-    assert layers(graph) == ["w"] and unobserved(graph, feeds, references, rows) == []
-    assert unobserved(graph, {"x": np.zeros((2, 8), np.float32)}, [np.zeros((2, 8))], [np.zeros((2, 8))]) == ["w"]
+    assert layers(graph) == ["w"] and find_unobserved(graph, feeds, references, rows) == []
+    assert find_unobserved(graph, {"x": np.zeros((2, 8), np.float32)}, [np.zeros((2, 8))], [np.zeros((2, 8))]) == ["w"]

@@ -19,7 +19,7 @@ from farm import lake  # noqa: E402
 from farm.commands.harvest import main  # noqa: E402
 from tasks.catalogs.models.table import MODELS  # noqa: E402
 from tasks.catalogs.nodes import folder  # noqa: E402
-from tasks.graphs.given import GivenError, given  # noqa: E402
+from tasks.graphs.given import GivenError, read_case  # noqa: E402
 from tasks.graphs.harvest import Harvest  # noqa: E402
 from tests.conftest import here  # noqa: E402
 from tests.farm.test_report import make_row  # noqa: E402
@@ -194,10 +194,10 @@ def test_bad_input_is_one_line_with_what_to_do(own: list[str], tmp_path: Path) -
     ):
         np.savez(tmp_path / "bad.npz", **arrays)
         with pytest.raises(GivenError, match="(?s)^(?!.*\n)") as found:
-            given(path, tmp_path / "bad.npz")
+            read_case(path, tmp_path / "bad.npz")
         assert said in str(found.value)
     np.savez(tmp_path / "wide.npz", x=X.astype(np.float64))
-    assert given(path, tmp_path / "wide.npz")[1]["x"].dtype == np.float32
+    assert read_case(path, tmp_path / "wide.npz")[1]["x"].dtype == np.float32
     np.save(tmp_path / "one.npy", X)
     (tmp_path / "no.onnx").write_bytes(b"no model")
     (tmp_path / "no.npz").write_bytes(b"no arrays")
@@ -212,7 +212,7 @@ def test_bad_input_is_one_line_with_what_to_do(own: list[str], tmp_path: Path) -
         (path, "one.npy", "one array without a name"),
     ):
         with pytest.raises(GivenError) as found:
-            given(bad, tmp_path / inputs)
+            read_case(bad, tmp_path / inputs)
         assert said in str(found.value) and "\n" not in str(found.value)
 
 

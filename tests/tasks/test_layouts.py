@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tasks.arrays import contiguous, layouts, torch_tree
-from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, laid_out, named, relaid
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, laid_out, relaid
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import laid, load
@@ -36,12 +36,12 @@ SHAPES = [(), (1,), (5,), (5, 1), (1, 5), (3, 4), (2, 3, 4), (2, 3, 4, 5), (1, 3
 )
 def test_a_layout_has_the_values_and_is_what_it_is_called(shape: tuple[int, ...], dtype: Any) -> None:
     x = (np.arange(np.prod(shape)) % 5).reshape(shape).astype(dtype)
-    for layout in layouts.offered(shape):
+    for layout in layouts.list_fitting(shape):
         storage, spec = laid_out(x, layout, 3)
         seen = spec.view(storage)
         wanted = x[:1] if layout == EXPANDED else x
         assert seen.dtype == x.dtype and (seen == wanted).all() and spec.id == 3, layout
-        assert named(spec) == layout or (layout, shape[-1]) == ("steps", 1), layout
+        assert identify_layout(spec) == layout or (layout, shape[-1]) == ("steps", 1), layout
         if layout != REVERSED:
             assert torch_tree.from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset).shape == shape
 
@@ -59,18 +59,18 @@ def test_an_empty_tensor_and_one_without_the_layout_stay_as_they_are() -> None:
         (np.zeros((2, 3)), "channels_last"),
     ):
         assert laid_out(x, layout)[0] is x
-    assert layouts.offered((0, 4)) == [] and layouts.offered(()) == ["offset"]
+    assert layouts.list_fitting((0, 4)) == [] and layouts.list_fitting(()) == ["offset"]
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5)], ids=str)
 def test_a_smaller_array_lies_in_memory_as_the_larger_one_did(shape: tuple[int, ...]) -> None:
-    for layout in layouts.offered(shape):
+    for layout in layouts.list_fitting(shape):
         x, smaller = (
             np.ones(shape, np.float32),
             np.arange(np.prod(shape) / shape[-1] * (shape[-1] - 1)).reshape(*shape[:-1], -1),
         )
         storage, spec = relaid(smaller, laid_out(x, layout)[1])
-        assert named(spec) == layout
+        assert identify_layout(spec) == layout
         assert (spec.view(storage) == (smaller[:1] if layout == EXPANDED else smaller)).all()
 
 
@@ -148,7 +148,7 @@ def test_its_sound_twin_passes_with_each_layout_of_each_input(tmp_path: Path) ->
     rows = rows_of(op_of(honest), tmp_path)
     assert {row.status for row in rows} == {"pass"} and not any(row.refused_layout for row in rows)
     said = " ".join(row.layout or "" for row in rows)
-    for layout in layouts.offered((8, 17)):
+    for layout in layouts.list_fitting((8, 17)):
         if layout != REVERSED:
             assert all(f"{name} has {LAYOUTS[layout].words}" in said for name in "xy"), layout
 
@@ -211,8 +211,10 @@ def test_gradients_are_checked_in_other_layouts_too(tmp_path: Path) -> None:
 def test_a_case_that_is_drawn_without_its_last_choices_is_contiguous() -> None:
     op = op_of(honest)
     arrays = {name: np.ones((3, 4), np.float32) for name in "xy"}
-    assert laid.drawn(op, Choices.from_list([]))(arrays) == {}
-    found = [laid.said(arrays, laid.drawn(op, Choices.from_seed(seed))(arrays)) for seed in range(40)]
+    assert laid.draw_layouts(op, Choices.from_list([]))(arrays) == {}
+    found = [
+        laid.describe_layouts(arrays, laid.draw_layouts(op, Choices.from_seed(seed))(arrays)) for seed in range(40)
+    ]
     assert 10 < found.count("") < 35 and any("transposed" in said for said in found)
 
 
@@ -285,9 +287,9 @@ def test_a_mistaken_declaration_is_told_in_one_line(settings: dict[str, Any], sa
 
 
 def test_the_declaration_of_a_layout_is_part_of_a_configs_kernel() -> None:
-    from tasks.catalogs.user.load import described
+    from tasks.catalogs.user.load import format_declaration
 
-    assert json.loads(described(op_of(honest, layouts=[CONTIGUOUS])))["layouts"] == [CONTIGUOUS]
+    assert json.loads(format_declaration(op_of(honest, layouts=[CONTIGUOUS])))["layouts"] == [CONTIGUOUS]
 
 
 def _taken(dtype: Any) -> Callable[..., Any]:

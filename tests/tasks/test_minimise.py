@@ -15,7 +15,7 @@ from tasks.minimise.case import Unfit, elements
 from tasks.minimise.choices import simplest
 from tasks.minimise.same import Failure
 from tasks.model import Group, Leaf
-from tasks.model.errors import masked, said
+from tasks.model.errors import mask_details, shorten_error
 from tasks.model.row import Row
 
 T = TypeVar("T")
@@ -98,19 +98,21 @@ def row(**values: Any) -> Row:
 
 
 def test_errors_are_the_same_but_for_numbers_names_and_addresses() -> None:
-    assert masked("no kernel for 'x1' of tensor<4x6xf32> at 0x7f12") == masked(
+    assert mask_details("no kernel for 'x1' of tensor<4x6xf32> at 0x7f12") == mask_details(
         "no kernel for 'y' of tensor<1xf32> at 0x1"
     )
-    assert masked("no kernel for foo in conv_a", ["conv_a"]) == masked("no kernel for foo in bar", ["bar"])
-    assert masked("no kernel") != masked("no memory")
+    assert mask_details("no kernel for foo in conv_a", ["conv_a"]) == mask_details("no kernel for foo in bar", ["bar"])
+    assert mask_details("no kernel") != mask_details("no memory")
 
 
 def test_a_long_error_ends_with_what_caused_it() -> None:
     raised = RuntimeError("pass " * 20)
-    assert said(raised, 50) == str(raised), "nothing caused it"
+    assert shorten_error(raised, 50) == str(raised), "nothing caused it"
     raised.__cause__ = ValueError("LOGICAL_OR takes bool")
-    assert said(raised, 500) == str(raised), "there is room for it"
-    assert len(said(raised, 80)) == 80 and said(raised, 80).endswith("… caused by: LOGICAL_OR takes bool")
+    assert shorten_error(raised, 500) == str(raised), "there is room for it"
+    assert len(shorten_error(raised, 80)) == 80 and shorten_error(raised, 80).endswith(
+        "… caused by: LOGICAL_OR takes bool"
+    )
 
 
 def test_a_failure_must_not_slide_into_noise() -> None:

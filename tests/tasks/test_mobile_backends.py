@@ -14,7 +14,7 @@ from ml_dtypes import bfloat16
 from tasks.backends import BackendSpec, ncnn
 from tasks.backends.mnn import _fail, _feed
 from tasks.backends.shared import onnx_graph
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import PROBE_MODEL
 from tasks.model import Form, Unsupported
 
@@ -221,6 +221,6 @@ def test_mnn_converts_and_runs_in_its_own_environment() -> None:
 
 def test_the_capture_keeps_what_it_was_given() -> None:
     said = ["before"]
-    with captured(said):
+    with capture_native_output(said):
         pass
     assert said == ["before", ""]

@@ -18,7 +18,7 @@ from tasks.catalogs.models.inputs import Inputs
 from tasks.catalogs.models.sources import TRAINED
 from tasks.catalogs.models.wheels import Wheel
 from tasks.judge import verdict
-from tasks.judge.meaning import parsed
+from tasks.judge.meaning import parse_meaning
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
@@ -128,7 +128,7 @@ def test_every_network_of_the_table_says_its_licence_and_what_its_outputs_stand_
     for key, model in table.MODELS.items():
         assert model.licence, key
         for meaning in model.outputs.values():
-            parsed(meaning)
+            parse_meaning(meaning)
     listed = {(entry.op, entry.variant) for entry in catalog.Models().entries()}
     assert ("models:ppocr_det", "") in listed and len(listed) == len(table.MODELS)
 
@@ -146,7 +146,7 @@ def test_words_are_split_into_the_longest_known_pieces() -> None:
 
 
 def test_drawn_and_sounding_inputs_are_what_they_say() -> None:
-    page = inputs.written(["dark on bright"], (48, 192), 30)
+    page = inputs.render_text_image(["dark on bright"], (48, 192), 30)
     assert page.shape == (3, 48, 192) and page.dtype == np.float32 and page.max() > 0.9 > 0.3 > page.min()
     for sound in (inputs.voice(0.5, 16000), inputs.music(0.5, 22050)):
         assert sound.dtype == np.float32 and 0.5 < np.abs(sound).max() <= 1.0 and np.isfinite(sound).all()

@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.judge import verdict
-from tasks.judge.meaning import Meaning, interpret, parsed
+from tasks.judge.meaning import Meaning, interpret, parse_meaning
 from tasks.judge.plain import Metrics, compare
 from tasks.judge.policy import judge
-from tasks.judge.prepared import bfloat16_would_pass, constant_would_pass, excused, others_would_pass, zero_would_pass
+from tasks.judge.prepared import (
+    bfloat16_would_pass,
+    constant_would_pass,
+    measure_excused_share,
+    others_would_pass,
+    zero_would_pass,
+)
 from tasks.judge.worst import worst
 from tasks.model import EPS, Leaf, OpClass, row_floor
 
@@ -102,7 +108,7 @@ def test_what_is_weak_excused_and_worst_is_so_by_the_row_floor_too() -> None:
     y = leaf.reference
     quiet = Leaf("float32", leaf.shape, y, np.where(np.arange(64) % 17 == 0, 0.0, 1e3))
     assert constant_would_pass(quiet, 32.0, OpClass.MODEL) and not constant_would_pass(quiet, 32.0)
-    assert excused(quiet, 32.0, OpClass.MODEL) == 1.0 > excused(quiet, 32.0)
+    assert measure_excused_share(quiet, 32.0, OpClass.MODEL) == 1.0 > measure_excused_share(quiet, 32.0)
     actual = np.asarray(y + row_floor(leaf.noise) * (np.arange(64) == 5), np.float32)
     assert worst([actual], [leaf], OpClass.MODEL) == (0, (0, 5))
     one = Leaf("float32", (1, 1), np.array([[3.0]]), np.array([[0.05]]))
@@ -123,18 +129,22 @@ def test_a_declared_precision_is_judged_in_it(precision: str, limit: float) -> N
 
 
 def test_a_meaning_is_stated_in_words_that_there_are() -> None:
-    assert parsed("") is None and parsed("logits") == Meaning("logits")
-    assert parsed("probabilities axis 1") == Meaning("probabilities", axis=1)
-    assert parsed("mask above 0.3") == Meaning("mask", above=0.3) and parsed("embedding") == Meaning("embedding")
+    assert parse_meaning("") is None and parse_meaning("logits") == Meaning("logits")
+    assert parse_meaning("probabilities axis 1") == Meaning("probabilities", axis=1)
+    assert parse_meaning("mask above 0.3") == Meaning("mask", above=0.3) and parse_meaning("embedding") == Meaning(
+        "embedding"
+    )
     for text in ("logit", "mask axis 1", "logits above 2", "logits axis 1.5", "mask above", "logits "):
         with pytest.raises(ValueError, match="no meaning of an output"):
-            parsed(text)
+            parse_meaning(text)
 
 
 def test_what_the_catalog_s_models_state_has_a_meaning() -> None:
     from tasks.catalogs.models.table import MODELS
 
-    stated = {label: {name: parsed(text) for name, text in model.outputs.items()} for label, model in MODELS.items()}
+    stated = {
+        label: {name: parse_meaning(text) for name, text in model.outputs.items()} for label, model in MODELS.items()
+    }
     assert stated["unet", "small"] == {"logits": Meaning("logits", axis=1)}  # classes by pixel
     assert stated["gpt2", "small"] == {"logits": Meaning("logits")}
     assert stated["ppocr_det", ""] and sum(map(bool, stated.values())) > len(stated) / 2

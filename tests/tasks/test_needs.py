@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.backends import BackendSpec, known, needs
+from tasks.backends import BackendSpec, list_registered, needs
 from tasks.backends.needs import INSTALLERS, Missing, Need, install_line, secure
 
 NOWHERE = Need("tool", str, {"apt-get": "tool-deb", "dnf": "tool-rpm"})
@@ -72,7 +72,9 @@ def test_packages_are_installed_once_and_by_one_line_per_installer() -> None:
 
 
 def test_every_need_of_a_built_in_backend_says_how_it_is_had() -> None:
-    specs = [BackendSpec(f"{r}-{d}", r, d) for r, p in known().items() if not p.package for d in p.load().devices]
+    specs = [
+        BackendSpec(f"{r}-{d}", r, d) for r, p in list_registered().items() if not p.package for d in p.load().devices
+    ]
     wanted = {need.what: need for spec in specs for need in spec.create().needs}
     assert wanted.keys() >= {"Vulkan driver", "C compiler (clang)", "OpenCL driver", "C++ compiler (g++)"}
     assert all({"apt-get", "dnf"} <= need.packages.keys() for need in wanted.values())

@@ -20,8 +20,8 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def torch_as_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "functions", lambda framework: by_torch.named)
-    monkeypatch.setattr(network, "_made", lambda framework: lambda x: torch.from_numpy(np.array(x)))
+    monkeypatch.setattr(network, "functions", lambda framework: by_torch.find_function)
+    monkeypatch.setattr(network, "_get_tensor_maker", lambda framework: lambda x: torch.from_numpy(np.array(x)))
 
 
 def small_image_network(opset: int = 17) -> Any:

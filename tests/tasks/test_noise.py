@@ -15,12 +15,12 @@ import torch
 
 from tasks import catalogs
 from tasks.arrays import noise
-from tasks.arrays.widened import widened
+from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs import told
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical.ops import OPS, Op
 from tasks.catalogs.onnx import float64
-from tasks.catalogs.torch.noise import jittered
+from tasks.catalogs.torch.noise import perturb_tensor
 from tasks.catalogs.torch.samples import Maker
 from tasks.catalogs.user import load
 from tasks.model import EPS, Group, Leaf, OpClass
@@ -50,7 +50,7 @@ def in_user(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: 
     given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
     monkeypatch.setattr(told, "_told", [json.dumps(given)])
     list(catalogs.get("user").samples(Group("user:op", "", "float32", 1), 4))
-    seen += load.declared()["op"].function("reference").__globals__["seen"]
+    seen += load.load_ops()["op"].function("reference").__globals__["seen"]
 
 
 def in_torch(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_draw_is_one_evaluation_with_the_same_signs_and_sizes_in_every_catalog
     found = drawn(catalog)
     # Nobody has computed critical and user ops in the dtype under test: nothing shows that 4 draws are enough.
     assert len(found) == {"critical": 16, "user": 16, "torch": 4, "onnx": 4}[catalog]
-    expected = [noise.moved(np.ones(40), EPS["float32"], draw, 1) for draw in range(len(found))]
+    expected = [noise.perturb_values(np.ones(40), EPS["float32"], draw, 1) for draw in range(len(found))]
     np.testing.assert_allclose(found, (np.stack(expected) - 1) / EPS["float32"], atol=1e-8)
     assert (np.abs(found) >= 0.5 - 1e-8).all() and (np.abs(found) <= 1 + 1e-8).all()
     assert (np.sign(found[2:4]) == -np.sign(found[:2])).all()
@@ -142,13 +142,13 @@ def test_many_draws_together_are_those_made_one_by_one() -> None:
     for x in (np.float64(3.0), np.linspace(1, 2, 7), np.ones((3, 5)) * (1 + 2j), np.empty(0)):
         each = noise.moved_each(np.asarray(x), 1e-3, range(20), 3)
         for draw, y in enumerate(each):
-            assert y.shape == np.shape(x) and np.array_equal(y, noise.moved(np.asarray(x), 1e-3, draw, 3))
+            assert y.shape == np.shape(x) and np.array_equal(y, noise.perturb_values(np.asarray(x), 1e-3, draw, 3))
 
 
 def test_a_large_array_is_moved_as_its_first_elements_are() -> None:
     x = np.ones(300_000)
-    y = noise.moved(x, 1e-3, 5, 2)
-    assert np.array_equal(y[:1000], noise.moved(x[:1000], 1e-3, 5, 2))
+    y = noise.perturb_values(x, 1e-3, 5, 2)
+    assert np.array_equal(y[:1000], noise.perturb_values(x[:1000], 1e-3, 5, 2))
     assert 0.0005 <= np.abs(y - 1).min() and np.abs(y - 1).max() <= 0.001
 
 
@@ -236,15 +236,15 @@ def test_one_element_makes_a_gradient_s_row_jump() -> None:
 
 
 def _jittered(draw: int, place: int) -> bytes:
-    return bytes(jittered(torch.linspace(1.0, 2.0, 64, dtype=torch.float64), 1e-3, draw, place).numpy().tobytes())
+    return bytes(perturb_tensor(torch.linspace(1.0, 2.0, 64, dtype=torch.float64), 1e-3, draw, place).numpy().tobytes())
 
 
 def _moved(draw: int, place: int) -> bytes:
-    return noise.moved(np.ones(64), 1e-3, draw, place).tobytes()
+    return noise.perturb_values(np.ones(64), 1e-3, draw, place).tobytes()
 
 
 def _rounded(draw: int, place: int) -> bytes:
-    with widened(1e-3, draw, places=itertools.count(place)):
+    with compute_in_float64(1e-3, draw, places=itertools.count(place)):
         return bytes((torch.ones(64) + 1).numpy().tobytes())
 
 
@@ -257,7 +257,7 @@ def test_no_draw_of_a_tensor_is_that_of_another_draw(factors: Callable[[int, int
 def test_what_is_moved_beside_the_results_has_other_places() -> None:
     """An input and the result of the same number once had the same factors, so that their errors went together."""
     places = itertools.count(1)
-    given = noise.moved(np.ones(64), 1e-3, 0, next(places))
-    with widened(1e-3, 0, places=places):
+    given = noise.perturb_values(np.ones(64), 1e-3, 0, next(places))
+    with compute_in_float64(1e-3, 0, places=places):
         made = (torch.ones(64) * 1).numpy()
     assert not np.array_equal(given, made)

@@ -15,7 +15,7 @@ import pytest
 
 from tasks.catalogs.user import of_numpy
 from tasks.graphs.roundings import Roundings
-from tasks.model import rounded
+from tasks.model import round_to_dtype
 
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32).astype(np.float64)
 W = np.random.default_rng(1).standard_normal((48, 8)).astype(np.float32).astype(np.float64)
@@ -97,7 +97,7 @@ def through_bytes(x: np.ndarray) -> np.ndarray:
 )
 def test_what_a_reference_casts_to_is_told_and_rounds_as_numpy_does(reference: Callable[..., Any], rounds: str) -> None:
     told: list[str] = []
-    found = of_numpy.evaluated(reference, told)({"x": X}, None, None)
+    found = of_numpy.make_evaluator(reference, told)({"x": X}, None, None)
     assert ",".join(told) == rounds
     y = found[0] if isinstance(found, list) else found
     assert not rounds or y.dtype in (np.float64, np.bool_)
@@ -110,7 +110,7 @@ def test_what_was_cast_is_computed_with_in_float64() -> None:
         assert h.dtype == np.float16 and np.finfo(h.dtype).bits == 16
         return h / (1 + np.square(h).mean(-1, keepdims=True))
 
-    (found,) = of_numpy.evaluated(reference, [])({"x": X, "w": W}, None, None)
+    (found,) = of_numpy.make_evaluator(reference, [])({"x": X, "w": W}, None, None)
     h = (X @ W).astype(np.float16).astype(np.float64)
     np.testing.assert_allclose(found, h / (1 + np.square(h).mean(-1, keepdims=True)), rtol=1e-14)
 
@@ -118,7 +118,7 @@ def test_what_was_cast_is_computed_with_in_float64() -> None:
 def test_a_reference_in_float32_alone_is_left_to_be_refused() -> None:
     for reference in (lambda x: np.exp(np.float32(x) / 300), lambda x: np.sum(x, -1, dtype=np.float32)):
         told: list[str] = []
-        assert of_numpy.evaluated(reference, told)({"x": X}, None, None).dtype == np.float32 and not told
+        assert of_numpy.make_evaluator(reference, told)({"x": X}, None, None).dtype == np.float32 and not told
 
 
 def test_a_reference_that_takes_no_watched_arrays_is_called_as_it_is() -> None:
@@ -128,13 +128,13 @@ def test_a_reference_that_takes_no_watched_arrays_is_called_as_it_is() -> None:
         return x - x.astype(np.float16)
 
     told: list[str] = []
-    np.testing.assert_array_equal(of_numpy.evaluated(strict, told)({"x": X}, None, None), strict(X))
+    np.testing.assert_array_equal(of_numpy.make_evaluator(strict, told)({"x": X}, None, None), strict(X))
     assert not told and np.asarray is not None and np.array(1.0).dtype == np.float64  # NumPy is as it was
 
 
 def test_a_given_number_has_one_nearest_and_a_computed_one_may_take_its_neighbour() -> None:
     def cast(reference: Callable[..., Any]) -> tuple[np.ndarray, list[np.ndarray], bool]:
-        casts, evaluate = Roundings(), of_numpy.evaluated(reference, [])
+        casts, evaluate = Roundings(), of_numpy.make_evaluator(reference, [])
         (first,) = evaluate({"x": X}, casts.first, None)
         draws = [evaluate({"x": X * (1 + s * 2.0**-20)}, casts.either(), None)[0] for s in (-1, 1)]
         return first, draws, casts.open
@@ -154,11 +154,13 @@ def by_hand(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), bits, bits & np.uint32(0xFFFF0000)).view(np.float32).astype(x.dtype)
 
 
-@pytest.mark.parametrize("to", [by_hand, lambda x: rounded(x, "bfloat16"), lambda x: x.astype(ml_dtypes.bfloat16)])
+@pytest.mark.parametrize(
+    "to", [by_hand, lambda x: round_to_dtype(x, "bfloat16"), lambda x: x.astype(ml_dtypes.bfloat16)]
+)
 def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., Any]) -> None:
     """A draw moves inputs by less than such a rounding, which would leave no noise at all of the product of what it made."""
     casts, told, read = Roundings(), list[str](), list[np.ndarray]()
-    evaluate = of_numpy.evaluated(lambda x, w: to(x) @ to(x - to(x)).T, told)
+    evaluate = of_numpy.make_evaluator(lambda x, w: to(x) @ to(x - to(x)).T, told)
     (y,) = evaluate({"x": X, "w": W}, casts.first, None)
     np.testing.assert_array_equal(y, np.asarray(to(X), float) @ np.asarray(to(X - to(X)), float).T)
     assert told in (["bits"], ["bfloat16"])
@@ -168,7 +170,7 @@ def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., A
     )  # what was given, and is taken from it without an error, rounds one way
     evaluate({"x": X, "w": W}, casts.either(), lambda x: read.append(x) or x)  # type: ignore[func-returns-value]
     assert [x.shape for x in read] == [X.shape, X.shape, X.T.shape]
-    (y,) = of_numpy.evaluated(lambda x: to(x * 0.7), [])({"x": X}, casts.first, None)
+    (y,) = of_numpy.make_evaluator(lambda x: to(x * 0.7), [])({"x": X}, casts.first, None)
     assert casts.open
 
 
@@ -179,11 +181,11 @@ def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast
         read.append(x)
         return x * (1 + 2.0**-20)
 
-    evaluate = of_numpy.evaluated(lambda x: np.exp(x.astype(np.float16).T[::-1] / 300), [])
+    evaluate = of_numpy.make_evaluator(lambda x: np.exp(x.astype(np.float16).T[::-1] / 300), [])
     (y,) = evaluate({"x": X}, None, None)
     (moved,) = evaluate({"x": X}, None, seen)
     assert len(read) == 1 and (moved > y).all()
-    of_numpy.evaluated(lambda x: x == x.astype(np.float16), [])({"x": X}, None, seen)
+    of_numpy.make_evaluator(lambda x: x == x.astype(np.float16), [])({"x": X}, None, seen)
     assert len(read) == 1  # to compare rounds nothing
 
 
@@ -199,7 +201,7 @@ def test_what_a_reference_keeps_for_its_next_call_is_of_that_call() -> None:
     def reference(x: np.ndarray) -> Any:
         return (table(x.shape[-1]) * x).astype(np.float16)
 
-    f = of_numpy.evaluated(reference, [])
+    f = of_numpy.make_evaluator(reference, [])
     f({"x": X}, None, None)
     (found,) = f({"x": X}, lambda x, dtype, exact, node: x + 1e6, None)
     assert found.min() > 1e6
@@ -217,7 +219,7 @@ def test_another_thread_has_numpy_as_it_is() -> None:
         return x - x.astype(np.float16)
 
     told: list[str] = []
-    of_numpy.evaluated(reference, told)({"x": X}, None, None)
+    of_numpy.make_evaluator(reference, told)({"x": X}, None, None)
     assert told == ["float16"] and seen == [np.ndarray]
 
 
@@ -231,6 +233,6 @@ def test_a_module_that_a_reference_imports_keeps_numpy_as_it_is(
     def reference(x: np.ndarray) -> Any:
         return x.astype(np.float16) + importlib.import_module("imported_inside").made()[0]
 
-    of_numpy.evaluated(reference, [])({"x": X}, None, None)
+    of_numpy.make_evaluator(reference, [])({"x": X}, None, None)
     made = importlib.import_module("imported_inside").made()
     assert type(made) is np.ndarray and made.nbytes == 12

@@ -162,7 +162,7 @@ def test_tensorrts_provider_finds_what_was_timed_before(monkeypatch: pytest.Monk
     library = SimpleNamespace(getInferLibVersion=lambda: release[0])
     monkeypatch.setattr(ort_timings.ctypes, "CDLL", lambda name: {"libnvinfer.so.10": library}[name])
     monkeypatch.setattr(cuda_driver, "load", lambda: None)
-    monkeypatch.setattr(cuda_driver, "described", lambda library, ordinal: tuple(gpu))
+    monkeypatch.setattr(cuda_driver, "describe_gpu", lambda library, ordinal: tuple(gpu))
     monkeypatch.setenv(artefacts.FOLDER, str(tmp_path / "kept"))
     process()
     assert session()._flags() == "timings=kept" and session()._timed

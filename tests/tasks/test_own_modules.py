@@ -290,7 +290,7 @@ class Model(nn.Module):
     from tasks.catalogs.models import own
     from tasks.catalogs.models.modules import OwnModule
 
-    network = OwnModule(own.declared()["m"])
+    network = OwnModule(own.list_models()["m"])
     for _ in range(4):
         with contextlib.suppress(RuntimeError):
             network.module(torch.zeros(8, 16))
@@ -378,8 +378,8 @@ def test_seeds_are_left_as_they_were() -> None:
     first = draw()
     torch.manual_seed(7)
     np.random.seed(7)
-    with held.seeded():
+    with held.seed_rng():
         inside = draw()
-    with held.seeded():
+    with held.seed_rng():
         assert draw() == inside
     assert draw()[:2] == first[:2]

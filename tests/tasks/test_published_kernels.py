@@ -255,7 +255,7 @@ def test_the_interpreter_computes_in_bfloat16_and_takes_the_first_configuration(
     rsqrt = library.rsqrt  # as a kernel's file has imported it
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     builder: Any = InterpreterBuilder()
-    with interpreted.prepared():
+    with interpreted.prepare_interpreter():
 
         def half(*values: float) -> Any:
             return builder.cast_impl(_Handle(np.array(values, np.float32), float32), bfloat16)

@@ -69,7 +69,7 @@ class Tiny(Catalog):
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogs, "get", lambda name: Tiny())
-    monkeypatch.setattr(catalogs, "installed", lambda name: Tiny())
+    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: Tiny())
     cases._catalog_version.cache_clear()
 
 

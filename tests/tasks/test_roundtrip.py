@@ -40,7 +40,7 @@ class Norm(torch.nn.Module):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def exported() -> Any:
-    return exporting.converted(Norm().eval(), [torch.zeros(4, 8)], ("x",), ("y",))
+    return exporting.export_module(Norm().eval(), [torch.zeros(4, 8)], ("x",), ("y",))
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def tiny(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     made = Tiny()
     monkeypatch.setattr(catalogs, "get", lambda name: made)
-    monkeypatch.setattr(catalogs, "installed", lambda name: made)
+    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made)
     monkeypatch.setattr(roundtrip, "_again", lambda module, base, first: exported)  # 5 s: one test does it
     cases._catalog_version.cache_clear()
 

@@ -157,7 +157,7 @@ def test_declarations_that_cannot_be_meant() -> None:
         load.lent(op(running_sum), "."),
         pytest.raises(Exception, match="running_sum has no method step.*one row of x"),
     ):
-        load.declared()["session"].function("kernel")
+        load.load_ops()["session"].function("kernel")
 
 
 # --- any program is a session ---------------------------------------------------------------------------------------

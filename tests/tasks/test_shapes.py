@@ -185,7 +185,7 @@ def test_what_torch_exports_for_one_batch_is_exported_again_with_open_dimensions
     base = Sample(0, (TensorSpec(0),), arrays=[x], expected=[Leaf("float32", (1, 6), exact(x))])
     group = Group("tiny:flat", "", "float32", 1)
     hows = (exporting.PLAIN, exporting.How(any_size=True))
-    static, any_size = (exporting.converted(Flat(), [torch.from_numpy(x)], ("x",), ("y",), how) for how in hows)
+    static, any_size = (exporting.export_module(Flat(), [torch.from_numpy(x)], ("x",), ("y",), how) for how in hows)
     with pytest.raises(Vacuous, match="no dimension"):
         shapes.derive(replace(base, model=static.SerializeToString()), 0, group, 1)
     made = shapes.derive(replace(base, model=any_size.SerializeToString()), 0, group, 1)
@@ -209,10 +209,10 @@ def test_what_the_model_leaves_open_is_what_is_varied() -> None:
     open_, *fewer = shapes._choices(helper.make_model(graph), own)
     assert open_ == {"x": ["N", "T", ""], "m": ["T", ""]}
     assert fewer == [{"x": ["", "T", ""], "m": ["T", ""]}, {"x": ["N", "", ""], "m": ["", ""]}]
-    grown = shapes.resized(own, open_, lambda n: 2 * n)
+    grown = shapes.resize_inputs(own, open_, lambda n: 2 * n)
     assert {k: v.shape for k, v in grown.items()} == {"x": (4, 6, 4), "m": (6, 1)}
     assert (grown["x"][:2, :3] == own["x"]).all() and (grown["x"][2:, :3] == own["x"][::-1]).all()
-    assert shapes.resized(own, open_, lambda n: max(1, n // 2))["x"].tolist() == own["x"][1:, 2:].tolist()
+    assert shapes.resize_inputs(own, open_, lambda n: max(1, n // 2))["x"].tolist() == own["x"][1:, 2:].tolist()
 
 
 def test_a_constant_that_is_empty_by_itself_is_none_of_the_sizes() -> None:

@@ -15,7 +15,7 @@ from farm.report.tables.coverage import distinct
 from farm.report.tables.speedups import speedups
 from tasks.backends.base import Backend
 from tasks.checks import paired
-from tasks.checks.speedup import Race, Speedup, varied
+from tasks.checks.speedup import Race, Speedup, vary_inputs
 from tasks.model import Form, Misbehaviour, Unsupported, Vacuous
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
@@ -147,11 +147,11 @@ def test_an_op_whose_output_does_not_depend_on_its_inputs_cannot_be_told_from_a_
 
 def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
     index, mask = np.arange(12), np.arange(12) < 3
-    seen = [varied([X, index, mask], turn, True) for turn in range(20)]
+    seen = [vary_inputs([X, index, mask], turn, True) for turn in range(20)]
     assert len({x.tobytes() for x, _, _ in seen}) == 20
     for x, moved, hidden in seen:
         assert x.dtype == X.dtype and np.abs(x).max() <= 2 and sorted(moved) == list(range(12)) and hidden.sum() == 3
-    still = varied([X, index], 3, False)
+    still = vary_inputs([X, index], 3, False)
     assert np.array_equal(still[1], index) and np.allclose(still[0] / X, still[0].flat[0] / X.flat[0])
 
 

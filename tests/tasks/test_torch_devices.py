@@ -19,7 +19,7 @@ from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.backends.shared.torch_devices import says_unsupported
-from tasks.backends.torch import TorchEager, _advised
+from tasks.backends.torch import TorchEager, _add_advice
 from tasks.devices import TORCH, TORCH_DEVICES
 from tasks.model import Flushes, Form, Program, Unavailable
 
@@ -125,7 +125,7 @@ def test_who_chooses_one_of_several_devices_is_told_the_variable(name: str, mean
     ],
 )
 def test_what_a_device_says_that_this_torch_is_not_for_comes_with_what_to_do(words: str, advice: str) -> None:
-    said = _advised(RuntimeError(words))
+    said = _add_advice(RuntimeError(words))
     assert said.startswith(words.splitlines()[0]) and (advice in said if advice else said == words)
 
 
@@ -202,7 +202,7 @@ def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.M
     monkeypatch.setattr(torch_switches, "set_precision", lambda *asked: None)
     monkeypatch.setattr(torch_switches, "architecture", lambda: "gfx942")
     monkeypatch.setattr(torch_switches, "libraries", lambda: "")
-    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    monkeypatch.setattr("tasks.backends.shared.flushing.measure_flushing", lambda *asked: Flushes())
     for options in ({}, {"tf32": True}):
         eager("rocm", **options).probe()
     assert told == [None, "1"]
@@ -222,7 +222,7 @@ def test_products_and_sums_on_a_gpu_are_as_coarse_as_its_options_say(
     for name, answer in (("_accelerator", "GPU"), ("_try", None)):
         monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
     monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
-    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    monkeypatch.setattr("tasks.backends.shared.flushing.measure_flushing", lambda *asked: Flushes())
     try:
         for tf32, reduced in ((True, True), (False, False), (False, True), (True, False)):
             eager(device, tf32=tf32, reduced_precision_reduction=reduced).probe()
@@ -241,7 +241,7 @@ def test_products_on_an_intel_gpu_are_as_coarse_as_its_option_says(
     monkeypatch.setattr(type(switches), "allow_tf32", not tf32)  # a build for CPUs keeps no such switch
     for name, answer in (("_accelerator", "GPU"), ("_try", None)):
         monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
-    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    monkeypatch.setattr("tasks.backends.shared.flushing.measure_flushing", lambda *asked: Flushes())
     properties = types.SimpleNamespace(driver_version="1.6.33578+15")
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: properties)
     info = eager("xpu", tf32=tf32).probe()
@@ -571,7 +571,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: "")  # a test before this one loads a library
     monkeypatch.setattr("tasks.devices.cuda_driver.load", lambda: None)
-    monkeypatch.setattr("tasks.devices.cuda_driver.described", lambda library, at: ("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr("tasks.devices.cuda_driver.describe_gpu", lambda library, at: ("NVIDIA H200", "sm_90"))
     monkeypatch.setattr("tasks.devices.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
     monkeypatch.setattr("tasks.devices.cuda_driver.memory", lambda library, at: 141 << 30)
     before = torch.is_warn_always_enabled()

@@ -33,7 +33,7 @@ class Case:
 
     def __init__(self) -> None:
         module, self.inputs = block()
-        self.program = programs.traced(module, self.inputs)
+        self.program = programs.trace_module(module, self.inputs)
         names = [x.name for x in self.program.graph.nodes if x.op == "placeholder"]
         self.feeds = {name: x.numpy() for name, x in zip(names, self.inputs)}
         self.subject = Traced(self.program, self.feeds, self.fails)
@@ -130,12 +130,12 @@ def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
 
 
 def test_a_program_is_stored_without_its_weights_and_read_again(case: Case) -> None:
-    made, weights = programs.lifted(case.program)
-    stored = json.loads(json.dumps(programs.told(made)))
+    made, weights = programs.lift_weights(case.program)
+    stored = json.loads(json.dumps(programs.encode_program(made)))
     again, feeds = programs.read(stored), case.feeds | weights
-    assert programs.told(again) == stored and len(weights) == 9
+    assert programs.encode_program(again) == stored and len(weights) == 9
     exact = case.subject._run()
-    found = programs.evaluated(again, feeds)
+    found = programs.evaluate_program(again, feeds)
     assert list(found) == list(case.subject.outputs)
     for name, y in exact.items():
         np.testing.assert_array_equal(found[name], y)
@@ -204,7 +204,7 @@ def test_what_writes_to_a_part_or_to_what_was_given_makes_a_new_tensor_and_what_
     made: Any, ops: set[str]
 ) -> None:
     x = torch.arange(4.0).view(2, 2)
-    program, right = programs.traced(made(), [x]), made()(x.clone())
+    program, right = programs.trace_module(made(), [x]), made()(x.clone())
     assert ops <= {programs.operation(node) for node in program.graph.nodes if node.op == "call_function"}
     for _ in range(2):  # what is written for the next call is not of it
         assert all(map(torch.equal, torch_tree.leaves(program(x)), torch_tree.leaves(right)))
@@ -225,7 +225,7 @@ def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
 
     torch.manual_seed(0)
     step, given = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1)), [torch.rand(2, 2), torch.rand(2, 2)]
-    program, arguments = programs.stepped(step, given)
+    program, arguments = programs.trace_step(step, given)
     assert step.module.counts.calls.tolist() == [1, 1]
     named = [programs.operation(node) for node in program.graph.nodes if node.op == "call_function"]
     assert "mse_loss_backward" in named and "select_scatter" in named
@@ -233,21 +233,21 @@ def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
     assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(program(*arguments), right, strict=True))
     narrow = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1), autocast="bfloat16")
     with pytest.raises(Unsupported, match="under autocast"):
-        programs.stepped(narrow, given)
+        programs.trace_step(narrow, given)
 
 
 def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
     with pytest.raises(Unsupported, match="no module"):
-        programs.traced(lambda x: x, case.inputs)
+        programs.trace_module(lambda x: x, case.inputs)
 
     class ByData(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return x + 1 if x.sum() > 0 else x
 
     with pytest.raises(Unsupported, match="torch.export does not take the module") as raised:
-        programs.traced(ByData(), [torch.ones(2)])
+        programs.trace_module(ByData(), [torch.ones(2)])
     assert "\n" not in str(raised.value)
 
-    assert programs.traced(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
+    assert programs.trace_module(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
     with pytest.raises(ValueError, match="no tensor 'nothing'"):
         programs.part(case.program, Part((), ("nothing",)))

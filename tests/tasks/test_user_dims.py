@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.user.dims import dims_of, used
+from tasks.catalogs.user.dims import collect_dims, dims_of
 from tasks.catalogs.user.ops import UserOp
 
 
@@ -41,4 +41,4 @@ def test_what_sizes_are_made_of_is_told_by_shapes_ends_arguments_and_outputs_alo
     inputs = {"x": ["b", "2*h"], "index": {"shape": ["m"], "dtype": "int64", "low": 0, "high": "vocabulary"}}
     outputs = ["int32", {"dtype": "float32", "shape": ["o//2"]}]
     op = UserOp("k", len, len, inputs, kwargs={"window": {"dim": "w"}, "mode": "mean"}, outputs=outputs)
-    assert used(op) == {"b", "h", "m", "vocabulary", "o", "w"}
+    assert collect_dims(op) == {"b", "h", "m", "vocabulary", "o", "w"}

@@ -32,14 +32,14 @@ def _cells(report: Report, found: Judged) -> Iterator[Mapping[str, Any]]:
     yield from records(worst.assign(command=commands(worst, results)))
 
 
-def _said(line: Mapping[str, Any]) -> str:
+def _describe_failure(line: Mapping[str, Any]) -> str:
     words = [" ".join(filter(None, (line["status"], line["kind"]))), line["cause"]]
     if pd.notna(line["error_units"]):
         words.append(f"{line['error_units']:.3g} error units")
     return plain(", ".join(filter(None, (*words, line["error"]))), 600)
 
 
-def _known(line: Mapping[str, Any]) -> str:
+def _describe_known(line: Mapping[str, Any]) -> str:
     return f"known{', first seen here' * bool(line['first_seen'])}: {line['cause']}"
 
 
@@ -53,7 +53,7 @@ def junit(report: Report, found: Judged) -> bytes:
         name = f"{line['check']}/{line['label']}/{line['dtype']}"
         state = _standing(line)
         ms = sum(float(line[c]) for c in ("build_ms", "run_ms") if pd.notna(line[c]))
-        text = line["evidence"] or (_known(line) if line["standing"] == KNOWN else _said(line))
+        text = line["evidence"] or (_describe_known(line) if line["standing"] == KNOWN else _describe_failure(line))
         text += f"\n{line['command']}" * (state == CLOSED)
         suites.setdefault(line["backend"], []).append((name, f"farm.{line['backend']}", text, state, ms / 1e3))
     for name, cases in suites.items():
@@ -93,12 +93,12 @@ def sarif(report: Report, found: Judged, uri: str) -> bytes:
             continue
         rule = "/".join(filter(None, (line["status"], line["kind"])))
         rules[rule] = status.facts.meaning
-        reason = line["evidence"] or (_known(line) if line["standing"] == KNOWN else "")
+        reason = line["evidence"] or (_describe_known(line) if line["standing"] == KNOWN else "")
         names = f"{line['check']}/{line['label']}/{line['dtype']} on {line['backend']}"
         result: dict[str, Any] = {
             "ruleId": rule,
             "level": "error" if status.failed else "note",
-            "message": {"text": f"{names}: {_said(line)}\n{line['command']}"},
+            "message": {"text": f"{names}: {_describe_failure(line)}\n{line['command']}"},
             "locations": [
                 {
                     "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},

@@ -45,7 +45,7 @@ def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
     return paths
 
 
-def written(paths: Mapping[str, Path]) -> str:
+def describe_written(paths: Mapping[str, Path]) -> str:
     """One line that says what was written: the page, or what there is to read, and how many files are beside it."""
     first = paths.get("html") or paths["markdown"]
     return f"report: {first} ({many(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"

@@ -86,7 +86,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
     here = Path(__file__).parent
-    script = _wrapped((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = _join_scripts((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = colours() + (here / "page.css").read_text(encoding="utf-8")
     report = Report.of(rows, run)
     return (
@@ -130,7 +130,7 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def _wrapped(scripts: Iterable[str]) -> str:
+def _join_scripts(scripts: Iterable[str]) -> str:
     """Scripts as one, of whose names nothing else in the document knows."""
     return '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();\n"
 
@@ -192,13 +192,13 @@ def payload(report: Report) -> dict[str, Any]:
     standing = rows.assign(**{name: rows["standing"] == name for name in STANDINGS}).groupby(_COUNTED)[[*STANDINGS]]
     counts = counts.join(standing.sum().astype("int64"))[SUMS].reset_index()
     beside = sides(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
-    kept = embedded(rows)
+    kept = select_embedded_rows(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
     places = {line["name"]: place for place, line in enumerate(backends)}
     columns = {
         "label": column(kept["label"].map(order).tolist()),
         "backend": column(kept["backend"].map(places).tolist()),
-        **{name: column(_packed(kept, name)) for name in EMBEDDED},
+        **{name: column(_pack_column(kept, name)) for name in EMBEDDED},
         **{name: column(kept[name].tolist()) for name in ("standing", "cause")},
         **{name: column(kept[name].astype(int).tolist()) for name in ("weak", "first_seen")},
         "case_id": column(_case_ids(kept)),
@@ -268,7 +268,7 @@ def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]
     return list(lines.values())
 
 
-def embedded(rows: pd.DataFrame) -> pd.DataFrame:
+def select_embedded_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows a page holds, sorted by square and severity: all that did not pass, the worst of those that did."""
     rank = rows["status"].map({status: place for place, status in enumerate(SEVERITY)})
     rows = rows.assign(rank=rank.astype("int64"), size=-rows["error_units"].fillna(0.0))
@@ -309,7 +309,7 @@ def _whole(values: pd.Series) -> list[int | None]:
     return [None if missing else int(value) for value, missing in zip(values, values.isna(), strict=True)]
 
 
-def _packed(rows: pd.DataFrame, name: str) -> list[Any]:
+def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
     """A column of the lake as JSON has it, by its type."""
     kind = lake.SCHEMA.field(name).type
     if pa.types.is_floating(kind):

@@ -23,7 +23,7 @@ from farm.report.tables.causes import many
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import SEVERITY, backend_order, records
 from farm.report.tables.gate import CLOSED, GATES, OPEN
-from farm.report.tables.trends import COUNTS, Night, Stretch, Trends, changed, failures, stretches
+from farm.report.tables.trends import COUNTS, Night, Stretch, Trends, failures, find_changes, stretches
 from farm.report.tables.view import Cell, Column, Line, View
 from farm.report.words import percent
 from tasks.model import OpClass, Status
@@ -69,11 +69,13 @@ class _Site:
     def __init__(self, trends: Trends) -> None:
         self.trends, self.nights = trends, trends.nights
         self.template = environment().get_template("site.html.j2")
-        self.changes = changed(trends)
+        self.changes = find_changes(trends)
         self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
         self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
         # What comes and goes would hide what came and stayed.
-        hidden = {(one["label"], one["backend"]) for one in self.flaky if not (one["turns"] < TURNS and _failed(one))}
+        hidden = {
+            (one["label"], one["backend"]) for one in self.flaky if not (one["turns"] < TURNS and _has_failed(one))
+        }
         stays = {(one["label"], one["backend"]): one["since"] for one in self.lines}
         stays = {key: at for key, at in stays.items() if key not in hidden}
         keys = zip(self.changes["label"], self.changes["backend"], strict=True)
@@ -154,7 +156,7 @@ class _Site:
     def _ops(self, lines: Sequence[Line]) -> Iterator[View]:
         """Of a backend: what fails or has changed, and, folded (a browser draws it when it is opened), what was the same and no failure
         every night."""
-        still = [one for one in lines if not _failed(one) and len(one["series"]) == 1]
+        still = [one for one in lines if not _has_failed(one) and len(one["series"]) == 1]
         same = {one["label"] for one in still}
         told = [one for one in lines if one["label"] not in same]
         if told:
@@ -371,7 +373,7 @@ def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
     found = []
     for label, some in _groups(lines, "label"):
         worst = min(some, key=lambda one: place[one["worst"]])
-        failed = sorted(one["backend"] for one in some if _failed(one))
+        failed = sorted(one["backend"] for one in some if _has_failed(one))
         found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
     columns = [
         Column("op", lambda line: Cell(plain(line["label"]), href=f"op/{slug(line['label'])}"), foreign=True),
@@ -472,7 +474,7 @@ def _groups(lines: Sequence[Line], by: str) -> Iterator[tuple[str, list[Line]]]:
         yield name, list(some)
 
 
-def _failed(line: Line) -> bool:
+def _has_failed(line: Line) -> bool:
     return Status(line["worst"]).failed
 
 

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm.commandline import plain
-from farm.fitting import Head, fitted
+from farm.fitting import Head, fit_table
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
@@ -58,7 +58,7 @@ def table(view: View, limit: int, width: int) -> RenderableType:
         ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.shown(limit)
     ]
-    return fitted("\n".join([view.title(limit), *view.lead]), heads, lines, width)
+    return fit_table("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
 def show(

@@ -12,7 +12,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.lake import KEY, steps_of
 from farm.report.tables.coverage import backend_order, commands, distinct, records
-from farm.report.tables.view import Cell, Column, Line, View, measured, text
+from farm.report.tables.view import Cell, Column, Line, View, build_number_column, text
 from farm.report.words import DASH, number
 from tasks import checks
 from tasks.judge.fingerprint import distance
@@ -338,11 +338,11 @@ def case_views(table: pd.DataFrame) -> list[View]:
             Column("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
             Column("device, version", device, foreign=True),
             Column("status", what, foreign=True),
-            measured("units", unit(said["op_class"])),
-            *(measured(name) for name in ("limit", "max_diff")),
+            build_number_column("units", unit(said["op_class"])),
+            *(build_number_column(name) for name in ("limit", "max_diff")),
             Column("agrees with", lambda line: agrees_words(line["agrees"])),
             text("same_bytes", "same bytes as"),
-            measured("run_ms"),
+            build_number_column("run_ms"),
         ),
         lines=lines,
         style=lambda line: "sum" if line["outlier"] else "",

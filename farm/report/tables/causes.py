@@ -42,7 +42,7 @@ from farm.report.tables.coverage import (
     where_option,
 )
 from tasks.model import Status
-from tasks.model.failing import manner, unjudged
+from tasks.model.failing import describe_unjudged, manner
 from tasks.model.kind import KIND_ORACLE
 from tasks.model.row import YOUR_OWN
 
@@ -162,13 +162,13 @@ def _own(rows: pd.DataFrame) -> pd.Series:
 def unseen(rows: pd.DataFrame) -> str:
     """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason; "" if there
     are none. What is broken, or was not run, is told elsewhere."""
-    own = rows[_own(rows) & ~broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
+    own = rows[_own(rows) & ~is_broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
     judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
     silent = silent.assign(why=_why_unjudged(silent))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for line in records(silent):
-        (reason,) = unjudged([(line["status"], line["why"])]) or [line["status"]]
+        (reason,) = describe_unjudged([(line["status"], line["why"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
         f"{check} of {_some(ops)} ({shorten(reason, 160, placeholder=' …')})"
@@ -187,17 +187,17 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
-def broken(rows: pd.DataFrame) -> pd.Series:
+def is_broken(rows: pd.DataFrame) -> pd.Series:
     """Which rows are a user's own kernels and models that could not be judged: model, reference or inputs are at fault."""
     return _own(rows) & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Rows with the columns ``standing``, ``cause``, ``fault`` and ``first_seen``: see the module's text."""
-    entries = known.recorded(run) or []
-    failed = rows["status"].isin(FAILED_STATUSES) | broken(rows)
+    entries = known.parse_entries(run) or []
+    failed = rows["status"].isin(FAILED_STATUSES) | is_broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
-    met = known.met(alike.with_reduced(some, entries), entries)
+    met = known.match_rows(alike.with_reduced(some, entries), entries)
     covered, gone = (
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
@@ -227,10 +227,10 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
 def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     """The `Verdict` on the rows of a run; ``rows``: with or without their standing."""
     rows = rows if "standing" in rows else with_standing(distinct(rows), run)
-    failed, own = rows["status"].isin(FAILED_STATUSES), broken(rows)
+    failed, own = rows["status"].isin(FAILED_STATUSES), is_broken(rows)
     new, imprecise = rows["standing"] == NEW, rows["status"] == Status.IMPRECISE.value
     judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
-    said, entries = run.get("planned"), known.recorded(run)
+    said, entries = run.get("planned"), known.parse_entries(run)
     planned = said if isinstance(said, int) else 0
     return Verdict(
         failures=int(failed.sum()),
@@ -249,7 +249,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         unseen=unseen(rows) if judged else "",
         silent=""
         if judged
-        else shorten("; ".join(unjudged(zip(rows["status"], _why_unjudged(rows)))), 300, placeholder=" …"),
+        else shorten("; ".join(describe_unjudged(zip(rows["status"], _why_unjudged(rows)))), 300, placeholder=" …"),
     )
 
 
@@ -281,7 +281,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     run_id: of the worst row; reproduce: the command that shows it.
     """
     results = str(rows.attrs.get("results", "results"))
-    failed = rows[rows["status"].isin(FAILED_STATUSES) | broken(rows)]
+    failed = rows[rows["status"].isin(FAILED_STATUSES) | is_broken(rows)]
     new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
     failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + JOINED_BY + failed["case_id"])
     failed.loc[new, "alike"] = [_alike(line) for line in records(failed[new])]
@@ -295,7 +295,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     )
     made = worst_first(failed).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
-    said = pd.Series([_said(line) for line in records(made)], index=made.index, dtype=object)
+    said = pd.Series([_describe_failures(line) for line in records(made)], index=made.index, dtype=object)
     made = made.assign(
         reason=said.where(new, made["cause"]), old=~new, rank=made["rank"].where(new, 0), most=-made["cases"]
     )
@@ -303,7 +303,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     return made.assign(reproduce=commands(made, results))[_TOLD].reset_index(drop=True)
 
 
-def counted(causes: pd.DataFrame) -> str:
+def describe_counts(causes: pd.DataFrame) -> str:
     """How many failed rows, cases and causes there are, and why these are not the same; "" where rows and cases are. causes: of
     `causes`."""
     failed = causes[causes["status"] != Status.INVALID.value]
@@ -328,7 +328,7 @@ def _alike(line: Mapping[str, Any]) -> str:
     return JOINED_BY.join([whose, *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
 
 
-def _said(line: Mapping[str, Any]) -> str:
+def _describe_failures(line: Mapping[str, Any]) -> str:
     """What new failures are, in a few words: "numbers: log_softmax, softmax"."""
     ops = [op.partition(":")[2] for op in line["all_ops"].split(", ")]
     words = dict.fromkeys(filter(None, (line[name] for name in ("only", "cause", "kind", "stage", "error_type"))))
@@ -341,9 +341,9 @@ def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     Columns: the entry's (`farm.plan.model.KnownFailure`), rows (those with the standing "stale"
     for it), found (their statuses and counts).
     """
-    entries = known.recorded(run) or []
+    entries = known.parse_entries(run) or []
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
-    met = known.met(alike.with_reduced(rows, entries), entries)
+    met = known.match_rows(alike.with_reduced(rows, entries), entries)
     lines = []
     for place in met.gone:
         found = rows["status"][met.stale == place].value_counts()

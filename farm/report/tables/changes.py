@@ -9,7 +9,7 @@ from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import commands, distinct, records, severity
-from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
+from farm.report.tables.view import Cell, Column, Line, View, build_number_column, label, status, text
 from farm.report.words import DASH, percent
 from tasks.model import FORWARD, Status
 
@@ -83,7 +83,7 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     rows = distinct(rows)
     rows = rows.assign(units=units(rows))
     left, right = (select(rows, name)[_KEPT] for name in (a, b))
-    both = _compared(left, right)
+    both = _compare_samples(left, right)
     worst = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(CELL)
     same = both.groupby(CELL, sort=False)[["same_bytes", "with_bytes"]].sum()
     table = worst.drop(columns=list(same)).join(same, on=CELL)
@@ -108,7 +108,7 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     return made
 
 
-def _compared(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+def _compare_samples(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """The samples that both sides have a row of: what changed, and whether the bytes did."""
     both = left.merge(right.drop(columns=CELL), on="case_id", suffixes=("_a", "_b"))
     before, after = (pd.Index(side["case_id"]).get_indexer(both["case_id"]) for side in (left, right))
@@ -227,7 +227,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
                 status("status_b", "after"),
                 Column("error before", lambda line: figure(line["units_a"], line["op_class"]), right=True),
                 Column("error after", lambda line: figure(line["units_b"], line["op_class"]), right=True),
-                measured("ratio"),
+                build_number_column("ratio"),
                 Column("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),
             ),

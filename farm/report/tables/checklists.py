@@ -209,7 +209,7 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
     for _, part in some.groupby(some["backend"].map(lambda name: like.get(name) or name), sort=True):
         names = sorted(part["backend"].unique())
         bad = given[given["backend"].isin(names) & given["status"].isin(NOT_VALID_STATUSES)]
-        yield _said(item, ", ".join(names), part, bad, report)
+        yield _judge_item(item, ", ".join(names), part, bad, report)
 
 
 def _line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _fails(rows: pd.DataFrame, item: Item) -> pd.Series:
     return rows["status"].isin([*FAILED_STATUSES, *item.against])
 
 
-def _unjudged(rows: pd.DataFrame) -> str:
+def _describe_unjudged(rows: pd.DataFrame) -> str:
     """What of an item could not be judged, and why, of rows that are not valid; "" where nothing is missing. That there is nothing to
     judge (`vacuous`: an operator that an operator set does not have) is no gap."""
     rows = rows[rows["status"] != Status.VACUOUS.value]
@@ -266,7 +266,7 @@ def few(names: Sequence[str], between: str = ", ") -> str:
     return between.join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
-def _said(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, report: Report) -> dict[str, Any]:
+def _judge_item(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, report: Report) -> dict[str, Any]:
     """The line of an item on a backend with (valid) rows of it; bad: those that are not."""
     failed, passed = _fails(rows, item), rows["status"].isin(PASSED_STATUSES)
     evidence = passed & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
@@ -285,7 +285,7 @@ def _said(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, repor
     rest = rows["status"][~whole & ~broken & ~passed].value_counts()
     missing = _missing(item, rows[right & evidence])
     narrowed = bool(item.whole) and not _whole(report.run, item.whole, list(rows["backend"].unique()))
-    unjudged = _unjudged(bad)
+    unjudged = _describe_unjudged(bad)
     lacks = [f"none of {', '.join(missing)}"] * bool(missing)
     lacks += [unjudged] * bool(unjudged)
     lacks += [f"the run covers only some ops of the catalog {item.whole}"] * narrowed
@@ -378,7 +378,7 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
     )
 
 
-def proved(found: pd.DataFrame) -> bool | None:
+def is_proved(found: pd.DataFrame) -> bool | None:
     """Whether every item of a `checklist` is proved (True), one failed (False), or some are not proved (None)."""
     states = set(found["state"])
     return False if FAILED in states else True if states == {PROVED} else None

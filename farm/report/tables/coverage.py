@@ -101,7 +101,7 @@ def coverage(
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
     ``coverage`` = judged/valid, ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where
     the denominator is 0; then one count per status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing was computed: see
-    `built`.
+    `count_built`.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
     of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
@@ -153,7 +153,7 @@ def beside(rows: pd.DataFrame) -> pd.Series:
     return weak & evidence.astype(bool)
 
 
-def built(rows: pd.DataFrame) -> pd.DataFrame:
+def count_built(rows: pd.DataFrame) -> pd.DataFrame:
     """What was only built, by (vendor, backend): ``planned``, ``valid``, ``built``, ``refused`` (unsupported, fallback), ``failed``.
 
     ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its numbers.

@@ -15,7 +15,7 @@ from farm.report.tables.alike import finding_of, groups
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import JUDGED_STATUSES, severity, where_option
 from farm.report.tables.history import version_key
-from farm.report.tables.view import Column, Line, Report, View, measured, status, text, view
+from farm.report.tables.view import Column, Line, Report, View, build_number_column, status, text, view
 from farm.report.words import number
 from tasks.model import Status
 from tasks.model.failing import Manner
@@ -148,8 +148,8 @@ def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]
     """The known failures that cover rows, one for each row that is covered, by the record of their run."""
     found = []
     for run_id, some in mine.groupby("run_id", sort=False):
-        entries = known.recorded(runs.get(str(run_id)) or {}) or []
-        found += [entries[int(place)] for place in known.met(some, entries).entry if place >= 0]
+        entries = known.parse_entries(runs.get(str(run_id)) or {}) or []
+        found += [entries[int(place)] for place in known.match_rows(some, entries).entry if place >= 0]
     return found
 
 
@@ -181,8 +181,8 @@ def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) ->
     key = ["run_id", "case_id", "backend"]
     reasons: dict[tuple[str, ...], str] = {}
     for run_id, some in rows.merge(left[key]).groupby("run_id"):
-        entries = known.recorded(runs.get(str(run_id)) or {}) or []
-        places = known.met(some, entries).entry
+        entries = known.parse_entries(runs.get(str(run_id)) or {}) or []
+        places = known.match_rows(some, entries).entry
         told = [str(entries[place].reason) if place >= 0 else "" for place in places]
         reasons.update(zip(some[key].itertuples(index=False, name=None), told))
     known_as = [reasons.get(line, "") for line in left[key].itertuples(index=False, name=None)]
@@ -197,7 +197,7 @@ def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) ->
     return made.sort_values(["class", "turn"], kind="stable").drop(columns=["class", "turn", "slow"])
 
 
-def counted(table: pd.DataFrame, left: pd.DataFrame) -> str:
+def describe_counts(table: pd.DataFrame, left: pd.DataFrame) -> str:
     """How the rows that failed or are imprecise are divided. table: of `defects`; left: of `without_minimal`."""
     done, rest = int(table["rows"].sum()), int(left["rows"].sum())
     return (
@@ -220,7 +220,7 @@ COLUMNS = (
     text("ops"),
     Column("what", _failing, foreign=True),
     Column("nodes, elements", lambda line: f"{number(line['nodes'])}, {number(line['elements'])}", right=True),
-    measured("rows"),
+    build_number_column("rows"),
     text("right", "right on", length=60),
     text("versions"),
     Column("whose", _whose),
@@ -234,7 +234,7 @@ def defects_view(frame: pd.DataFrame, left: pd.DataFrame, most: int = 0) -> View
     return View(
         "defects", "Distinct defects, each with a minimal case", frame, COLUMNS, unit="findings", counted=True, turns="backend",
         notes=("A finding is a backend, the ops, status, kind and error of the reduced case, its attributes and modes.",),
-        lead=[f"{counted(frame, left)}."],
+        lead=[f"{describe_counts(frame, left)}."],
         command="command", most=most,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from tasks.judge.policy import GROSS
 from tasks.model import OpClass, Status
 
 
-def excused(rows: pd.DataFrame) -> pd.DataFrame:
+def find_excused(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per op and dtype whose weak passes are excused: op, variant, dtype, op_class, samples, excused, judged_by.
 
     excused: the largest share of a result that its limit does not ask for; judged_by: the class that would judge the op,
@@ -40,7 +40,7 @@ def _by_itself(shapes: str, numel: float) -> bool:
 @view(85)
 def no_evidence(report: Report) -> Iterator[View]:
     """The ops whose samples are so steep that nearly any result passes."""
-    found = excused(report.rows)
+    found = find_excused(report.rows)
     if found.empty:
         return
     yield View(

@@ -14,7 +14,20 @@ from farm.report.tables.agreement import UNITS, units
 from farm.report.tables.causes import HOW, NEW, many, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
 from farm.report.tables.overview import how_much
-from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, label, measured, op, status, text, view
+from farm.report.tables.view import (
+    FACES,
+    Cell,
+    Column,
+    Line,
+    Report,
+    View,
+    build_number_column,
+    label,
+    op,
+    status,
+    text,
+    view,
+)
 from tasks.model import Status
 from tasks.model.kind import KIND_ORACLE
 
@@ -93,12 +106,14 @@ _ALIKE = (
     Column("op", _ops, foreign=True),
     text("dtypes", "dtype"),
     text("backends", "backend"),
-    measured("rows"),
+    build_number_column("rows"),
     Column("what (worst case)", _COLUMNS[-1].cell, foreign=True),
 )
 
 
-def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any) -> View:
+def _build_view(
+    name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any
+) -> View:
     return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
 
 
@@ -112,11 +127,13 @@ def new(report: Report) -> Iterator[View]:
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
     alike = report.causes.query(f"standing == '{NEW}'")
     unjudged = alike["status"] == Status.INVALID.value
-    yield _found("own_not_judged", caption, frame[own], _ALIKE, lines=records(alike[unjudged]), unit="reasons", **shown)
+    yield _build_view(
+        "own_not_judged", caption, frame[own], _ALIKE, lines=records(alike[unjudged]), unit="reasons", **shown
+    )
     said = report.verdict
     lines = alike[~unjudged]
     cells = int((~own & ~imprecise).sum())
-    yield _found(
+    yield _build_view(
         "new",
         many(said.new, "new failure" if said.listed else "failure"),
         frame[~own],
@@ -127,7 +144,7 @@ def new(report: Report) -> Iterator[View]:
         open=True,
         most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
     )
-    yield _found("new_imprecise", _imprecise(report), frame[imprecise], **shown)
+    yield _build_view("new_imprecise", _imprecise(report), frame[imprecise], **shown)
 
 
 def _imprecise(report: Report) -> str:
@@ -140,8 +157,8 @@ def new_cells(report: Report) -> Iterator[View]:
     imprecise = frame["status"] == Status.IMPRECISE.value
     every: dict[str, Any] = {"most": len(frame), "lead": list(UNITS.values()) * bool(len(frame))}
     caption = "Failures that no known failure covers"
-    yield _found("new", caption, frame[~imprecise], empty="No new failures.", **every)
-    yield _found("new_imprecise", _imprecise(report), frame[imprecise], most=len(frame))
+    yield _build_view("new", caption, frame[~imprecise], empty="No new failures.", **every)
+    yield _build_view("new_imprecise", _imprecise(report), frame[imprecise], most=len(frame))
 
 
 def _command(report: Report) -> str:
@@ -153,7 +170,7 @@ def _command(report: Report) -> str:
 
 
 @view(70)
-def found(report: Report) -> View:
+def build_findings_view(report: Report) -> View:
     """All findings; not on the terminal, at whose top those stand that are to be looked at."""
     frame = findings(report.rows, limit=None)
     lines = records(frame[frame["status"].isin(FINDING_STATUSES)])
@@ -162,7 +179,7 @@ def found(report: Report) -> View:
     standing = Column("", lambda line: line["standing"])
     columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
-    return _found(
+    return _build_view(
         "findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces, compares=True
     )
 
@@ -182,9 +199,9 @@ def oracles(report: Report) -> View:
             Column("op", label, foreign=True),
             text("dtype"),
             Column("oracles", who, foreign=True),
-            measured("oracles_units", "apart"),
-            measured("units", "result from the first"),
-            measured("second_units", "from the second"),
+            build_number_column("oracles_units", "apart"),
+            build_number_column("units", "result from the first"),
+            build_number_column("second_units", "from the second"),
             Column("seen on", lambda line: f"{line['backends']}; {line['samples']} samples", foreign=True),
             text("error", "what", length=300, faces=("page",)),
         ),

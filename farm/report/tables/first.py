@@ -11,11 +11,11 @@ from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.program import program
-from farm.report.tables.causes import KNOWN, counted, many, stale
+from farm.report.tables.causes import KNOWN, describe_counts, many, stale
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
-from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, status, text, view
+from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, label, status, text, view
 from farm.report.words import percent
 from tasks import catalogs
 from tasks.cache import default_cache
@@ -33,7 +33,10 @@ _FIRST_SEEN = (
 def why(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
     known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend' and not first_seen")
-    lead = [*filter(None, [counted(report.causes)]), *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
+    lead = [
+        *filter(None, [describe_counts(report.causes)]),
+        *[_SEEN] * bool(known["reason"].str.startswith("seen").any()),
+    ]
     yield View(
         "causes",
         many(int(known["rows"].sum()), "known failure"),
@@ -91,8 +94,8 @@ def _causes() -> tuple[Column, ...]:
         return Cell(line["statuses"], parts=parts) if len(parts) > 1 else Cell(line["status"], status=line["status"])
 
     return (
-        measured("cases"),
-        measured("ops"),
+        build_number_column("cases"),
+        build_number_column("ops"),
         text("backends", "backend"),
         Column("status", counts),
         Column("cause", reason, foreign=True, faces=("markdown", "page")),
@@ -102,7 +105,7 @@ def _causes() -> tuple[Column, ...]:
 
 def _example(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
-    lines, built = records(known), {name: _built(report, name) for name in known["backend"].unique()}
+    lines, built = records(known), {name: _has_environment(report, name) for name in known["backend"].unique()}
     line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
     if line is None:
         return []
@@ -110,7 +113,7 @@ def _example(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     return [(f"reproduce one{first}", line["reproduce"])]
 
 
-def _built(report: Report, backend: str) -> bool:
+def _has_environment(report: Report, backend: str) -> bool:
     """Whether a backend of the run has its environment on this machine, or needs none."""
     config = report.run.get("config")
     listed = config.get("backends") if isinstance(config, Mapping) else None
@@ -126,10 +129,10 @@ def _built(report: Report, backend: str) -> bool:
 def last_run(report: Report) -> View | None:
     """What changed since the last run of the same config."""
     found = since(report)
-    return _changed(found) if found else None
+    return _build_changes_view(found) if found else None
 
 
-def _changed(found: Since) -> View:
+def _build_changes_view(found: Since) -> View:
     def what(line: Line) -> Cell:
         return Cell(
             plain(f"{label(line)} {line['dtype']} on {line['backend']}"), square=f"{label(line)}|{line['backend']}"
@@ -203,17 +206,17 @@ def best(report: Report) -> Iterator[View]:
             f"{plain(catalog)}{_about(str(catalog))}: right on {many_of}",
             lines,
             (
-                measured("place", "#"),
+                build_number_column("place", "#"),
                 Column("backend", who, foreign=True),
                 Column("right", _right, right=True),
-                *map(measured, ("imprecise", "weak", "failed")),
+                *map(build_number_column, ("imprecise", "weak", "failed")),
                 *[Column("new", _new, right=True)] * bool((lines["failed"] > lines["known"]).any()),
-                *map(measured, ("fallback", "unsupported")),
+                *map(build_number_column, ("fallback", "unsupported")),
             ),
             lines=records(lines),
             style=lambda line: "" if line["place"] == line["place"] else "grey",
             lead=[_COUNTED] * (not shown),
-            notes=list(_compared(records(lines))),
+            notes=list(_describe_comparison(records(lines))),
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
@@ -234,7 +237,7 @@ def _new(line: Line) -> str:
     return str(line["failed"] - line["known"] or "")
 
 
-def _compared(lines: Sequence[Line]) -> Iterator[str]:
+def _describe_comparison(lines: Sequence[Line]) -> Iterator[str]:
     """What a ranking compares, if not all were given the same: who narrows it, and who is not ranked for it."""
     ranked = [line for line in lines if line["place"] == line["place"]]
     apart = [line for line in lines if line["place"] != line["place"]]

@@ -94,7 +94,7 @@ def gate_of(run: Mapping[str, Any]) -> Gate | None:
         ) from None
 
 
-def judged(report: Report, gate: Gate) -> Judged:
+def judge_gate(report: Report, gate: Gate) -> Judged:
     """A run beside its gate."""
     new = _new(report, gate.flaky)
     return Judged(tuple(_items(report, gate, new)), new)
@@ -129,7 +129,7 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     for floor in gate.speedup:
         yield _speedup(report, floor)
     if gate.known:
-        entries = known.recorded(report.run) or []
+        entries = known.parse_entries(report.run) or []
         bad = life(report.rows, entries)
         bad = bad[bad["state"].isin(BAD)]
         told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())
@@ -209,7 +209,7 @@ def _coverage(report: Report, floor: Floor) -> Item:
     found = f"it is {percent(total['judged'], valid)}"
     if not holds and (total["judged"] + left_out) / valid >= floor.at_least:  # once they are judged as well
         return Item(asked, ABSENT, f"{asked}: {found}")
-    return _floored(report, floor, asked, holds, found)
+    return _judge_floor(report, floor, asked, holds, found)
 
 
 def _left_out(report: Report, floor: Floor) -> int:
@@ -234,10 +234,10 @@ def _speedup(report: Report, floor: Floor) -> Item:
     told = (
         f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {number(slow['speedup'].iloc[0])}" if len(slow) else ""
     )
-    return _floored(report, floor, asked, slow.empty, f"{len(slow)} of {many(len(rows), 'case')} below it{told}")
+    return _judge_floor(report, floor, asked, slow.empty, f"{len(slow)} of {many(len(rows), 'case')} below it{told}")
 
 
-def _floored(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> Item:
+def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> Item:
     """What was found of a floor, which is not proved while a backend that it names had no row."""
     there = report.rows["backend"].unique()
     lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]

@@ -69,7 +69,7 @@ def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
     return [first["backend"], first["op"], said, len(some), dtypes, what, " ".join(words), key, known]
 
 
-def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
+def _count_reasons(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
     table = rows.assign(why=rows["error"].fillna("").map(why))
     made = table.groupby(["op", "why"]).size().rename("rows").reset_index()
     return made.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
@@ -83,7 +83,7 @@ def suspect(rows: pd.DataFrame) -> pd.DataFrame:
         f"{why}; it was {f'{was} {kind}'.strip()}: {error}".removesuffix(": ")
         for why, was, kind, error in zip(*columns)
     ]
-    return _listed(some.assign(error=told), lambda text: plain(text, 160))
+    return _count_reasons(some.assign(error=told), lambda text: plain(text, 160))
 
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
@@ -98,4 +98,4 @@ def undrawn(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
     some = rows[rows["catalog"].map(is_generated) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
-    return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 300))
+    return _count_reasons(some.drop_duplicates("case_id"), lambda text: plain(text, 300))

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from farm import lake as lakes
 from farm.lake.store import AnyLake, unique
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
-from farm.report.tables.view import Column, Line, View, measured, op, status, text
+from farm.report.tables.view import Column, Line, View, build_number_column, op, status, text
 from farm.report.words import DASH
 from tasks.model import Status, label_of
 from tasks.nearest import nearest
@@ -58,29 +58,29 @@ def load(
     if ops:
         bare = [re.split(r"\.(?=[^.]*$)", op)[0] for op in ops]  # perhaps with its variant
         exact = all(":" in op for op in ops)
-        where["op"] = _named(
+        where["op"] = _find_values(
             opened, "op", list(dict.fromkeys([*ops, *bare])), lambda op: (op, op.partition(":")[2]), exact
         )
     for column, asked in (("backend", backend), ("dtype", dtype)):
         if asked != "*":
-            where[column] = _named(opened, column, [asked], lambda name: (name,))
+            where[column] = _find_values(opened, column, [asked], lambda name: (name,))
     rest = {name for words, name in ALONG.items() if along not in ("", words)} - {"run_id"}
     columns = [name for name in READ if name not in rest]
     rows = unique(lakes.read_table(opened, None, columns, where, coded=True)).to_pandas()
     if ops and len(rows):
         code = rows["op"].cat.codes.astype("int64") * len(rows) + rows["variant"].cat.codes
         pairs = rows.loc[code.drop_duplicates().index, ["op", "variant"]].astype(object).fillna("")
-        called = [any(_called(label_of(*pair), one, ops) for one in where["op"]) for pair in pairs.values]
+        called = [any(_is_match(label_of(*pair), one, ops) for one in where["op"]) for pair in pairs.values]
         rows = rows[code.isin(code[pairs.index[called]])]
     rows.attrs["results"] = opened.uri
     if rows.empty:
         for column, names in where.items():  # says which of them are nowhere
-            _named(opened, column, [glob.escape(name) for name in names], lambda name: (name,), exact=False)
+            _find_values(opened, column, [glob.escape(name) for name in names], lambda name: (name,), exact=False)
         raise lakes.LakeError(f"{opened.uri}: no rows of these; start a run with: farm run configs/quick.yaml")
     return rows
 
 
-def _named(
+def _find_values(
     lake: lakes.Lake, column: str, globs: Sequence[str], called: Callable[[str], Sequence[str]], exact: bool = True
 ) -> list[str]:
     """The values of a column that globs mean; names without a glob, if they are ``exact``, are not looked for in all runs.
@@ -96,7 +96,7 @@ def _named(
     return found
 
 
-def _called(name: str, op: str, globs: Sequence[str]) -> bool:
+def _is_match(name: str, op: str, globs: Sequence[str]) -> bool:
     """Whether a label is of an op and one of the globs means it."""
     if name != op and not name.startswith(f"{op}."):
         return False
@@ -211,7 +211,7 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0) -> View:
         text("kind"),
         text("first", "first seen"),
         text("last", "last seen"),
-        measured("steps", "times"),
+        build_number_column("steps", "times"),
         Column("then", _then, foreign=True),
     )
     return View(

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from farm.report.tables.view import Report, View, measured, view
+from farm.report.tables.view import Report, View, build_number_column, view
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import Status
 
 
-def kept(rows: pd.DataFrame) -> pd.DataFrame:
+def find_kept(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per op, check, dtype and backend: rows, kept (the largest), limit. Of `distinct` rows."""
     limit = rows["limit"].astype(float).fillna(USUAL_UNITS)
     found = rows[(rows["status"] == Status.PASS.value) & (rows["kept"].astype(float) > limit)]
@@ -24,16 +24,24 @@ def kept(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @view(86)
-def explained(report: Report) -> Iterator[View]:
+def build_kept_view(report: Report) -> Iterator[View]:
     """The gradients that a rounded result explains."""
-    found = kept(report.rows)
+    found = find_kept(report.rows)
     if found.empty:
         return
     yield View(
         "kept",
         "Gradients explained by the rounded result that they are computed from",
         found,
-        ("op", "check", "dtype", "backend", "rows", measured("kept", "units without that"), measured("limit")),
+        (
+            "op",
+            "check",
+            "dtype",
+            "backend",
+            "rows",
+            build_number_column("kept", "units without that"),
+            build_number_column("limit"),
+        ),
         unit="ops, dtypes and backends, which pass",
         counted=True,
         notes=(

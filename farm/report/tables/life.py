@@ -11,7 +11,7 @@ from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables import alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, records
-from farm.report.tables.view import Column, Line, View, measured, text
+from farm.report.tables.view import Column, Line, View, build_number_column, text
 
 #: How a known failure fares, and what that means.
 STATES = {
@@ -38,7 +38,7 @@ def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     rows: of a run, or of several.
     """
     rows = rows[rows["status"].isin([*FAILED_STATUSES, *JUDGED_STATUSES])]
-    met = known.met(alike.with_reduced(rows, entries), entries)
+    met = known.match_rows(alike.with_reduced(rows, entries), entries)
     today = max(map(known.day_of, rows["started_at"]), default="") if "started_at" in rows else ""
     counts = {
         name: pd.Series(places[places >= 0]).value_counts()
@@ -87,7 +87,7 @@ def life_view(frame: pd.DataFrame, title: str) -> View:
     """The table of `life`."""
     columns = (
         Column("state", lambda line: line["state"]),
-        measured("rows"),
+        build_number_column("rows"),
         text("op"),
         Column("backend (seen on)", _where, foreign=True),
         text("dtype"),

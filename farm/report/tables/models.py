@@ -63,7 +63,7 @@ def _by_nobody(found: pd.Series) -> str:
     return ", ".join(name for name in lists[0] if all(name in other for other in lists))
 
 
-def decided(line: Line) -> str:
+def describe_decisions(line: Line) -> str:
     """What a model decided otherwise, in words; "" where nothing is stated, or nothing was."""
     parts = []
     for name, one, many in (("flips", "flip", "flips"), ("ties", "tie", "ties")):
@@ -82,7 +82,7 @@ def _square(line: Line | None) -> Cell:
         far = number(line["error_units"])
         words = far if words == Status.PASS else f"{words} {far} units"
     more = (
-        decided(line),
+        describe_decisions(line),
         f"in {line['unasked']}" if line["unasked"] else "",
         "weak" if line["weak"] and words != Status.INVALID else "",
     )
@@ -90,7 +90,7 @@ def _square(line: Line | None) -> Cell:
     return Cell(words, status=line["status"], small="; ".join(filter(None, more)), square=square)
 
 
-def _unobserved(frame: pd.DataFrame) -> list[str]:
+def _describe_unobserved(frame: pd.DataFrame) -> list[str]:
     """A sentence for each model with layers that no sample observes."""
     found = frame[frame["unobserved"] != ""].drop_duplicates(["label", "dtype"])
     return [
@@ -134,7 +134,7 @@ def whole_models(report: Report) -> Iterator[View]:
         (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
         lines=lines,
         unit="models",
-        notes=[*_not_run_there(frame), *_unobserved(frame)],
+        notes=[*_not_run_there(frame), *_describe_unobserved(frame)],
         open=True,
         most=10_000,
         compares=True,
@@ -154,7 +154,7 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
             if line["error_units"] == line["error_units"]
             else DASH
         )
-        more = [decided(line)]
+        more = [describe_decisions(line)]
         more += [f"divergence {number(line['divergence'])}"] * (line["divergence"] == line["divergence"])
         more += [f"overlap {number(line['overlap'])}"] * (line["overlap"] == line["overlap"])
         return Cell(said, small="; ".join(filter(None, more)))

@@ -20,8 +20,8 @@ from farm.report.tables.coverage import (
     backend_order,
     backends_of,
     blameless,
-    built,
     cell_matrix,
+    count_built,
     coverage,
     distinct,
     once,
@@ -129,7 +129,7 @@ def headline(report: Report, brief: bool = False) -> list[str]:
     name = f" ({run['name']})" if run.get("name") else ""
     which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
     lines = [] if brief else [f"{which}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
-    lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
+    lines += [_describe_quarantine(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(
             f"{many(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
@@ -148,7 +148,7 @@ def headline(report: Report, brief: bool = False) -> list[str]:
     return lines
 
 
-def _quarantined(record: Mapping[str, Any]) -> str:
+def _describe_quarantine(record: Mapping[str, Any]) -> str:
     what = (
         f"device {record['device']} of {record.get('node')}"
         if record.get("device")
@@ -269,7 +269,7 @@ def _are_interpreted(rows: pd.DataFrame) -> pd.Series:
     return rows["execution"] == INTERPRETED
 
 
-def _interpreted(rows: pd.DataFrame) -> list[str]:
+def _describe_interpreted(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows of kernels that an interpreter ran, and what their passes are worth."""
     some = rows[_are_interpreted(rows) & rows["status"].isin(JUDGED_STATUSES)]
     if some.empty:
@@ -281,7 +281,7 @@ def _interpreted(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _unverified(rows: pd.DataFrame) -> list[str]:
+def _describe_unverified(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows of which nothing says that they ran on the device."""
     count = int(((rows["execution"] == UNVERIFIED) & rows["status"].isin(JUDGED_STATUSES)).sum())
     if not count:
@@ -291,7 +291,7 @@ def _unverified(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _unused(rows: pd.DataFrame) -> list[str]:
+def _describe_unused(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows whose backend was allowed to compute in less than the dtype, and did not."""
     some = rows[rows["unused_permission"].fillna("").astype(bool)] if "unused_permission" in rows else rows[:0]
     if some.empty:
@@ -322,7 +322,7 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
 
 def caveats(rows: pd.DataFrame) -> list[str]:
     """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they were to lie …"""
-    return [*_unverified(rows), *_interpreted(rows), *_unused(rows), *_laid_out(rows)]
+    return [*_describe_unverified(rows), *_describe_interpreted(rows), *_describe_unused(rows), *_laid_out(rows)]
 
 
 def _doctor() -> str:
@@ -350,7 +350,7 @@ def not_here(report: Report) -> View | None:
 
 
 @view(9)
-def reached(report: Report) -> View | None:
+def build_reached_view(report: Report) -> View | None:
     """How far a budget has come in each part of the config."""
     told = report.run.get("left_out")
     parts = told.get("parts") if isinstance(told, Mapping) else None
@@ -413,7 +413,7 @@ def by_backend(report: Report) -> Iterator[View]:
 @view(20)
 def only_built(report: Report) -> View | None:
     """What was built and not run."""
-    made = built(report.rows)
+    made = count_built(report.rows)
     if made.empty:
         return None
     return View(

@@ -40,7 +40,7 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
     imprecise sample), known (of the failed ones, those whose failures are all known), emulated, share = right/cells.
     """
     rows = rows[~rows["check"].isin(checks.where(runs=False))]
-    made = [_ranked(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
+    made = [_rank_catalog(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame(columns=_TOLD)
 
 
@@ -50,7 +50,7 @@ _TOLD = [
 ]
 
 
-def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
+def _rank_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values("run_id", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     valid, nobody = rows[~rows["status"].isin(NOT_VALID_STATUSES)], rows.loc[blameless(rows), "case_id"]
     apart = valid["case_id"].isin(nobody)

@@ -87,7 +87,7 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
             "bytes": texts([NONE if k == 0 else _MARKS[min(k, len(_MARKS)) - 1] for k in rank]),
             "outlier": texts(["1" if out else NONE for out in newest["outlier"]]),
             "change": list(_changes(newest, codes)),
-            "said": list(_said(newest, codes, rank)),
+            "said": list(_render_verdicts(newest, codes, rank)),
             "unit": about["op_class"].map(unit),
         }
     )
@@ -121,7 +121,7 @@ def _changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[str]:
         case = upto
 
 
-def _said(newest: pd.DataFrame, codes: np.ndarray, rank: pd.Series) -> Iterator[str]:
+def _render_verdicts(newest: pd.DataFrame, codes: np.ndarray, rank: pd.Series) -> Iterator[str]:
     columns = ["backend", "vendor", "status", "kind", "units", "limit", "agrees", "digest"]
     shares = rank[rank > 0].groupby([pd.Series(codes), rank]).transform("size").reindex(newest.index, fill_value=1) > 1
     lines = records(newest[columns].assign(same_bytes=shares))

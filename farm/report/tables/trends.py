@@ -21,7 +21,7 @@ from farm.report.tables.agreement import units
 from farm.report.tables.causes import NEW
 from farm.report.tables.changes import CHANGES, change_codes, grown
 from farm.report.tables.coverage import SEVERITY, cell_matrix, severity
-from farm.report.tables.gate import GATES, gate_of, judged
+from farm.report.tables.gate import GATES, gate_of, judge_gate
 from farm.report.tables.view import Report
 from tasks.model import Status
 
@@ -85,7 +85,7 @@ def _gate(report: Report) -> dict[str, str]:
         gate = None
     if gate is None:
         return {"gate": "", "gate_said": ""}
-    found = judged(report, gate)
+    found = judge_gate(report, gate)
     return {"gate": GATES[found.code], "gate_said": found.sentence}
 
 
@@ -119,7 +119,7 @@ class Trends:
         nights = sorted(nights, key=lambda one: (one.facts["started_at"], one.facts["run_id"]))
         # Numbers of squares, not their names: a year of nights has millions.
         names: dict[str, dict[str, int]] = {name: {} for name in SQUARE}
-        keys = [functools.reduce(_paired, (_numbers(n.squares[x], names[x]) for x in SQUARE)) for n in nights]
+        keys = [functools.reduce(_pack_pair, (_numbers(n.squares[x], names[x]) for x in SQUARE)) for n in nights]
         found, line = np.unique(np.concatenate(keys), return_inverse=True)
         place = np.concatenate([np.arange(len(key)) for key in keys])
         night = np.repeat(np.arange(len(nights)), [len(key) for key in keys])
@@ -164,11 +164,11 @@ def _numbers(column: pd.Series, places: dict[str, int]) -> np.ndarray:
     return np.array([places.setdefault(name, len(places)) for name in told.categories])[told.codes]
 
 
-def _paired(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _pack_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first.astype("int64") << 32) + second
 
 
-def changed(trends: Trends) -> pd.DataFrame:
+def find_changes(trends: Trends) -> pd.DataFrame:
     """The squares that changed from a night to the next of the same config, by the words of `farm.report.diff`, the newest and
     worst first: night (its place), earlier (that of the one before), change, `SQUARE`, before, after (statuses)."""
     last: dict[str, int] = {}

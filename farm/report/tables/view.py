@@ -72,7 +72,7 @@ def text(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = F
     return Column(words or name, lambda line: plain(line[name], length) or DASH, foreign=True, faces=faces)
 
 
-def measured(name: str, words: str = "") -> Column:
+def build_number_column(name: str, words: str = "") -> Column:
     """A column of numbers."""
     return Column(words or name.replace("_", " "), lambda line: number(line[name]), right=True)
 
@@ -172,7 +172,7 @@ class View:
         if name == "op" and self.columns and "variant" in self.frame:
             return op(words or name)
         numeric = name in self.frame and pd.api.types.is_numeric_dtype(self.frame[name])
-        return measured(name, words) if numeric else text(name, words)
+        return build_number_column(name, words) if numeric else text(name, words)
 
     def _names(self) -> list[Any]:
         return [*(self.frame.index.names if self.index else ()), *self.frame.columns]

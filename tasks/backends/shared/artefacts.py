@@ -19,7 +19,7 @@ FOLDER = "FARM_ARTEFACTS"
 _DIGEST = 32
 
 
-def kept(kind: str, parts: tuple[bytes | str, ...], make: Callable[[], bytes]) -> bytes:
+def load_or_make(kind: str, parts: tuple[bytes | str, ...], make: Callable[[], bytes]) -> bytes:
     """``make()``, or what it gave for the same ``kind`` and ``parts`` before.
 
     ``parts`` must hold everything that decides the bytes: versions, options, the model (the farm's own code of backends

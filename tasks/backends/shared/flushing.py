@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
-def measured(backend: Backend, dtype: str) -> Flushes:
+def measure_flushing(backend: Backend, dtype: str) -> Flushes:
     """What the backend makes 0 in a dtype: half the smallest normal number as a result, and as an input, four times which is
     normal again. Nothing where it cannot multiply."""
     if dtype not in DTYPES:

@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, Sequence[Any]] = {
 MOST = 4
 
 
-def checked(given: Any) -> str | dict[str, Any]:
+def check_settings(given: Any) -> str | dict[str, Any]:
     """The option "settings": DRAWN, or values by the names of inductor's own config. Raises ValueError."""
     if given is None:
         return {}
@@ -57,7 +57,7 @@ def checked(given: Any) -> str | dict[str, Any]:
     return {str(name): value for name, value in given.items()}
 
 
-def drawn(form: Form) -> dict[str, Any]:
+def draw_settings(form: Form) -> dict[str, Any]:
     """One to MOST settings, by what is computed alone: the same case has the same ones in every run."""
     digest = hashlib.blake2b(form.op.encode(), digest_size=8)
     digest.update(form.model or b"")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def captured(said: list[str]) -> Iterator[None]:
+def capture_native_output(said: list[str]) -> Iterator[None]:
     """Append what the process writes to its stdout and stderr meanwhile (Python's and C's) to ``said``, as one text."""
     _flush()
     with tempfile.TemporaryFile() as file:

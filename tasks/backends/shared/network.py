@@ -70,7 +70,7 @@ class Network:
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The outputs in order, of tensors of the inputs and the weights."""
-        return self.by(functions(self._framework), _made(self._framework), tensors)
+        return self.by(functions(self._framework), _get_tensor_maker(self._framework), tensors)
 
     def by(
         self, named: Callable[[str], Callable[..., Any]], tensor: Callable[[Any], Any], tensors: Sequence[Any]
@@ -106,7 +106,7 @@ def network(framework: str, model: bytes) -> Network:
     return Network(framework, model)
 
 
-def completed(form: Form) -> Form:
+def complete_form(form: Form) -> Form:
     """A form of torch's that is a graph with that graph as its call, any other as it is: ONNX's operators are torch's too. Raises
     Unsupported."""
     return replace(form, call=in_torch(form)) if form.kind == "torch" and form.call is None else form
@@ -129,7 +129,7 @@ def in_torch(form: Form) -> Any:
 def functions(framework: str) -> Callable[[str], Callable[..., Any]]:
     """Functions of a framework by torch's names of them; counterparts, where it is another one. Raises Unsupported for what is in no row."""
     if framework == "torch":
-        return by_torch.named
+        return by_torch.find_function
     rows = counterparts.rows()
 
     def named(name: str) -> Callable[..., Any]:
@@ -141,7 +141,7 @@ def functions(framework: str) -> Callable[[str], Callable[..., Any]]:
     return functools.cache(named)
 
 
-def _made(framework: str) -> Callable[[Any], Any]:
+def _get_tensor_maker(framework: str) -> Callable[[Any], Any]:
     """What makes a tensor of an array."""
     if framework == "torch":  # which takes no array that must not be written to
         import torch

@@ -77,15 +77,15 @@ def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget:
             if inner == 13 and forget:
                 continue
             if inner == 11 and not isinstance(value, int) and (name := text(last(value, 1))) in shapes:
-                value = memoryview(_shaped(value, name, shapes[name]))
+                value = memoryview(_encode_value_info(value, name, shapes[name]))
             if inner == 12 and not isinstance(value, int) and forget:
-                value = memoryview(_shaped(value, text(last(value, 1)), None))
+                value = memoryview(_encode_value_info(value, text(last(value, 1)), None))
             inside.append(_field(inner, value))
         parts.append(message(7, b"".join(inside)))
     return b"".join(parts)
 
 
-def _shaped(value: memoryview, name: str, shape: Sequence[int | str] | None) -> bytes:
+def _encode_value_info(value: memoryview, name: str, shape: Sequence[int | str] | None) -> bytes:
     """A ValueInfoProto of a tensor with another shape; None for one that is not said."""
     element = next((x for n, x in fields(last(last(value, 2), 1)) if n == 1 and isinstance(x, int)), 0)
     sizes = b"".join(

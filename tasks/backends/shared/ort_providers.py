@@ -34,7 +34,7 @@ class Provider:
     toolkit: str = ""
 
 
-def _built(flag: str) -> str:
+def _describe_build(flag: str) -> str:
     return f"no wheel on PyPI has it: build onnxruntime with {flag} and add that wheel to the backend's packages"
 
 
@@ -102,7 +102,7 @@ PROVIDERS: dict[str, Provider] = {
         {"device_type": "CPU", "precision": "FP32"},
         packages=("onnxruntime-openvino==1.24.1",),
     ),
-    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU", source=_built("--use_dnnl")),
+    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU", source=_describe_build("--use_dnnl")),
     # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
     "qnn": Provider(
         "QNNExecutionProvider",
@@ -132,11 +132,13 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-cann==1.24.4", "numpy==1.26.4"),  # built with NumPy 1: "import numpy failed" with 2
         toolkit="huawei",
     ),
-    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU", source=_built("--use_xnnpack")),
+    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU", source=_describe_build("--use_xnnpack")),
     "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
-    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU", source=_built("--use_acl")),
-    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_built("--use_rknpu")),
-    "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU", source=_built("--use_vsinpu")),
+    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU", source=_describe_build("--use_acl")),
+    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_describe_build("--use_rknpu")),
+    "vsinpu": Provider(
+        "VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU", source=_describe_build("--use_vsinpu")
+    ),
     "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
 }
 
@@ -160,7 +162,7 @@ EMULATED_SOC = "57"
 _GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
 
 
-def emulated(device: str) -> bool:
+def is_emulated(device: str) -> bool:
     """Whether a provider's device is an emulator or a software driver on this machine."""
     if device == "qnn":
         return platform.machine().lower() in ("x86_64", "amd64")

@@ -16,7 +16,7 @@ _KIND = "ort-tensorrt-timings"
 
 
 @contextlib.contextmanager
-def kept(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 0) -> Iterator[dict[str, str]]:
+def reuse_timings(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 0) -> Iterator[dict[str, str]]:
     """Around the making of a session: options with which the provider finds what was timed before. What it adds is kept.
 
     libraries: TensorRT's, as `Provider.libraries`; None: no timings, no options. The folder is this process's own, since the provider writes its file in place, and a second
@@ -53,5 +53,5 @@ def _where(nvinfer: str, ordinal: int) -> tuple[str, ...]:
     """(version of TensorRT, GPU, "sm_90"): timings of others are wrong here. () where one cannot be told; nothing is kept then."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         version = ctypes.CDLL(nvinfer).getInferLibVersion()
-        return str(version), *cuda_driver.described(cuda_driver.load(), ordinal)
+        return str(version), *cuda_driver.describe_gpu(cuda_driver.load(), ordinal)
     return ()

@@ -17,7 +17,7 @@ WARM_UP = 3
 _failed: list[Any] = []
 
 
-def captured(
+def capture_call(
     call: Callable[..., Any], arguments: Callable[[list[Any]], tuple[Any, Any]], arrays: list[Any], target: str
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """What replays ``call`` on other arrays. arguments: makes (args, kwargs) of arrays on the device, which torch calls ``target``.
@@ -37,7 +37,7 @@ def captured(
             call(*args, **kwargs)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()  # what their kernels do wrong is raised here, as itself
-    graph, made = _recorded(lambda: torch_tree.leaves(call(*args, **kwargs)))
+    graph, made = _record_graph(lambda: torch_tree.leaves(call(*args, **kwargs)))
 
     def replay(arrays: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
@@ -56,7 +56,7 @@ def _tensors(arguments: list[Any]) -> list[Any]:
     return [x for x in torch_tree.leaves(arguments) if isinstance(x, torch.Tensor)]
 
 
-def _recorded(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+def _record_graph(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
     """(graph, what the action returned while it was recorded). Raises Unsupported where it cannot be, in the words of what the action
     raised, which those of the recording's end are about."""
     import torch

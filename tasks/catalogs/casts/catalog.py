@@ -96,38 +96,38 @@ def _sample(group: Group, index: int) -> Sample:
     if group.op_name == "dynamic_quantize":
         return _dynamic(group, index)
     if op == "to":
-        x = values.given(group.dtype, to, group.seed)
-        found = rules.converted(x, group.dtype, to, group.variant)
+        x = values.make_inputs(group.dtype, to, group.seed)
+        found = rules.convert_values(x, group.dtype, to, group.variant)
         if found.open.any():
             x = np.where(found.open, np.ones((), x.dtype), x)
-            found = rules.converted(x, group.dtype, to, group.variant)
-        x, y = _shaped(x, index), _shaped(found.values, index)
+            found = rules.convert_values(x, group.dtype, to, group.variant)
+        x, y = _shape_values(x, index), _shape_values(found.values, index)
         model = onnx_form.model(
             "Cast", (group.dtype, x.shape), {"y": (to, x.shape)}, None, _attributes(to, group.variant)
         )
-        return _made(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
+        return _build_sample(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
     made = (
-        quantised.quantised(group.dtype, to, group.variant, group.seed)
+        quantised.quantise_values(group.dtype, to, group.variant, group.seed)
         if op == "quantize"
-        else quantised.dequantised(group.dtype, to, group.variant)
+        else quantised.dequantise_values(group.dtype, to, group.variant)
     )
-    x, y = _shaped(made.x, index), _shaped(made.y, index)
+    x, y = _shape_values(made.x, index), _shape_values(made.y, index)
     weights = {"scale": made.scale, "zero": made.zero}
     name = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}[op]
     model = onnx_form.model(name, (group.dtype, x.shape), {"y": (to, x.shape)}, weights)
-    return _made(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
+    return _build_sample(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
 
 
 def _dynamic(group: Group, index: int) -> Sample:
     made = quantised.dynamic(group.variant, group.seed)
-    x, y = _shaped(made.x, index), _shaped(made.y, index)
+    x, y = _shape_values(made.x, index), _shape_values(made.y, index)
     outputs: dict[str, tuple[str, tuple[int, ...]]] = {
         "y": ("uint8", x.shape),
         "s": ("float32", ()),
         "z": ("uint8", ()),
     }
     leaves = [_leaf("uint8", y), _leaf("float32", made.scale), _leaf("uint8", made.zero)]
-    return _made(
+    return _build_sample(
         group,
         index,
         x,
@@ -137,7 +137,7 @@ def _dynamic(group: Group, index: int) -> Sample:
     )
 
 
-def _made(
+def _build_sample(
     group: Group, index: int, x: np.ndarray, leaves: list[Leaf], op_class: OpClass, model: bytes | None
 ) -> Sample:
     spec = encode_tensor(
@@ -166,6 +166,6 @@ def _attributes(to: str, variant: str) -> dict[str, Any]:
     return made | ({"saturate": 0} if variant else {})
 
 
-def _shaped(values: np.ndarray, index: int) -> np.ndarray:
+def _shape_values(values: np.ndarray, index: int) -> np.ndarray:
     """In one of SHAPES: for a tail with the first of them once more at the end."""
     return np.concatenate([values, values[:13]]) if SHAPES[index] == "a tail" else np.ascontiguousarray(values)

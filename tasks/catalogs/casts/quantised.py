@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.arrays import every
 from tasks.catalogs.casts import rules, values
-from tasks.model.dtypes import integers, is_inexact, np_dtype, rounded
+from tasks.model.dtypes import integers, is_inexact, np_dtype, round_to_dtype
 
 #: (scale, which zero point), by variant: no power of two, so that a product with its inverse differs; zero points at either end;
 #: scales whose inverse overflows (of float16), and that make nearly all numbers 0 or too large.
@@ -54,17 +54,17 @@ def zero_point(which: str, to: str) -> np.ndarray:
     )
 
 
-def quantised(source: str, to: str, variant: str, seed: int) -> Quantised:
+def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
     """Numbers of a float dtype quantised to ``to``: what saturate(round(x / scale) + zero point) is, the quotient in the scale's dtype
     (ONNX, QuantizeLinear). Where an exact quotient rounds otherwise, and of NaN, nothing is asked."""
     scale, zero = _constants(source, to, variant)
-    x, step = _given(source, to, zero, float(scale), seed), float(scale)
+    x, step = _make_inputs(source, to, zero, float(scale), seed), float(scale)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         exact = wide / step
         quotient = _as(exact, source)
         if is_inexact(to):
-            found, left = (rules.converted(q, "float64", to) for q in (quotient, exact))
+            found, left = (rules.convert_values(q, "float64", to) for q in (quotient, exact))
             y, other = found.values, left.values
             open_ = found.open | left.open
         else:
@@ -74,10 +74,12 @@ def quantised(source: str, to: str, variant: str, seed: int) -> Quantised:
         same = (y == other) | (np.isnan(y) & np.isnan(other))
         x = np.where(open_ | ~same, np.zeros((), x.dtype), x)
         y = np.where(open_ | ~same, float(zero), y)
-    return Quantised(x, scale, zero, y if is_inexact(to) else y.astype(rules.held(to)).astype(np_dtype(to)))
+    return Quantised(
+        x, scale, zero, y if is_inexact(to) else y.astype(rules.select_storage_dtype(to)).astype(np_dtype(to))
+    )
 
 
-def dequantised(source: str, to: str, variant: str) -> Quantised:
+def dequantise_values(source: str, to: str, variant: str) -> Quantised:
     """Every value of ``source`` as (x − zero point)·scale, rounded to ``to`` once (ONNX, DequantizeLinear). In which dtype the difference
     is taken it does not say: one that ``to`` does not hold is open."""
     scale, zero = _constants(to, source, variant)
@@ -111,10 +113,10 @@ def _constants(number: str, to: str, variant: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _as(wide: np.ndarray, dtype: str) -> np.ndarray:
-    return rounded(wide, dtype) if dtype != "float64" else wide
+    return round_to_dtype(wide, dtype) if dtype != "float64" else wide
 
 
-def _given(source: str, to: str, zero: np.ndarray, scale: float, seed: int) -> np.ndarray:
+def _make_inputs(source: str, to: str, zero: np.ndarray, scale: float, seed: int) -> np.ndarray:
     """Every value of 16 bits; of float32 what lies at, between and beside the steps, and a sweep."""
     if source not in every.MANTISSA:
         return every.values(source)

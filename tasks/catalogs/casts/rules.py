@@ -44,7 +44,7 @@ def variants(to: str) -> tuple[str, ...]:
     return ("", UNSATURATED) if to.startswith("float8") else ("",)
 
 
-def converted(given: np.ndarray, source: str, to: str, variant: str = "") -> Converted:
+def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -> Converted:
     """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `variants`. Raises ValueError for another one."""
     if variant not in variants(to):
         raise ValueError(f"no conversion to {to} is called {variant!r}")
@@ -71,10 +71,10 @@ def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> Converte
     real, imaginary = (given.real, given.imag) if is_complex(source) else (given, np.zeros(given.shape))
     if to == "bool":
         return Converted((real != 0) | (imaginary != 0), np.zeros(given.shape, bool))
-    found = converted(real, part, PART.get(to, to), variant)
+    found = convert_values(real, part, PART.get(to, to), variant)
     if not is_complex(to):
         return found
-    other = converted(imaginary, part, PART[to], variant)
+    other = convert_values(imaginary, part, PART[to], variant)
     both = np.empty(given.shape, np.complex128)
     both.real, both.imag = found.values, other.values
     return Converted(both, found.open | other.open)
@@ -154,16 +154,16 @@ def _integer(given: np.ndarray, source: str, to: str) -> Converted:
         bad = ~((whole >= float(low)) & (whole < float(high + 1)))
         if to in PACKED_BITS:  # ONNX's reference implementation has rounded a fraction to an int4, and has cut it off
             bad |= whole != given.astype(np.float64)
-        return Converted(np.where(bad, 1.0, whole).astype(held(to)).astype(np_dtype(to)), bad)
+        return Converted(np.where(bad, 1.0, whole).astype(select_storage_dtype(to)).astype(np_dtype(to)), bad)
     bits = TABLE[to].bits
     made = given.astype(np.int64 if source != "uint64" else np.uint64).astype(np.uint64) & np.uint64((1 << bits) - 1)
     if low < 0:
         made = np.where(made > np.uint64(high), made - np.uint64(1 << bits) if bits < 64 else made, made).astype(
             np.int64
         )
-    return Converted(made.astype(held(to)).astype(np_dtype(to)), np.zeros(given.shape, bool))
+    return Converted(made.astype(select_storage_dtype(to)).astype(np_dtype(to)), np.zeros(given.shape, bool))
 
 
-def held(to: str) -> str:
+def select_storage_dtype(to: str) -> str:
     """A dtype of NumPy's own that holds an integer one."""
     return to if TABLE[to].numpy == "own" else "int8" if TABLE[to].family == "signed" else "uint8"

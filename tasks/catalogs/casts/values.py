@@ -13,7 +13,7 @@ _ONE_OF = 16
 _PARTS = "float8_e5m2"
 
 
-def given(source: str, to: str, seed: int = 0) -> np.ndarray:
+def make_inputs(source: str, to: str, seed: int = 0) -> np.ndarray:
     """(n,) values of ``source`` for a conversion to ``to``.
 
     Of a wide one: all numbers of a narrow ``to``, the midpoints between them, the neighbours of all these, and a sweep over ``source``.

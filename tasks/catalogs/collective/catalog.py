@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
 
 CATALOG_VERSION = "1"
@@ -53,7 +53,7 @@ class Collective(Catalog):
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         if group.variant not in OPS.get(group.op_name, ()) or group.dtype not in DTYPES:
             raise ValueError(f"the catalog collective has no op {group.label!r} in {group.dtype}")
-        places = stratified(len(SIZES), group.samples)
+        places = spread_indices(len(SIZES), group.samples)
         return (Sample(i) if k in skip else _sample(group, i, draws) for k, i in enumerate(places))
 
     def call(self, group: Group) -> Callable[..., Any]:
@@ -69,12 +69,12 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
     else:
         data = rng.integers(-30, 31, (RANKS, size)).astype(group.dtype)  # of which no sum leaves int8
     try:
-        return _judged(group, index, data, draws)
+        return _build_sample(group, index, data, draws)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
 
 
-def _judged(group: Group, index: int, data: np.ndarray, draws: int) -> Sample:
+def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sample:
     sums = group.variant == "sum" and is_inexact(group.dtype)
     reference = _result(group, data.astype(np.float64) if is_inexact(group.dtype) else data)
     floor = None
@@ -84,7 +84,7 @@ def _judged(group: Group, index: int, data: np.ndarray, draws: int) -> Sample:
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_result(group, noise.moved(exact, EPS[group.dtype], draw, next(places)))]
+                yield [_result(group, noise.perturb_values(exact, EPS[group.dtype], draw, next(places)))]
 
         (floor,) = noise.floor([reference], evaluate, OpClass.REDUCTION, draws, data.size)
     return Sample(

@@ -70,7 +70,7 @@ class Critical(Catalog):
             return given.arrays[spec_of(node).id]
 
         args, kwargs = (decode(tree, array) for tree in (given.args, given.kwargs))
-        return _judged(self._op(group), (args, kwargs), group, given.index, draws)
+        return _build_sample(self._op(group), (args, kwargs), group, given.index, draws)
 
     def __init__(self) -> None:
         self.imports = () if _torch_version() is None else ("torch",)
@@ -94,20 +94,20 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
         made = op.inputs(np.random.default_rng(seed))
         columns = {}
         if group.distribution == STRUCTURED:
-            made, columns["structure"] = _structured(made, index, group)
+            made, columns["structure"] = _apply_structure(made, index, group)
         elif group.distribution != "own":
-            made = _revalued(
+            made = _redraw_values(
                 made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode())))
             )
-        stored = _rounded(made, np_dtype(group.dtype))
+        stored = _round_arguments(made, np_dtype(group.dtype))
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "sample"))
-    sample = _judged(op, stored, group, index, draws)
+    sample = _build_sample(op, stored, group, index, draws)
     sample.columns |= columns
     return sample
 
 
-def _structured(made: Call, index: int, group: Group) -> tuple[Call, str]:
+def _apply_structure(made: Call, index: int, group: Group) -> tuple[Call, str]:
     """The call with a structure of its first input that has one, and its label. Raises ValueError where none has."""
     args, kwargs = made
     for name, x in (*((f"argument{k}", x) for k, x in enumerate(args)), *kwargs.items()):
@@ -116,12 +116,12 @@ def _structured(made: Call, index: int, group: Group) -> tuple[Call, str]:
         for turn in range(index, index + len(structure.WORDS)):
             found = structure.like(x, turn, derive(group.seed, f"{group.op}/{name}/{turn}"))
             if found is not None:
-                changed = _mapped(made, lambda y, x=x, new=found[1]: new if y is x else y)  # type: ignore[misc]
+                changed = _map_arguments(made, lambda y, x=x, new=found[1]: new if y is x else y)  # type: ignore[misc]
                 return changed, structure.label(name, found[0])
     raise ValueError("no input selects or counts")
 
 
-def _differentiated(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+def _build_gradient_sample(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a check of gradients: of the op's torch form, made as those of torch's own ops are."""
     import torch
 
@@ -136,18 +136,18 @@ def _differentiated(op: Op, stored: Call, group: Group, index: int, draws: int) 
         return made.requires_grad_(made.is_floating_point())
 
     call = op.torch_form(torch)
-    (first, *rest), kwargs = _mapped(stored, tensor)
+    (first, *rest), kwargs = _map_arguments(stored, tensor)
     info = types.SimpleNamespace(name=op.name, variant_test_name="", op=call, ref=None)
     source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs, **{PROCESS: processing(info, None)})
     return GradientMaker(info, group, draws, call).make(index, source)
 
 
-def _judged(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a call, its arrays in the dtype under test."""
-    if checks.installed(group.check).gradient:
-        return _differentiated(op, stored, group, index, draws)
+    if checks.get_or_default(group.check).gradient:
+        return _build_gradient_sample(op, stored, group, index, draws)
     try:
-        expected = _expected(op, stored, group.dtype, draws)
+        expected = _compute_expected(op, stored, group.dtype, draws)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     arrays: list[np.ndarray] = []
@@ -158,7 +158,7 @@ def _judged(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sampl
         arrays.append(value)
         return TensorSpec(id=len(arrays) - 1)
 
-    args, kwargs = _mapped(stored, place)
+    args, kwargs = _map_arguments(stored, place)
     others = _second(op, stored, group.dtype)
     return Sample(
         index,
@@ -178,8 +178,8 @@ def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
         return []
     import torch
 
-    args, kwargs = _mapped(
-        _widened(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    args, kwargs = _map_arguments(
+        _widen_arguments(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     )
     try:
         with torch.no_grad():
@@ -196,7 +196,7 @@ def _torch_version() -> str | None:
         return None
 
 
-def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
+def _redraw_values(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
     """The call with the values of its first floating array, the activations, drawn from the group's distribution.
 
     An array without negative values stays one: its op may be defined there alone.
@@ -212,10 +212,10 @@ def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generato
         values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
         return np.abs(values) if x.size and x.min() >= 0 else values
 
-    return _mapped(arguments, drawn)
+    return _map_arguments(arguments, drawn)
 
 
-def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:
+def _map_arguments(arguments: Call, function: Callable[[Any], Any]) -> Call:
     args, kwargs = arguments
     return tuple(function(x) for x in args), {k: function(x) for k, x in kwargs.items()}
 
@@ -224,38 +224,38 @@ def _is_floating(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.float64
 
 
-def _rounded(arguments: Call, dtype: np.dtype) -> Call:
+def _round_arguments(arguments: Call, dtype: np.dtype) -> Call:
     """The call with its float64 arrays rounded to ``dtype``, to nearest even; all arrays contiguous."""
-    return _mapped(arguments, lambda x: np.asarray(x, dtype, order="C") if _is_floating(x) else x)
+    return _map_arguments(arguments, lambda x: np.asarray(x, dtype, order="C") if _is_floating(x) else x)
 
 
-def _widened(arguments: Call, dtype: np.dtype) -> Call:
+def _widen_arguments(arguments: Call, dtype: np.dtype) -> Call:
     """The call with its arrays of ``dtype`` in float64."""
-    return _mapped(
+    return _map_arguments(
         arguments, lambda x: x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) and x.dtype == dtype else x
     )
 
 
-def _expected(op: Op, stored: Call, dtype: str, draws: int) -> Leaf:
+def _compute_expected(op: Op, stored: Call, dtype: str, draws: int) -> Leaf:
     """The exact result of the stored inputs with its noise floor."""
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
-    exact = _widened((args, kwargs), np_dtype(dtype))
+    exact = _widen_arguments((args, kwargs), np_dtype(dtype))
     reference = _evaluate(op, exact)
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
-            yield [_evaluate(op, _moved(exact, EPS[dtype], draw))]
+            yield [_evaluate(op, _perturb_arguments(exact, EPS[dtype], draw))]
 
     elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
     (delta,) = noise.floor([reference], evaluate, classes.of(f"critical:{op.name}").op_class, draws, elements)
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
-    (shared,) = noise.shared([reference], evaluate)
+    (shared,) = noise.measure_shared([reference], evaluate)
     return Leaf(name, reference.shape, reference, delta, shared=shared)
 
 
-def _moved(exact: Call, eps: float, draw: int) -> Call:
+def _perturb_arguments(exact: Call, eps: float, draw: int) -> Call:
     places = itertools.count(1)
-    return _mapped(exact, lambda x: noise.moved(x, eps, draw, next(places)) if _is_floating(x) else x)
+    return _map_arguments(exact, lambda x: noise.perturb_values(x, eps, draw, next(places)) if _is_floating(x) else x)
 
 
 def _evaluate(op: Op, arguments: Call) -> np.ndarray:

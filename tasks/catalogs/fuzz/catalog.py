@@ -90,7 +90,7 @@ class Fuzz(GeneratingCatalog):
         stage = "sample"
         try:
             if group.op_name in graphs.NAMES:
-                one = graphs.made(group.op_name, group.dtype, choose)
+                one = graphs.build_graph(group.op_name, group.dtype, choose)
                 stage = "reference"
                 return graphs.sample(index, group.op_name, one, draws)
             case = generate.case(group.op_name, group.dtype, choose)
@@ -115,7 +115,8 @@ def seed_of(group: Group, index: int) -> int:
 def choices_of(group: Group, index: int) -> Choices:
     """The choices of a sample of a group, those of a seed of its own."""
     return Choices.from_seed(
-        seed_of(group, index), graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+        seed_of(group, index),
+        graphs.choose_first(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else (),
     )
 
 
@@ -124,7 +125,7 @@ def words(group: Group, index: int) -> list[str]:
     choose = choices_of(group, index)
     try:
         if group.op_name in graphs.NAMES:
-            return graphs.made(group.op_name, group.dtype, choose).words.split()
+            return graphs.build_graph(group.op_name, group.dtype, choose).words.split()
         return generate.case(group.op_name, group.dtype, choose).words.split()
     except Exception:  # its row says why (`Fuzz.samples`)
         return []

@@ -29,12 +29,12 @@ NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH, TWICE)
 _OF_MANY = {GRAPH: build.graph, TWICE: build.twice}
 
 
-def begun(op: str, seed: int, index: int) -> tuple[int, ...]:
+def choose_first(op: str, seed: int, index: int) -> tuple[int, ...]:
     """What is chosen first: of pairs the second operator, in turn, so that a few groups hold every pair."""
     return () if op in _OF_MANY else ((seed * 8 + index) % len(build.PARTNERS),)
 
 
-def made(op: str, dtype: str, choose: Choices) -> Made:
+def build_graph(op: str, dtype: str, choose: Choices) -> Made:
     """The graph of some choices, which begins in a dtype of `build.DTYPES`."""
     if op in _OF_MANY:
         return _OF_MANY[op](dtype, choose)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.arrays import layouts, noise
 from tasks.arrays.tree import TensorSpec, spec_of
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
 from tasks.catalogs.gemm import onnx_form
 from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
@@ -90,12 +90,12 @@ class Gemm(Catalog):
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Raises ValueError for an op, variant or dtype that the catalog does not have."""
         op = self._op(group)
-        places = stratified(len(op.shapes), group.samples)
+        places = spread_indices(len(op.shapes), group.samples)
         return (Sample(i) if k in skip else self._sample(op, group, i, draws) for k, i in enumerate(places))
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         specs: list[TensorSpec] = [spec_of(x) for x in given.args["v"]]  # type: ignore[call-overload]
-        return _judged(self._op(group), group, given.index, given.arrays, specs, draws)
+        return _build_sample(self._op(group), group, given.index, given.arrays, specs, draws)
 
     def call(self, group: Group) -> Callable[..., Any]:
         self._op(group)
@@ -111,17 +111,17 @@ class Gemm(Catalog):
         seed = (zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         rng = np.random.default_rng(seed)
         arrays, specs = [], []
-        for number, shape in enumerate(_stored(group, op.shapes[index])):
+        for number, shape in enumerate(_compute_stored_shapes(group, op.shapes[index])):
             array, spec = _laid_out(_values(rng, shape, group.dtype), number, LAYOUTS[(index + number) % len(LAYOUTS)])
             arrays.append(array)
             specs.append(spec)
         try:
-            return _judged(op, group, index, arrays, specs, draws)
+            return _build_sample(op, group, index, arrays, specs, draws)
         except Exception as error:
             return Sample(index, failure=Failure.of(error, "reference"))
 
 
-def _stored(group: Group, shape: tuple[int, int, int]) -> list[tuple[int, ...]]:
+def _compute_stored_shapes(group: Group, shape: tuple[int, int, int]) -> list[tuple[int, ...]]:
     """Shapes of the matrices as they are stored."""
     m, n, k = shape
     flips = group.variant if group.variant in TRANSPOSED else "nn"
@@ -142,10 +142,10 @@ def _laid_out(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple
     gap, lead = layout
     if not (gap or lead):
         return values, TensorSpec(number)
-    return layouts.strided(values, layouts.dense((*values.shape[:-1], values.shape[-1] + gap)), lead, number)
+    return layouts.store_strided(values, layouts.dense((*values.shape[:-1], values.shape[-1] + gap)), lead, number)
 
 
-def _judged(
+def _build_sample(
     op: Op, group: Group, index: int, arrays: Sequence[np.ndarray], specs: Sequence[TensorSpec], draws: int
 ) -> Sample:
     """A sample with its float64 reference and noise floor: how far the result moves when each element of the matrices moves by ε of
@@ -160,7 +160,7 @@ def _judged(
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_product(group, [noise.moved(x, EPS[output], draw, next(places)) for x in exact])]
+                yield [_product(group, [noise.perturb_values(x, EPS[output], draw, next(places)) for x in exact])]
 
         elements = sum(x.size for x in exact)
         (noise_floor,) = noise.floor([reference], evaluate, op.op_class, draws, elements)
@@ -189,26 +189,26 @@ def _product(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(made)
 
 
-def _turned(variant: str, a: Any, b: Any) -> tuple[Any, Any]:
+def _transpose_operands(variant: str, a: Any, b: Any) -> tuple[Any, Any]:
     return (a.mT if variant[0] == "t" else a), (b.mT if variant[1] == "t" else b)
 
 
 def _mm(variant: str, a: Any, b: Any) -> Any:
     import torch
 
-    return torch.mm(*_turned(variant, a, b))
+    return torch.mm(*_transpose_operands(variant, a, b))
 
 
 def _bmm(variant: str, a: Any, b: Any) -> Any:
     import torch
 
-    return torch.bmm(*_turned(variant, a, b))
+    return torch.bmm(*_transpose_operands(variant, a, b))
 
 
 def _addmm(variant: str, c: Any, a: Any, b: Any) -> Any:
     import torch
 
-    return torch.addmm(c, *_turned(variant, a, b), alpha=ALPHA, beta=BETA)
+    return torch.addmm(c, *_transpose_operands(variant, a, b), alpha=ALPHA, beta=BETA)
 
 
 def _int_mm(variant: str, a: Any, b: Any) -> Any:

@@ -220,14 +220,14 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 def version() -> str:
     """What decides the weights: this table, the init, and the packages that lay the networks out."""
-    parts = [f"{name} {_installed(name)}" for name in ("transformers", "torch", "numpy")]
+    parts = [f"{name} {_find_version(name)}" for name in ("transformers", "torch", "numpy")]
     own = hashlib.sha256(
         b"".join(Path(m).read_bytes() for m in (__file__, initial.__file__, networks.__file__))
     ).hexdigest()[:12]
     return f"{VERSION} {own} {' '.join(parts)}"
 
 
-def _installed(package: str) -> str:
+def _find_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -237,7 +237,7 @@ def _installed(package: str) -> str:
 def missing(name: str) -> str:
     """Why an architecture cannot be built here, with the fix; "" where it can."""
     needed = [p for p in ("torch", "transformers") if p == "torch" or ARCHITECTURES[name].module]
-    lacking = [p for p in needed if _installed(p) == "none"]
+    lacking = [p for p in needed if _find_version(p) == "none"]
     return f"models:{name} needs {' and '.join(lacking)}: {EXTRA}" if lacking else ""
 
 
@@ -250,12 +250,12 @@ def build(name: str, size: str = "full", seed: int = 0) -> Any:
     """
     import torch
 
-    one = _known(name, size)
+    one = _get_architecture(name, size)
     if why := missing(name):
         raise Unavailable(why)
     with torch.random.fork_rng(devices=[]):
         network = _network(one, dict(one.settings[size]))
-    module = networks.called(network, tuple(one.inputs), one.outputs).eval()
+    module = networks.wrap_positional(network, tuple(one.inputs), one.outputs).eval()
     initial.initialise(module, f"{name}/{size}/{seed}")
     shape = one.shapes[size]
     # Statistics need many pixels or many images; smaller ones would have more of their pixels at a border.
@@ -273,7 +273,7 @@ def example(
     Images and frames are float32 of N(0, 1), smooth over neighbours; ids int64, uniform; a mask int64 whose last rows
     end in padding. shape: of an input, if another than the size's.
     """
-    one = _known(name, size)
+    one = _get_architecture(name, size)
     rng = np.random.default_rng([zlib.crc32(f"{name}/{size}".encode()), seed])
     shape = shape or one.shapes[size]
     vocabulary = int(one.settings[size].get("vocab_size", {"bert_base": 30522, "gpt2": 50257}.get(name, 2)))
@@ -302,7 +302,7 @@ _DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...], int], np.ndarr
 }
 
 
-def _known(name: str, size: str) -> Architecture:
+def _get_architecture(name: str, size: str) -> Architecture:
     if name not in ARCHITECTURES or size not in SIZES:
         raise ValueError(f"models: no architecture {name!r} in size {size!r}; there are {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]

@@ -42,11 +42,11 @@ class Defined:
         )
 
 
-def defined(file: Path) -> Defined:
+def find_models(file: Path) -> Defined:
     """The models that a file defines at its top. Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
     classes = {x.name: x for x in tree.body if isinstance(x, ast.ClassDef)}
-    names = dict(_imported(tree))
+    names = dict(_list_imports(tree))
     given = any(isinstance(x, ast.FunctionDef) and x.name == INIT for x in tree.body)
     whole, lacking = list[str](), dict[str, tuple[str, ...]]()
     for name in classes:
@@ -84,7 +84,7 @@ def forward(file: Path, name: str) -> Forward | None:
     )
     if own is None or own.decorator_list or assigned or any(x.decorator_list for x in chain):
         return None
-    if not _is_module(name, classes, dict(_imported(tree))):
+    if not _is_module(name, classes, dict(_list_imports(tree))):
         return None
     more = bool(own.args.vararg or own.args.kwonlyargs)
     return Forward(tuple(x.arg for x in _positional(own)), _without_default(own), more)
@@ -99,7 +99,7 @@ def _without_default(method: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(x.arg for x in taken[: max(0, len(taken) - len(method.args.defaults))])
 
 
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _list_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """What names of the file stand for, with their packages."""
     for x in ast.walk(tree):
         if isinstance(x, ast.Import):

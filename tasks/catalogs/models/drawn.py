@@ -37,7 +37,7 @@ class Drawn:
     below: float | None = None
 
 
-def parsed(text: str) -> Drawn:
+def parse_input(text: str) -> Drawn:
     """An input as it is written on a command line. Raises ValueError, which says what is wrong and how to write it."""
     found = _INPUT.fullmatch(text.strip())
     if found is None:
@@ -116,10 +116,10 @@ def of_graph(model: Any, given: Mapping[str, Drawn], where: str) -> list[Drawn]:
     for name in given:
         if name not in wanted:
             raise GivenError(f"{where}: the model has no input {name!r}{nearest(name, list(wanted))}")
-    return [_completed(given.get(name, Drawn(name)), kind, where) for name, kind in wanted.items()]
+    return [_complete_input(given.get(name, Drawn(name)), kind, where) for name, kind in wanted.items()]
 
 
-def _completed(one: Drawn, kind: Any, where: str) -> Drawn:
+def _complete_input(one: Drawn, kind: Any, where: str) -> Drawn:
     dtype = DTYPE_OF_ELEMENT.get(kind.elem_type, "")
     if not dtype or dtype == "str":
         raise GivenError(f"{where}: the input {one.name!r} is no tensor of numbers: that cannot be drawn")

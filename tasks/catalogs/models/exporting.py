@@ -63,12 +63,12 @@ def export(name: str, size: str = "full", folder: Path | None = None, how: How =
     def made() -> Any:
         module = architectures.build(name, size)
         inputs = [torch.from_numpy(x) for x in architectures.example(name, size).values()]
-        return converted(module, inputs, module.input_names, module.output_names, how)
+        return export_module(module, inputs, module.input_names, module.output_names, how)
 
-    return kept([name, size, architectures.version(), *how.words], folder, made)
+    return load_or_make([name, size, architectures.version(), *how.words], folder, made)
 
 
-def kept(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
+def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
     """A serialized ModelProto that is made once; ``what`` says, with the exporter's version, what decides it."""
     parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _own()]
     path = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
@@ -80,7 +80,7 @@ def kept(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes
     return content
 
 
-def converted(
+def export_module(
     module: Any, inputs: list[Any], input_names: tuple[str, ...], output_names: tuple[str, ...], how: How = PLAIN
 ) -> Any:
     """The ModelProto that torch's exporter makes of a module and inputs, of their sizes or, as far as it can be, of any. Raises
@@ -101,7 +101,7 @@ def converted(
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         if how.way == TORCHSCRIPT:
-            made = _traced(module, tuple(inputs), more)
+            made = _export_torchscript(module, tuple(inputs), more)
         else:
             program = torch.onnx.export(module, tuple(inputs), dynamo=True, **more)
             assert program is not None
@@ -112,7 +112,7 @@ def converted(
     return made
 
 
-def _traced(module: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:
+def _export_torchscript(module: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:
     """The ModelProto of the TorchScript exporter."""
     import onnx
     import torch

@@ -121,7 +121,7 @@ def calibrate(module: Any, batches: Sequence[Sequence[np.ndarray]]) -> None:
         for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
             for statistic in _statistics(norm):
-                statistic.copy_(torch.from_numpy(_rounded(statistic.numpy(), STATISTIC_BITS)))
+                statistic.copy_(torch.from_numpy(_round_to_bits(statistic.numpy(), STATISTIC_BITS)))
             norm.num_batches_tracked.zero_()
     module.float().eval()
 
@@ -131,7 +131,7 @@ def _statistics(norm: Any) -> Iterator[Any]:
     yield norm.running_var
 
 
-def _rounded(x: np.ndarray, bits: int) -> np.ndarray:
+def _round_to_bits(x: np.ndarray, bits: int) -> np.ndarray:
     """``x`` with so many significant bits."""
     mantissa, exponent = np.frexp(x)
     return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits))

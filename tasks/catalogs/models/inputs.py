@@ -57,7 +57,7 @@ def photo(index: int, size: tuple[int, int], cache: Path) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(pixels, 2, 0)).astype(np.float32) / np.float32(255)
 
 
-def written(lines: list[str], size: tuple[int, int], points: int, turned: bool = False) -> np.ndarray:
+def render_text_image(lines: list[str], size: tuple[int, int], points: int, turned: bool = False) -> np.ndarray:
     """Dark text drawn on a bright page: float32 of 0 … 1, (3, height, width)."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -70,7 +70,7 @@ def written(lines: list[str], size: tuple[int, int], points: int, turned: bool =
     return np.ascontiguousarray(np.moveaxis(np.asarray(page), 2, 0)).astype(np.float32) / np.float32(255)
 
 
-def normalised(image: np.ndarray, mean: tuple[float, ...], deviation: tuple[float, ...]) -> np.ndarray:
+def normalise_image(image: np.ndarray, mean: tuple[float, ...], deviation: tuple[float, ...]) -> np.ndarray:
     """An image (3, H, W) with the mean and deviation of a model's training taken off, as a batch of one."""
     m, d = (np.asarray(v, np.float32).reshape(3, 1, 1) for v in (mean, deviation))
     return np.asarray((image - m) / d, np.float32)[None]

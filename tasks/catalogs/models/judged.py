@@ -46,9 +46,9 @@ class Network:
         found = reference_and_floor(graph, feeds, draws)
         references, rows = found.references, found.rows
         if self._module is None:
-            self._hidden = adequacy.unobserved(graph, feeds, references, rows, self._hidden)
+            self._hidden = adequacy.find_unobserved(graph, feeds, references, rows, self._hidden)
         else:
-            self._hidden = parameters.unobserved(self._module, arrays, references, rows, self._hidden)
+            self._hidden = parameters.find_unobserved(self._module, arrays, references, rows, self._hidden)
         return Sample(
             index,
             _specs(arrays),

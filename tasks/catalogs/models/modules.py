@@ -64,7 +64,7 @@ class OwnModule:
         self.module.written = ()
         given = modules.tensors(arrays)
         try:
-            with held.seeded(_SEEDS[0]):
+            with held.seed_rng(_SEEDS[0]):
                 first = modules.call(self.module, given)
         except Exception as error:
             made.failure = self._refused(error, arrays)
@@ -97,8 +97,8 @@ class OwnModule:
     ) -> tuple[modules.Seen, list[np.ndarray]]:
         """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that returns something
         else than at ``first`` with the same seed, and what it raises."""
-        with held.seeded(_SEEDS[0]):
-            seen, found = modules.watched(self.module, arrays)
+        with held.seed_rng(_SEEDS[0]):
+            seen, found = modules.watch_run(self.module, arrays)
         self._renew()
         again = self._outputs(arrays, _SEEDS[1])
         # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even and one odd.
@@ -118,7 +118,7 @@ class OwnModule:
         return Failure.of(error, "reference", raised=True)
 
     def _returns_anew(self, arrays: Sequence[np.ndarray], gradients: bool = False) -> bool:
-        with contextlib.suppress(Exception), held.seeded(_SEEDS[0]):
+        with contextlib.suppress(Exception), held.seed_rng(_SEEDS[0]):
             modules.run(self.own.anew(), arrays, gradients)
             return True
         return False
@@ -142,7 +142,7 @@ class OwnModule:
         held.load(self.module, self.state)
 
     def _eager(self, arrays: Sequence[np.ndarray], seed: int) -> list[Any]:
-        with held.seeded(seed):
+        with held.seed_rng(seed):
             return modules.run(self.module, arrays)
 
     def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
@@ -189,7 +189,7 @@ class OwnModule:
             rows = [a if b is None else np.maximum(a, b) for a, b in zip(rows, jumps)]
         if casts.any:
             made.uncast = modules.exactly(self.module, arrays, round=uncast)
-        self._hidden = parameters.unobserved(self.module, arrays, references, rows, self._hidden)
+        self._hidden = parameters.find_unobserved(self.module, arrays, references, rows, self._hidden)
         self._renew()
         made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)
         if made.products:
@@ -201,7 +201,7 @@ class OwnModule:
         """A module that draws is judged by the moments of what it draws; of few elements, by shapes and dtypes alone."""
         drawn = []
         for seed in range(_RANDOM_DRAWS):
-            with held.seeded(seed):
+            with held.seed_rng(seed):
                 drawn.append(modules.exactly(self.module, arrays))
         made.op_class, made.oracle = OpClass.RANDOM, "metadata"
         made.expected = [_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]

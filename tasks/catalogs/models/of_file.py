@@ -24,24 +24,26 @@ LIST = "inputs"
 Arrays = dict[str, np.ndarray]
 
 
-def made(source: str, root: str) -> Any:
+def make_module(source: str, root: str) -> Any:
     """The torch module that a name stands for: the module itself, or what a class or a function makes with a seed, a class with
     the arguments of get_init_inputs(). Raises GivenError."""
     import torch
 
     try:
-        found = load.named(source, root)
+        found = load.resolve_name(source, root)
     except CatalogError as error:
         raise GivenError(str(error)) from None
     if callable(found) and not isinstance(found, torch.nn.Module):
         is_class = isinstance(found, type) and issubclass(found, torch.nn.Module)
-        arguments = list(_called(INIT, source, root, 0) or ()) if is_class else []
-        _bound(found, arguments, f"{source}: {found.__name__}", f"; let {INIT}() in its file return them" * is_class)
+        arguments = list(_call_function(INIT, source, root, 0) or ()) if is_class else []
+        _check_arguments(
+            found, arguments, f"{source}: {found.__name__}", f"; let {INIT}() in its file return them" * is_class
+        )
         try:
-            with held.seeded():
+            with held.seed_rng():
                 found = found(*arguments)
         except Exception as error:
-            raise GivenError(f"{source}: {errors.located(error)}") from None
+            raise GivenError(f"{source}: {errors.describe_with_place(error)}") from None
     if not isinstance(found, torch.nn.Module):
         raise GivenError(
             f"{source}: a torch.nn.Module, or a class or function without arguments that makes one is needed, not {found!r:.80}"
@@ -49,16 +51,16 @@ def made(source: str, root: str) -> Any:
     return found
 
 
-def _called(function: str, source: str, root: str, seed: int) -> Any:
+def _call_function(function: str, source: str, root: str, seed: int) -> Any:
     """What a function of the model's file returns; None where there is none. Raises GivenError."""
     found = _beside(source, root).get(function)
     if found is None:
         return None
     try:
-        with held.seeded(seed):
+        with held.seed_rng(seed):
             return found()
     except Exception as error:
-        raise GivenError(f"{source}: {function}(): {errors.located(error)}") from None
+        raise GivenError(f"{source}: {function}(): {errors.describe_with_place(error)}") from None
 
 
 def _beside(source: str, root: str) -> Mapping[str, Any]:
@@ -85,7 +87,7 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     They are what get_inputs() returns when it is called once, with a seed of the run's seed and the sample; else the list
     ``inputs``, else the tensors at the top of the file that are called as forward's arguments.
     """
-    found, where = _called(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
+    found, where = _call_function(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
     if found is None and INPUTS in _beside(source, root):
         raise GivenError(f"{where} returned nothing: let it return a list of forward's inputs")
     if found is None:
@@ -95,13 +97,13 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     if not isinstance(found, (Mapping, Sequence)) or isinstance(found, str):
         found = [found]
     if not found:
-        _bound(forward, [], f"{where} returned nothing: forward")
+        _check_arguments(forward, [], f"{where} returned nothing: forward")
     if isinstance(found, Mapping):
-        return ordered({name: _array(x, name, where) for name, x in found.items()}, forward, where)
+        return order_inputs({name: _array(x, name, where) for name, x in found.items()}, forward, where)
     values = [_array(x, str(place), where) for place, x in enumerate(found)]
     names = parameters(forward)
     fitting = names[: len(values)] if len(names) >= len(values) else [f"input_{k}" for k in range(len(values))]
-    return ordered(dict(zip(fitting, values)), forward, where, strict=False)
+    return order_inputs(dict(zip(fitting, values)), forward, where, strict=False)
 
 
 def _at_top(there: Mapping[str, Any], forward: Callable[..., Any]) -> Any:
@@ -152,14 +154,14 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def ordered(given: Arrays, forward: Callable[..., Any], where: str, strict: bool = True) -> Arrays:
+def order_inputs(given: Arrays, forward: Callable[..., Any], where: str, strict: bool = True) -> Arrays:
     """The inputs in the order of forward's arguments. strict: a name that forward does not have is a mistake; else, if it has none
     of them, they are taken in their own order. Raises GivenError for what it does not have, and for what is missing."""
     taken, names = _signature(forward), parameters(forward)
     unknown = [name for name in given if name not in names]
     variadic = taken is None or any(x.kind is x.VAR_POSITIONAL for x in taken.parameters.values())
     if variadic or (unknown and not strict and len(unknown) == len(given)):
-        _bound(forward, list(given), f"{where}: forward")
+        _check_arguments(forward, list(given), f"{where}: forward")
         return given
     if unknown:
         said = f"{where}: forward has no argument {unknown[0]!r}"
@@ -169,11 +171,11 @@ def ordered(given: Arrays, forward: Callable[..., Any], where: str, strict: bool
         raise GivenError(
             f"{where}: forward{taken} is called without {lacking[0]!r}, which comes before {names[last]!r}"
         )
-    _bound(forward, [name for name in names if name in given], f"{where}: forward")
+    _check_arguments(forward, [name for name in names if name in given], f"{where}: forward")
     return {name: given[name] for name in names if name in given}
 
 
-def _bound(function: Callable[..., Any], given: Sequence[Any], where: str, fix: str = "") -> None:
+def _check_arguments(function: Callable[..., Any], given: Sequence[Any], where: str, fix: str = "") -> None:
     """Raise GivenError unless a function can be called with so many arguments."""
     taken = _signature(function)
     try:

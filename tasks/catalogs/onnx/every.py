@@ -17,7 +17,7 @@ from tasks.catalogs import exactly
 from tasks.catalogs.base import Entry, Sample
 from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.expected import expected
+from tasks.graphs.expected import compute_expected
 from tasks.graphs.widening import NARROW, NoOracle
 from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, integers
@@ -111,7 +111,7 @@ def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sa
     """Up to ``group.samples`` samples of all values, one a shape (`SHAPES`); of all pairs, one a float8."""
     two = group.op_name in PAIRS
     for index in range(min(group.samples, len(FLOAT8 if two else SHAPES))):
-        given = _pairs(group, index) if two else [_shaped(_values(group), index)]
+        given = _pairs(group, index) if two else [_shape_values(_values(group), index)]
         if group.op_name in OPEN_AT_NAN and is_inexact(group.dtype):
             given = [np.where(np.isnan(x), np.ones((), x.dtype), x) for x in given]
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -145,7 +145,7 @@ def _pairs(group: Group, index: int) -> list[np.ndarray]:
     return [first, second]
 
 
-def _shaped(values: np.ndarray, index: int) -> np.ndarray:
+def _shape_values(values: np.ndarray, index: int) -> np.ndarray:
     """The values in one of SHAPES; for a tail the last ones once more, so that no vector is whole at the end."""
     if SHAPES[index] == "two":
         return values.reshape(-1, 16)
@@ -159,7 +159,7 @@ def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sa
     model = _model(group.op_name, group.dtype, [x.shape for x in given], attributes)
     graph = Graph(model)
     feeds = dict(zip(NAMES, given))
-    leaves, op_class = expected(graph, feeds, draws)
+    leaves, op_class = compute_expected(graph, feeds, draws)
     first, others = leaves[0].reference, []
     if first is not None and op_class is not OpClass.EXACT and group.dtype in (*NARROW, "float64"):
         others = _second(model, feeds, first)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
 from tasks.catalogs.onnx import every, pooling, structured
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.graphs.floor import TRANSFORMS
@@ -83,7 +83,7 @@ class OnnxNode(Catalog):
         if group.distribution == STRUCTURED:
             yield from structured.samples(group, case, _inputs(case), draws, skip)
             return
-        for place, index in enumerate(stratified(len(case.data_sets), group.samples)):
+        for place, index in enumerate(spread_indices(len(case.data_sets), group.samples)):
             if place in skip:
                 yield Sample(index)
                 continue

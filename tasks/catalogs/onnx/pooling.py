@@ -62,7 +62,7 @@ def pool(
             shape[i], shape[dims + i] = many[i], width[i]
             at.append(pixels.reshape(shape))
         windows = padded[(..., *at)].reshape(-1, int(np.prod(width)))
-        found = _reduced(windows, _OF_WINDOW[pooling_type], count_include_pad == 1 and pooling_type == "AVG")
+        found = _reduce_windows(windows, _OF_WINDOW[pooling_type], count_include_pad == 1 and pooling_type == "AVG")
         places: Any = np.ix_(*(places for places, _ in parts))
         result[(..., *places)] = found.reshape(*x_shape[:2], *many)
     return result
@@ -75,7 +75,7 @@ def _of_ends(pads: Sequence[int] | None, dims: int) -> Sequence[int]:
     return list(pads) * dims * 2 if len(pads) == 1 else pads
 
 
-def _reduced(windows: np.ndarray, reduce: Any, all_count: bool) -> np.ndarray:
+def _reduce_windows(windows: np.ndarray, reduce: Any, all_count: bool) -> np.ndarray:
     """One number of each window (a row), without its NaNs unless all count."""
     if all_count or not (missing := np.isnan(windows)).any():
         return np.asarray(reduce(windows, axis=1))

@@ -123,7 +123,7 @@ def _read(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
     import onnx
 
     found: dict[str, _NodeCase] = {}
-    with zipfile.ZipFile(wheels.fetched(wheel, default_cache())) as archive:
+    with zipfile.ZipFile(wheels.fetch_file(wheel, default_cache())) as archive:
         files = sorted(x for x in archive.namelist() if x.startswith(_FOLDER) and not x.endswith("/"))
         for path in files:
             name, _, inside = path.removeprefix(_FOLDER).partition("/")

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.catalogs.base import Metadata
-from tasks.catalogs.torch.noise import replaced
+from tasks.catalogs.torch.noise import map_leaves
 from tasks.model import EPS
 
 #: What torch calls a device, where backends have another name for it.
@@ -40,11 +40,11 @@ def metadata(op: Callable[..., Any], args: Any, kwargs: Any) -> list[Metadata | 
     import torch
 
     def there(x: Any) -> Any:
-        return x.detach().to("meta") if isinstance(x, torch.Tensor) else torch_tree.moved(x, "meta")
+        return x.detach().to("meta") if isinstance(x, torch.Tensor) else torch_tree.replace_device(x, "meta")
 
     try:
         with torch.no_grad():
-            made = torch_tree.leaves(op(*replaced(args, there), **replaced(kwargs, there)))
+            made = torch_tree.leaves(op(*map_leaves(args, there), **map_leaves(kwargs, there)))
     except Exception:
         return None
     return [(torch_tree.name_of(x.dtype), tuple(x.shape)) if isinstance(x, torch.Tensor) else None for x in made]
@@ -85,7 +85,7 @@ def modes_listed(sampler: Callable[..., Any], info: Any, device: str, dtype: str
 
     found = set()
     name = _CALLED.get(device, device)
-    with warnings.catch_warnings(), _seeded(), torch.no_grad(), on_cpu(name):
+    with warnings.catch_warnings(), _preserve_rng(), torch.no_grad(), on_cpu(name):
         warnings.simplefilter("ignore")
         for sample in sampler(info, name, getattr(torch, dtype), gradient):
             args, kwargs, _ = torch_tree.encode_args((sample.input, *sample.args), sample.kwargs)
@@ -123,7 +123,7 @@ def on_cpu(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
+def _preserve_rng() -> Iterator[None]:
     """Around what seeds torch, NumPy and Python's own numbers: all go on afterwards as before."""
     import torch
 

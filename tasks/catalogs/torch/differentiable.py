@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.arrays import torch_tree
 from tasks.catalogs.torch import declared
-from tasks.catalogs.torch.samples import unseeded
+from tasks.catalogs.torch.samples import unwrap_seeding
 from tasks.devices import TORCH_DEVICES
 
 
@@ -25,7 +25,7 @@ PROCESS = "output_process_fn_grad"
 def differentiable(info: Any) -> Callable[..., Any]:
     """The op as OpInfo's gradient tests call it, but for the seed: inputs made hermitian, triangular, … inside, so that a small change
     of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
-    functions, op = _process_functions(info), unseeded(info.op)
+    functions, op = _process_functions(info), unwrap_seeding(info.op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         process = kwargs.pop(PROCESS, None)

@@ -38,7 +38,7 @@ PAIRS = (
 _DIVIDES, _RAISES = ("div", "fmod", "remainder", "floor_divide"), ("pow",)
 
 
-def offered(info: Any) -> bool:
+def is_applicable(info: Any) -> bool:
     """Whether every input of an op can be tried."""
     from torch.testing._internal.opinfo.core import UnaryUfuncInfo
 
@@ -102,7 +102,7 @@ def samples(
         sample = make(index, rebuilt(template, replaced))
         for oracle in sample.others:
             for leaf, other in zip(sample.expected, oracle.references):
-                _agreed(made, leaf, other)
+                _mask_special_values(made, leaf, other)
         first = sample.expected[0].reference if sample.expected else None
         if first is not None and _plain(sample) and group.check == "forward":
             sample.others += exactly.oracle(group.op_name, torch_tree.to_numpy(made[0]), first)
@@ -116,7 +116,7 @@ def _plain(sample: Sample) -> bool:
     return len(args["v"]) == 1 and all(pair == ["approximate", "none"] for pair in kwargs["v"])
 
 
-def _agreed(given: list[Any], leaf: Leaf, other: np.ndarray) -> None:
+def _mask_special_values(given: list[Any], leaf: Leaf, other: np.ndarray) -> None:
     """Leave out of what a second oracle says what no two libraries need to agree on: NaN, Inf and signed zeros as inputs, and
     by how much a result is beyond the dtype's range. ``other`` is changed."""
     if leaf.reference is None or leaf.reference.shape != tuple(given[0].shape) or other.dtype.kind != "f":

@@ -115,10 +115,10 @@ def samples(
     own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
-    if checks.installed(group.check).gradient and group.distribution == "nan":
+    if checks.get_or_default(group.check).gradient and group.distribution == "nan":
         yield Sample(-1, failure=Failure.vacuous("what a gradient is where an input is NaN or Inf, nothing defines"))
         return
-    if not checks.installed(group.check).gradient and group.check != "forward" and group.distribution != "regular":
+    if not checks.get_or_default(group.check).gradient and group.check != "forward" and group.distribution != "regular":
         yield Sample(-1, failure=Failure.vacuous(f"the check {group.check} is asked on own and regular values"))
         return
     found = Templates(group, own, info)
@@ -126,14 +126,14 @@ def samples(
         if index + first in skip:
             yield Sample(index)
             continue
-        made, refused = _accepted(group, index, found, make)
+        made, refused = _find_accepted(group, index, found, make)
         if made is None:
             yield Sample(index, failure=Failure.vacuous(f"no generated sample is accepted: {refused}"))
             return
         yield made
 
 
-def _accepted(
+def _find_accepted(
     group: Group, index: int, found: Templates, make: Callable[[int, Any], Sample]
 ) -> tuple[Sample | None, str]:
     """The first candidate that the op accepts, or None and why the last one was refused."""
@@ -232,7 +232,7 @@ class _Candidate:
             return {}
         [(path, x)] = self.tensors.items()
         places = [k for k, n in enumerate(x.shape) if n > 1]
-        if not places or _structured(x) or self.factorises:
+        if not places or _classify_matrix(x) or self.factorises:
             return {}
         chosen = places[-1] if self.rng.random() < 0.5 else places[int(self.rng.integers(len(places)))]
         shape = [int(self.rng.choice(ODD)) if n > 1 else n for n in x.shape]
@@ -335,7 +335,7 @@ class _Candidate:
 
     def _filled(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
         dtype, seen = self.group.dtype, self.found.ranges[path]
-        kind = _structured(x)
+        kind = _classify_matrix(x)
         if self.factorises and not kind and len(shape) > 1 and shape[-1] == shape[-2] and shape[-1] > 1:
             kind = "regular"
         if kind:
@@ -381,7 +381,7 @@ def _is_sorted(x: Any) -> bool:
     return x.dim() > 0 and x.shape[-1] > 1 and bool((x.diff() >= 0).all())
 
 
-def _structured(x: Any) -> str:
+def _classify_matrix(x: Any) -> str:
     """What kind of square matrix a floating tensor holds, where it is a special one: "positive", "symmetric", "lower", "upper"."""
     import torch
 

@@ -15,7 +15,7 @@ from tasks.arrays import derivatives, differences, noise, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
-from tasks.catalogs.torch.noise import clone, jittered, replaced, widen
+from tasks.catalogs.torch.noise import clone, map_leaves, perturb_tensor, widen
 from tasks.catalogs.torch.samples import Maker, drawing, draws
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, LARGEST, Group, Leaf, OpClass, is_complex, is_inexact
@@ -120,7 +120,7 @@ class GradientMaker(Maker):
 
     def _differentiated(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
         """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none is linear."""
-        own, named, given = replaced(args, change)
+        own, named, given = map_leaves(args, change)
 
         def look(outputs: Sequence[Any]) -> None:
             if met is None:
@@ -150,11 +150,13 @@ class GradientMaker(Maker):
             named,
             self.wrt,
             given,
-            lambda x: jittered(x, eps, self.draw, next(places)),
+            lambda x: perturb_tensor(x, eps, self.draw, next(places)),
         )
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
-        return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
+        return gradients.outputs_of(
+            self.group.check, self.call, map_leaves(args, change), map_leaves(kwargs, change), wrt
+        )
 
     def _metadata(
         self, args: Any, kwargs: Any, wrt: Sequence[int], exact: list[Any]
@@ -201,7 +203,7 @@ class GradientMaker(Maker):
         if numeric:
             own = self._own((args, kwargs, passed), len(exact))
             arrays = self._ruled((args, kwargs, passed), arrays, nodes)
-            made.oracle = named(self.rules, nodes)
+            made.oracle = describe_oracle(self.rules, nodes)
             own_error = self._own_error((args, kwargs, passed), arrays, nodes)
             if kept := derivatives.keeping(self.rules):
                 with self._by_rules():
@@ -248,7 +250,7 @@ class GradientMaker(Maker):
     def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
         """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
         is not finite by one of both, or at a kink, is torch's own convention, and stays."""
-        self.rules = derivatives.known(nodes) if not is_complex(self.dtype) else []
+        self.rules = derivatives.select_known(nodes) if not is_complex(self.dtype) else []
         if not self.rules:
             return arrays
         try:
@@ -267,13 +269,13 @@ class GradientMaker(Maker):
         places = itertools.count()
 
         def handed_on(found: Any) -> Any:
-            return tuple(g if g is None else jittered(g, EPS["float64"], 1, next(places)) for g in found)
+            return tuple(g if g is None else perturb_tensor(g, EPS["float64"], 1, next(places)) for g in found)
 
         def watch(outputs: Sequence[Any]) -> None:
             for node in gradients.nodes(outputs):
                 node.register_prehook(handed_on)
 
-        own, named, given = replaced(args, widen)
+        own, named, given = map_leaves(args, widen)
         try:
             with self._by_rules():
                 moved = gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, watch)
@@ -299,7 +301,7 @@ class GradientMaker(Maker):
 
         def change(x: Any) -> Any:
             y = widen(x)
-            return jittered(y, EPS["float64"], 1, next(places)) if isinstance(y, torch.Tensor) else y
+            return perturb_tensor(y, EPS["float64"], 1, next(places)) if isinstance(y, torch.Tensor) else y
 
         try:
             moved = [torch_tree.output(torch_tree.dense(g)) for g in self._run(args, {}, change)]
@@ -333,10 +335,10 @@ class GradientMaker(Maker):
         problem = gradients.problem(
             self.group.check,
             self.call,
-            replaced(args, widen),
-            replaced(kwargs, widen),
+            map_leaves(args, widen),
+            map_leaves(kwargs, widen),
             made.wrt,
-            replaced(passed, widen),
+            map_leaves(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
 
@@ -385,7 +387,7 @@ REMAINDER = 2.0**-45
 _NAMED = 4
 
 
-def named(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
+def describe_oracle(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
     """The float64 oracle of a gradient: whose derivatives a graph has. What saves no number is linear, and has none."""
     rest = sorted({x.partition("Backward")[0] for x, saves in nodes.items() if saves and x not in rules})
     shown = ", ".join(rest[:_NAMED]) + ", …" * (len(rest) > _NAMED)
@@ -445,7 +447,7 @@ def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:
     form = sample.form("torch")
     assert form.call is not None
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
-    args, kwargs = (replaced(decode(node, leaf), widen) for node in (form.args, form.kwargs))
+    args, kwargs = (map_leaves(decode(node, leaf), widen) for node in (form.args, form.kwargs))
     given = [None if i < 0 else widen(torch_tree.from_numpy(form.arrays[i].copy())) for i in form.cotangents]
     problem = gradients.problem(form.check, form.call, args, kwargs, form.wrt, given)
     if not any(x.size for x in problem.inputs):

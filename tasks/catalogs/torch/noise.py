@@ -11,14 +11,14 @@ from tasks.arrays import noise, torch_tree
 from tasks.model import EPS
 
 
-def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if kind is tuple:
-        return tuple([replaced(x, change) for x in value])
+        return tuple([map_leaves(x, change) for x in value])
     if kind is list:
-        return [replaced(x, change) for x in value]
+        return [map_leaves(x, change) for x in value]
     if kind is dict:
-        return {k: replaced(x, change) for k, x in value.items()}
+        return {k: map_leaves(x, change) for k, x in value.items()}
     return change(value)
 
 
@@ -49,8 +49,8 @@ class Arguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.leaves: list[Any] = []
-        replaced(args, self.leaves.append)
-        replaced(kwargs, self.leaves.append)
+        map_leaves(args, self.leaves.append)
+        map_leaves(kwargs, self.leaves.append)
         self._wide: dict[int, np.ndarray] = {}
         self._flat = len(self.leaves) == len(args) + len(kwargs)  # no lists inside: the usual case
         if self._flat:
@@ -62,7 +62,7 @@ class Arguments:
             count = len(self.args)
             return tuple(leaves[:count]), dict(zip(self.kwargs, leaves[count:]))
         following = iter(leaves)
-        return replaced(self.args, lambda _: next(following)), replaced(self.kwargs, lambda _: next(following))
+        return map_leaves(self.args, lambda _: next(following)), map_leaves(self.kwargs, lambda _: next(following))
 
     def movable(self, turned: bool, fixed: Sequence[int]) -> dict[int, int]:
         """Which leaves a draw moves, by place, with the number that tells the tensors of the call apart.
@@ -115,11 +115,11 @@ def _moved_sparse(x: Any, eps: float, draw: int, number: int) -> Any:
 
     wide = widen(x)
     values = wide._values() if x.layout == torch.sparse_coo else wide.values()
-    values.copy_(torch.from_numpy(noise.moved(torch_tree.to_numpy(values), eps, draw, number)))
+    values.copy_(torch.from_numpy(noise.perturb_values(torch_tree.to_numpy(values), eps, draw, number)))
     return wide
 
 
-def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
+def perturb_tensor(x: Any, eps: float, draw: int, place: int) -> Any:
     """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
     same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
     import torch

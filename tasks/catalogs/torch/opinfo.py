@@ -23,9 +23,9 @@ from tasks.catalogs.torch import declared, every, structured, variants
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
 from tasks.catalogs.torch.gradients import GradientMaker
-from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
+from tasks.catalogs.torch.samples import Maker, is_seeded, unwrap_seeding
 from tasks.devices import TORCH_DEVICES
-from tasks.importing import uncollected
+from tasks.importing import pause_gc
 from tasks.model import EXHAUSTIVE, STRUCTURED, Group
 
 CATALOG_VERSION = 4
@@ -74,19 +74,19 @@ class TorchOpInfo(Catalog):
                 "forward",
                 *("backward",) * info.supports_autograd,
                 *("double_backward",) * bool(info.supports_gradgrad),
-                *variants.offered(info),
+                *variants.list_checks(info),
             )
             sources = torch_generated.distributions(name, variant, is_seeded(info.op))
-            sources += (STRUCTURED,) * (len(sources) > 1 and structured.offered(info))
-            sources += (EXHAUSTIVE,) * every.offered(info)
+            sources += (STRUCTURED,) * (len(sources) > 1 and structured.is_applicable(info))
+            sources += (EXHAUSTIVE,) * every.is_applicable(info)
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources, _on_devices(info, dtypes)))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
         info = _op_db()[group.op_name, group.variant]
-        if checks.installed(group.check).own_call:
+        if checks.get_or_default(group.check).own_call:
             return variants.call(info, group.check)
-        return unseeded(info.op) if group.check == "forward" else differentiable(info)
+        return unwrap_seeding(info.op) if group.check == "forward" else differentiable(info)
 
     def is_public(self, group: Group) -> bool:
         info = _op_db()[group.op_name, group.variant]
@@ -107,15 +107,15 @@ class TorchOpInfo(Catalog):
             yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
             return
         if group.check == variants.REFUSES:
-            yield from _refused(info, group)
+            yield from _make_refusal_samples(info, group)
             return
-        gradient = checks.installed(group.check).gradient
+        gradient = checks.get_or_default(group.check).gradient
         if gradient and not has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure.vacuous("the op declares no gradient for this dtype"))
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made, broken = _listed(info, group)
+            made, broken = _list_samples(info, group)
             if broken:
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
@@ -136,7 +136,7 @@ class TorchOpInfo(Catalog):
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         leaf = torch_tree.decoder(lambda number: given.arrays[number], "cpu")
-        gradient = checks.installed(group.check).gradient
+        gradient = checks.get_or_default(group.check).gradient
 
         def differentiable(kind: str, node: dict[str, Any]) -> Any:
             made = leaf(kind, node)
@@ -150,7 +150,7 @@ class TorchOpInfo(Catalog):
         return self._maker(info, group, draws).make(given.index, source)
 
     def undeclared(self, group: Group, args: Any, kwargs: Any, device: str) -> str:
-        info, gradient = _op_db()[group.op_name, group.variant], checks.installed(group.check).gradient
+        info, gradient = _op_db()[group.op_name, group.variant], checks.get_or_default(group.check).gradient
         for of_gradient in (False, True)[: 1 + gradient]:
             known = declared.dtypes(info, device, of_gradient)
             if known is not None and group.dtype not in known:
@@ -169,7 +169,7 @@ class TorchOpInfo(Catalog):
         """What torch's kernels for a device (`Backend.torch_device`) are to give for a group's sample of that index, by meta
         kernels and op_db; nothing is computed there. Raises IndexError for no such sample, and what making it raises."""
         info = _op_db()[group.op_name, group.variant]
-        made, broken = _listed(info, group)
+        made, broken = _list_samples(info, group)
         if broken and index >= len(made):
             raise IndexError(f"{group.label} in {group.dtype} has no sample {index}: {broken.error}")
         sample = self._maker(info, group, 0).make(index, made[index])
@@ -179,7 +179,7 @@ class TorchOpInfo(Catalog):
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":
             return Maker(info, group.dtype, draws)
-        if checks.installed(group.check).own_call:
+        if checks.get_or_default(group.check).own_call:
             return variants.VariantMaker(info, group, draws)
         return GradientMaker(info, group, draws, self.call(group))
 
@@ -207,7 +207,7 @@ def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[tuple[str, str], ..
     return tuple(found)
 
 
-def _listed(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
+def _list_samples(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
     """The samples that op_db has for a group on the CPU, and why there are no more of them."""
     import random
 
@@ -219,7 +219,7 @@ def _listed(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
     made: list[Any] = []
     try:
         with torch.no_grad():
-            gradient = checks.installed(group.check).gradient
+            gradient = checks.get_or_default(group.check).gradient
             for sample in _sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
                 made.append(sample)
     except Exception as error:
@@ -228,7 +228,7 @@ def _listed(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
 
 
 def _key(group: Group) -> tuple[str, str, str, bool]:
-    return group.op_name, group.variant, group.dtype, checks.installed(group.check).gradient
+    return group.op_name, group.variant, group.dtype, checks.get_or_default(group.check).gradient
 
 
 @functools.cache
@@ -238,10 +238,10 @@ def _modes(op: str, variant: str, dtype: str, gradient: bool, device: str) -> fr
     return declared.modes_listed(_sampler(info), info, device, dtype, gradient)
 
 
-def _refused(info: Any, group: Group) -> Iterator[Sample]:
+def _make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
     """The calls that eager torch refuses, one sample that says so where there is none in the dtype."""
     made = 0
-    for made, sample in enumerate(variants.refused(info, group), 1):
+    for made, sample in enumerate(variants.make_refusal_samples(info, group), 1):
         yield sample
         if made == group.samples:
             return
@@ -276,7 +276,7 @@ def _cpu_capability() -> str:
 
 @functools.cache
 def _op_db() -> dict[tuple[str, str], Any]:
-    with uncollected():
+    with pause_gc():
         import torch.testing._internal.common_utils as common_utils
 
         # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.

@@ -14,7 +14,7 @@ from tasks.arrays import noise, torch_tree
 from tasks.catalogs.base import Failure, Metadata, Sample
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
-from tasks.catalogs.torch.noise import Arguments, clone, replaced, widen
+from tasks.catalogs.torch.noise import Arguments, clone, map_leaves, widen
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype
@@ -29,7 +29,7 @@ def is_seeded(op: Callable[..., Any]) -> bool:
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
-def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
+def unwrap_seeding(op: Callable[..., Any]) -> Callable[..., Any]:
     """The op without that wrapper; any other op as it is."""
     if not is_seeded(op):
         return op
@@ -77,9 +77,9 @@ class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.info, self.op, self.dtype, self.draws = info, unseeded(info.op), dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, unwrap_seeding(info.op), dtype, draws
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
-        self.settled = torch_reference.settled(info, widen)
+        self.settled = torch_reference.find_settled(info, widen)
         #: Whether there is a further oracle, for some arguments at least.
         self.second = info.ref is not None and self.settled is None
 
@@ -153,11 +153,15 @@ class Maker:
         if made.op_class is OpClass.CHOICE:
             references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
             made.definition = definition
-            made.derived = definitions.expected(definition, made.args, made.kwargs, made.arrays, references, self.dtype)
+            made.derived = definitions.predict_leaves(
+                definition, made.args, made.kwargs, made.arrays, references, self.dtype
+            )
         elif random and all(np.isfinite(np.stack(many)).all() for many in zip(*random)):
             name = definition or "moments"
             if name not in definitions.OF_DRAWS:  # what is drawn is the way, not the result
-                made.derived = definitions.drawn(name, made.args, made.kwargs, made.arrays, random, self.dtype)
+                made.derived = definitions.predict_drawn_leaves(
+                    name, made.args, made.kwargs, made.arrays, random, self.dtype
+                )
             elif (found := definitions.of_draws(name, random))[0]:
                 made.derived = definitions.moments(found, self.dtype)
                 made.repeats = REPEATS if different(random) == len(random) else 1
@@ -189,13 +193,13 @@ class Maker:
             torch.set_default_dtype(torch.float32)
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-        return self.op(*replaced(args, change), **replaced(kwargs, change))
+        return self.op(*map_leaves(args, change), **map_leaves(kwargs, change))
 
     def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         """The op in float64: torch's own, or the reference where torch's is known to be wrong."""
         if self.settled is None:
             return self._run(args, kwargs, change)
-        return self.settled(*replaced(args, change), **replaced(kwargs, change))
+        return self.settled(*map_leaves(args, change), **map_leaves(kwargs, change))
 
     def _leaf(self, exact: Any, array: np.ndarray, own: Any, delta: np.ndarray | None) -> Leaf:
         import torch

@@ -24,7 +24,7 @@ ELEMENTS, MOST = 1 << 16, 42
 TURNS = 8
 
 
-def offered(info: Any) -> bool:
+def is_applicable(info: Any) -> bool:
     """Whether a schema of the op, or its signature, has a tensor that selects."""
     name = info.name.rpartition(".")[2].removeprefix("_")
     return bool(_arguments(name, info.op) & set(SELECTING[:-1]))
@@ -67,8 +67,8 @@ def samples(
         made = make(index, rebuilt(source, replaced))
         if made.failure is not None or not _numbers(made):
             why = made.failure.error if made.failure is not None else "the reference is NaN"
-            made = Sample(index, failure=Failure.vacuous(f"the op does not take {_called(path)} {code}: {why}"))
-        made.columns["structure"] = structures.label(_called(path), code)
+            made = Sample(index, failure=Failure.vacuous(f"the op does not take {_format_path(path)} {code}: {why}"))
+        made.columns["structure"] = structures.label(_format_path(path), code)
         yield made
 
 
@@ -79,7 +79,7 @@ def _candidates(group: Group, found: list[tuple[Any, Path]]) -> Iterator[tuple[A
         for place, (source, path) in enumerate(found):
             turn = (step + place) % TURNS
             x = torch_tree.to_numpy(tensors(source)[path].contiguous())
-            seed = derive(group.seed, f"{group.label}/{group.dtype}/{_called(path)}/{place}/{turn}")
+            seed = derive(group.seed, f"{group.label}/{group.dtype}/{_format_path(path)}/{place}/{turn}")
             made = structures.like(x, turn, seed)
             if made is not None and (place, made[0]) not in done:
                 done.add((place, made[0]))
@@ -99,11 +99,11 @@ def _templates(own: list[Any], dtype: str) -> Iterator[tuple[Any, Path]]:
             continue
         seen.add(kind)
         for path, x in held.items():
-            if x.numel() > 1 and not x.is_floating_point() and not x.is_complex() and not _bound(path, x):
+            if x.numel() > 1 and not x.is_floating_point() and not x.is_complex() and not _is_constrained(path, x):
                 yield source, path
 
 
-def _bound(path: Path, x: Any) -> bool:
+def _is_constrained(path: Path, x: Any) -> bool:
     """Whether an input's values are bound to others: lengths, offsets, sizes, an order that it is to have."""
     name = str(path[-1])
     flat = x.reshape(-1)
@@ -112,7 +112,7 @@ def _bound(path: Path, x: Any) -> bool:
     )
 
 
-def _called(path: Path) -> str:
+def _format_path(path: Path) -> str:
     """What a row calls the input at a path: an argument by its place or name, an element of a list by its own."""
     first = f"argument{path[0]}" if isinstance(path[0], int) else str(path[0])
     return first + "".join(f"[{str(x).rpartition(' ')[2]}]" for x in path[1:])

@@ -13,8 +13,8 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.noise import clone, replaced, widen
-from tasks.catalogs.torch.samples import Maker, is_seeded, unseeded
+from tasks.catalogs.torch.noise import clone, map_leaves, widen
+from tasks.catalogs.torch.samples import Maker, is_seeded, unwrap_seeding
 from tasks.checks.variants import REFUSED
 from tasks.judge import op_classes as classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact
@@ -31,7 +31,7 @@ TRIES = 4
 WHOLE = 100
 
 
-def offered(info: Any) -> tuple[str, ...]:
+def list_checks(info: Any) -> tuple[str, ...]:
     """The checks of this module that can be asked of an OpInfo. An op that draws random numbers has none but what it refuses."""
     found = [
         name
@@ -49,7 +49,7 @@ def offered(info: Any) -> tuple[str, ...]:
 
 def call(info: Any, check: str) -> Callable[..., Any]:
     """What a check of this module calls."""
-    op = unseeded(info.op)
+    op = unwrap_seeding(info.op)
     if check == OUT:
         return into(op)
     if check == IN_PLACE:
@@ -64,14 +64,14 @@ def into(op: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
         like = op(*args, **kwargs)
-        given = gapped(like) if isinstance(like, torch.Tensor) else tuple([gapped(x) for x in like])
+        given = make_gapped(like) if isinstance(like, torch.Tensor) else tuple([make_gapped(x) for x in like])
         op(*args, **kwargs, out=given)
         return given
 
     return written
 
 
-def gapped(like: Any) -> Any:
+def make_gapped(like: Any) -> Any:
     """A tensor like another for an op to write to."""
     import torch
 
@@ -118,8 +118,8 @@ class VariantMaker(Maker):
         args, kwargs = (source.input, *source.args), source.kwargs
         try:
             with torch.no_grad():
-                found = self.called(*replaced(args, clone), **replaced(kwargs, clone))
-                plain = self.op(*replaced(args, clone), **replaced(kwargs, clone))
+                found = self.called(*map_leaves(args, clone), **map_leaves(kwargs, clone))
+                plain = self.op(*map_leaves(args, clone), **map_leaves(kwargs, clone))
         except Exception as error:
             return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {text_of(error)}"))
         if [_kind(x) for x in torch_tree.leaves(found)] != [_kind(x) for x in torch_tree.leaves(plain)]:
@@ -144,8 +144,10 @@ class VariantMaker(Maker):
             mixed = tuple([x.to(common).to(x.dtype) for x in mixed])
             try:
                 with torch.no_grad():
-                    self.op(*map(clone, mixed), *replaced(rest, clone), **replaced(kwargs, clone))
-                    same = self.op(*[x.to(common) for x in mixed], *replaced(rest, clone), **replaced(kwargs, clone))
+                    self.op(*map(clone, mixed), *map_leaves(rest, clone), **map_leaves(kwargs, clone))
+                    same = self.op(
+                        *[x.to(common) for x in mixed], *map_leaves(rest, clone), **map_leaves(kwargs, clone)
+                    )
                 break
             except Exception as error:
                 refused = text_of(error)
@@ -203,12 +205,12 @@ def _kind(x: Any) -> Any:
     return (getattr(x, "dtype", type(x)), tuple(getattr(x, "shape", ())))
 
 
-def refused(info: Any, group: Group) -> Iterator[Sample]:
+def make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
     """The calls of a dtype that eager torch refuses, as they are after being stored: those that tensors sharing memory make
     invalid are valid then."""
     import torch
 
-    op, index = unseeded(info.op), -1
+    op, index = unwrap_seeding(info.op), -1
     for wrong in info.error_inputs("cpu"):
         index += 1
         source = wrong.sample_input
@@ -238,9 +240,9 @@ __all__ = [
     "REFUSES",
     "VariantMaker",
     "call",
-    "gapped",
     "into",
-    "offered",
-    "refused",
+    "list_checks",
+    "make_gapped",
+    "make_refusal_samples",
     "usable",
 ]

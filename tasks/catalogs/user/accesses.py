@@ -421,7 +421,7 @@ class Launch:
             self._judge_update(one)
             memory.updated[cells], memory.updater[cells] = one.event, lanes
         else:
-            self._judge_store(one, lambda: _stored(memory, addresses, size, values))
+            self._judge_store(one, lambda: _collect_stored_bytes(memory, addresses, size, values))
             memory.written[cells], memory.writer[cells] = one.event, lanes
         memory.written_to |= verb != POLLS
 
@@ -532,7 +532,7 @@ def _lanes(count: int) -> Array:
     return np.full(1, SCALAR, np.int32) if count == 1 else np.arange(count, dtype=np.int32)
 
 
-def _stored(memory: Memory, addresses: Array, size: int, values: Array | None) -> tuple[Array, Array]:
+def _collect_stored_bytes(memory: Memory, addresses: Array, size: int, values: Array | None) -> tuple[Array, Array]:
     """The bytes that are stored and those that are there, a row a cell."""
     assert values is not None
     if values.itemsize != size:  # what another version of the interpreter may do: taken as a change
@@ -606,7 +606,7 @@ def launches() -> int:
     return _count[0]
 
 
-def _told() -> Launch:
+def _get_current_launch() -> Launch:
     return _launches[-1]
 
 
@@ -621,7 +621,7 @@ class watching:
         _watches.pop()
 
 
-def found(error: BaseException) -> Misbehaviour | None:
+def find_misbehaviour(error: BaseException) -> Misbehaviour | None:
     """What was found, in an error that the interpreter has wrapped."""
     one: BaseException | None = error
     while one is not None and not isinstance(one, Misbehaviour):
@@ -669,10 +669,12 @@ def install(module: Any) -> None:
 
     def updated(pointers: Any, mask: Array | None, order: Order, verb: str = UPDATES) -> Any:
         mask = np.ones(pointers.data.shape, bool) if mask is None else mask
-        return handle(_told().update(pointers.data, mask, size_of(pointers), caller(), order, verb), pointers.dtype)
+        return handle(
+            _get_current_launch().update(pointers.data, mask, size_of(pointers), caller(), order, verb), pointers.dtype
+        )
 
     def load(builder: Any, plain: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        launch = _told()
+        launch = _get_current_launch()
         if launch.order is not None:
             real = updated(pointers, data(mask), launch.order, POLLS)
         else:
@@ -681,7 +683,7 @@ def install(module: Any) -> None:
         return plain(builder, real, mask, *rest, **named)
 
     def store(builder: Any, plain: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        launch = _told()
+        launch = _get_current_launch()
         if launch.order is not None:
             real = updated(pointers, data(mask), launch.order)
         else:
@@ -698,7 +700,7 @@ def install(module: Any) -> None:
         return plain(builder, updated(pointers, None, Order(sem.name, scope.name)), compared, value, sem, scope)
 
     def atomic(builder: Any, plain: Any, *arguments: Any) -> Any:
-        launch, (sem, scope) = _told(), arguments[-2:]
+        launch, (sem, scope) = _get_current_launch(), arguments[-2:]
         launch.order = Order(sem.name, scope.name)
         try:
             return plain(builder, *arguments)
@@ -706,19 +708,19 @@ def install(module: Any) -> None:
             launch.order = None
 
     def barrier(builder: Any, plain: Any, *arguments: Any) -> Any:
-        _told().synchronise()
+        _get_current_launch().synchronise()
         return plain(builder, *arguments)
 
     def exchange(builder: Any, plain: Any, *arguments: Any) -> Any:
-        _told().exchanged()
+        _get_current_launch().exchanged()
         return plain(builder, *arguments)
 
     def dimensions(builder: Any, plain: Any, *grid: Any) -> Any:
-        _told().grid = (int(grid[0]), int(grid[1]), int(grid[2]))
+        _get_current_launch().grid = (int(grid[0]), int(grid[1]), int(grid[2]))
         return plain(builder, *grid)
 
     def program(builder: Any, plain: Any, *at: int) -> Any:
-        _told().begin((at[0], at[1], at[2]))
+        _get_current_launch().begin((at[0], at[1], at[2]))
         return plain(builder, *at)
 
     def hosted(self: Any, plain: Any, given: Any, named: Any) -> Any:
@@ -727,7 +729,7 @@ def install(module: Any) -> None:
             for one in x if isinstance(x, tuple) else (x,):
                 base: Any = getattr(one, "base", one)  # a descriptor's, a reinterpreted tensor's
                 if hasattr(base, "data_ptr"):
-                    _told().names.setdefault(base.data_ptr(), name)
+                    _get_current_launch().names.setdefault(base.data_ptr(), name)
         return made
 
     for owner, change, names in (
@@ -761,7 +763,7 @@ def install(module: Any) -> None:
     def converted(argument: Any) -> Any:
         made = convert(argument)
         if running() and hasattr(argument, "data_ptr"):
-            told = _told().address(module._unwrap_tensor(argument), argument.data_ptr())
+            told = _get_current_launch().address(module._unwrap_tensor(argument), argument.data_ptr())
             made.handle.data = np.array([told], np.uint64)
         return made
 

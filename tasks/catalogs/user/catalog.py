@@ -104,7 +104,7 @@ class User(Catalog):
 
     def entries(self) -> list[Entry]:
         """One entry per kernel. Raises CatalogError if one cannot be had or takes other arguments than declared."""
-        found = load.declared()
+        found = load.load_ops()
         for one in found.values():
             load.check_call(one, "kernel")
             load.check_call(one, "backward")
@@ -118,7 +118,7 @@ class User(Catalog):
                 "",
                 tuple(one.op.dtypes),
                 checks_of(one.op),
-                DISTRIBUTIONS if every.offered(one.op) else _DISTRIBUTIONS,
+                DISTRIBUTIONS if every.is_applicable(one.op) else _DISTRIBUTIONS,
             )
             for name, one in sorted(found.items())
         ]
@@ -132,13 +132,15 @@ class User(Catalog):
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
         if group.check == refused.REFUSES:
-            return refused.made(one, group, _evaluated)
+            return refused.make_samples(one, group, _evaluate_reference)
         if group.distribution == EXHAUSTIVE:
             return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
-            return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
+            return (
+                Sample(i) if i in skip else _build_fuzzed_sample(one, group, i, draws) for i in range(group.samples)
+            )
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if checks.installed(group.check).gradient and one.op.differenced:
+        if checks.get_or_default(group.check).gradient and one.op.differenced:
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
@@ -157,21 +159,21 @@ class User(Catalog):
         return of_inputs(one, dims, lambda: arrays, group, given.index, draws, lambda _: places)
 
     def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
-        op, names = self._op(group).op, structure.named(labels)
+        op, names = self._op(group).op, structure.parse_labels(labels)
         specs = {name: spec_of(node) for name, node in given.kwargs["v"] if name in op.inputs}
         dims = sizes.dims_of(op, {name: contiguous(given.arrays[spec.id], spec) for name, spec in specs.items()})
         plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
-        return _fuzzed(self._op(group), group, 0, draws, choose)
+        return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`). Raises Unsupported where its module
         imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
-            call = promises.guarded(one.op, one.function("kernel"), one.backward)
+            call = promises.guard_kernel(one.op, one.function("kernel"), one.backward)
             if one.op.steps:
                 call.opened = functools.partial(sessions.Opened, one.session())  # type: ignore[attr-defined]
             return call
@@ -186,7 +188,7 @@ class User(Catalog):
         return None if one.script else (one.op.reference_framework, one.function("reference"))
 
     def _op(self, group: Group) -> Declared:
-        found = load.called(group.op_name)
+        found = load.find_op(group.op_name)
         if group.catalog != self.name or found is None or group.variant:
             raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
         return found
@@ -209,7 +211,7 @@ def checks_of(op: UserOp) -> tuple[str, ...]:
     return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused.REFUSES] * bool(op.refuses))
 
 
-def _evaluated(one: Declared, arrays: Arrays) -> None:
+def _evaluate_reference(one: Declared, arrays: Arrays) -> None:
     """The reference on some inputs. Raises what it raises."""
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     with evaluator(one) as evaluate:
@@ -220,7 +222,7 @@ def draw_case(one: Declared, group: Group, choose: Choices) -> drawn.Drawn:
     """The inputs that choices make for a group (`tasks.catalogs.user.drawn`)."""
 
     def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
-        _evaluated(_at(one, dims), arrays)
+        _evaluate_reference(_at(one, dims), arrays)
 
     return drawn.case(one.op, group.dtype, group.check, choose, taken)
 
@@ -232,7 +234,7 @@ def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samp
     one = _at(one, dims)
     try:
         with evaluator(one) as evaluate:
-            leaves = _expected(one, evaluate, structured.arrays, dims, group, 0)
+            leaves = _compute_expected(one, evaluate, structured.arrays, dims, group, 0)
     except (Exception, SystemExit):
         return False
     return _is_defined(leaves, OpClass(one.op.op_class), structured)
@@ -243,7 +245,7 @@ def _at(one: Declared, dims: Mapping[str, int]) -> Declared:
     return replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
 
 
-def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
+def _build_fuzzed_sample(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
     """A sample whose sizes and values both come from its seed, or from given choices."""
     choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
     case = draw_case(one, group, choose)
@@ -258,14 +260,14 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         plain = samples.arrays(one.op, dims, group, index)
         structured = samples.in_structure(one.op, dims, group, index, plain)
     except Exception as error:
-        return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _told(error)))
+        return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _describe_error(error)))
     lay = laid.in_turn(one.op, group, index)
     if structured:  # elements at one address would hold other values than the structure's
-        lay = laid.unexpanded(lay, structured.name)
+        lay = laid.exclude_expanded(lay, structured.name)
     made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
     if any(0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)) and _alike(made):
         # Rows that are all alike may leave nothing to tell a right result from a constant.
-        made = _of_structure(one, dims, plain, structured, group, index, draws, laid.unexpanded(lay))
+        made = _of_structure(one, dims, plain, structured, group, index, draws, laid.exclude_expanded(lay))
     return made
 
 
@@ -341,24 +343,24 @@ def of_inputs(
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
         arrays = inputs()
-        places = {**lay(arrays), **laid.declared(op, arrays, dims)}
-        made.arrays, specs, arrays = laid.stored(arrays, places)
+        places = {**lay(arrays), **laid.build_declared_places(op, arrays, dims)}
+        made.arrays, specs, arrays = laid.build_storages(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
         made.stepped = tuple(specs[name].id for name in sessions.stepped(op))
-        if said := laid.said(arrays, places):
+        if said := laid.describe_layouts(arrays, places):
             made.columns["layout"] = said
-            made.takes = laid.taken(op, places)
+            made.takes = laid.is_accepted(op, places)
         stage = "reference"
         with evaluator(one) as evaluate:
-            if checks.installed(group.check).gradient:
-                outputs = _expected(one, evaluate, arrays, dims, group, 0)
+            if checks.get_or_default(group.check).gradient:
+                outputs = _compute_expected(one, evaluate, arrays, dims, group, 0)
                 few = min(draws, SCRIPT_DRAWS) if one.script else draws
-                gradients.fill(made, _differentiated(one, group, evaluate), arrays, outputs, group, few)
+                gradients.fill(made, _build_gradient_reference(one, group, evaluate), arrays, outputs, group, few)
                 return made
             # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.plain`).
             own = group.dtype in op.tolerances
             within = inside.computes_in(one, arrays, group.dtype) if draws and not own else ""
-            made.expected = _expected(one, evaluate, arrays, dims, group, draws, within)
+            made.expected = _compute_expected(one, evaluate, arrays, dims, group, draws, within)
             flags = [f"computes_in={within}"] if within else []
             flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
             if flags:
@@ -368,20 +370,20 @@ def of_inputs(
             return of_inputs(one, dims, inputs, group, index, draws, laid.of_own_width(lay))
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
-            made.derived = definitions.expected(
+            made.derived = definitions.predict_leaves(
                 op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype
             )
         if group.dtype in op.tolerances:
             made.oracle += OWN_TOLERANCE
     except (Exception, SystemExit) as error:
-        text = _told(error)
+        text = _describe_error(error)
         if stage == "reference" and op.reference_framework == "numpy" and "numpy.ndarray" in text:
             text += "; it is given NumPy arrays: a function of tensors says reference_framework: torch"
         made.failure = Failure("invalid", stage, type(error).__name__, text)
     return made
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
     if isinstance(error, scripts.ReferenceError):
         return str(error)
@@ -392,7 +394,7 @@ def _told(error: BaseException) -> str:
     return errors.text_of(error) + here
 
 
-def _expected(
+def _compute_expected(
     one: Declared,
     evaluate_one: Evaluator,
     arrays: Arrays,
@@ -412,7 +414,7 @@ def _expected(
 
     def moved(draw: int) -> dict[str, np.ndarray]:
         return {
-            name: noise.moved(x, eps[name], draw, place) if name in eps else x
+            name: noise.perturb_values(x, eps[name], draw, place) if name in eps else x
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
@@ -422,7 +424,7 @@ def _expected(
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
             places = itertools.count(len(exact) + 1)
-            read: Read = lambda x: noise.moved(x, least, draw, next(places))  # noqa: B023, E731
+            read: Read = lambda x: noise.perturb_values(x, least, draw, next(places))  # noqa: B023, E731
             outputs = evaluate_one(moved(draw), casts.either(), read)
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
@@ -436,14 +438,14 @@ def _expected(
         floor = noise.of_kernel(found, floor, [exact[name] for name in eps], group.dtype)
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
-    shared = noise.shared(found, evaluate) if drawn else [None] * len(found)
+    shared = noise.measure_shared(found, evaluate) if drawn else [None] * len(found)
     return [
         replace(_leaf(one, i, y, delta, dims, group.dtype), shared=share)
         for i, (y, delta, share) in enumerate(zip(found, floor, shared))
     ]
 
 
-def _differentiated(one: Declared, group: Group, evaluate: Evaluator) -> gradients.Reference:
+def _build_gradient_reference(one: Declared, group: Group, evaluate: Evaluator) -> gradients.Reference:
     own = _unknown if one.script else one.function("reference")
     call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
     return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds)
@@ -492,13 +494,13 @@ def evaluator(one: Declared) -> Iterator[Evaluator]:
 
         def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:
-                return [_checked(x, inputs) for x in script(inputs, one.op.kwargs)]
+                return [_check_output(x, inputs) for x in script(inputs, one.op.kwargs)]
             with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
                 result = reference({name: x.copy() for name, x in inputs.items()} | dict(one.op.kwargs), round, read)
             outputs = result if isinstance(result, (tuple, list)) else [result]
             if not outputs:
                 raise TypeError("the reference returned no outputs")
-            return [_checked(x, inputs) for x in outputs]
+            return [_check_output(x, inputs) for x in outputs]
 
         of_array = not one.script and one.op.reference_framework != "torch"
         yield Evaluator(evaluate, rounds, functools.partial(own, **one.op.kwargs) if of_array else None)
@@ -521,7 +523,7 @@ def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
     raise ValueError("the reference is NaN or Inf everywhere on finite inputs: fix it, or give the inputs low and high")
 
 
-def _checked(x: Any, inputs: Arrays) -> np.ndarray:
+def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
     """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers, and
     for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
     if not isinstance(x, (np.ndarray, np.generic, bool, int, float, complex)):

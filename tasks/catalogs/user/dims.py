@@ -23,7 +23,7 @@ DIM = "dim"
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(text: str) -> ast.expr:
+def _parse_size(text: str) -> ast.expr:
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -40,7 +40,7 @@ def names(size: Any) -> list[str]:
     """The dimensions that a size is made of. Raises ValueError for what is no expression."""
     if not isinstance(size, str):
         return []
-    return [node.id for node in ast.walk(_parsed(size)) if isinstance(node, ast.Name)]
+    return [node.id for node in ast.walk(_parse_size(size)) if isinstance(node, ast.Name)]
 
 
 def size_of(size: Any, dims: Mapping[str, int]) -> Any:
@@ -49,7 +49,7 @@ def size_of(size: Any, dims: Mapping[str, int]) -> Any:
     Raises ValueError, KeyError for an unknown dimension."""
     if not isinstance(size, str):
         return size
-    return dims[size] if size in dims else _value(_parsed(size), dims)
+    return dims[size] if size in dims else _value(_parse_size(size), dims)
 
 
 def _value(node: ast.expr, dims: Mapping[str, int]) -> int:
@@ -75,7 +75,7 @@ def keywords(kwargs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, An
     return {name: size_of(value[DIM], dims) if is_size(value) else value for name, value in kwargs.items()}
 
 
-def used(op: Any) -> set[str]:
+def collect_dims(op: Any) -> set[str]:
     """The dimensions that a `UserOp`'s sizes are made of. Raises ValueError for what is no expression."""
     specs = [given if isinstance(given, Mapping) else {"shape": given} for given in op.inputs.values()]
     specs += [given for given in op.outputs if isinstance(given, Mapping)]  # the others are dtypes
@@ -97,14 +97,14 @@ def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
             raise ValueError(f"{op.name}: the input {name} has {len(shape)} dimensions, not {arrays[name].ndim}")
         told += list(zip(shape, arrays[name].shape))
     candidates = {name: sorted(values) for name, values in op.dims.items()}
-    found = _solved(told, {}, candidates)
+    found = _solve_dims(told, {}, candidates)
     if found is None:
         shapes = ", ".join(f"{name} {list(arrays[name].shape)}" for name in op.inputs)
         raise ValueError(f"{op.name}: no sizes of its dimensions give these inputs: {shapes}")
     return {name: values[0] for name, values in candidates.items()} | found
 
 
-def _solved(
+def _solve_dims(
     told: Sequence[tuple[Any, int]], known: dict[str, int], candidates: Mapping[str, Sequence[int]]
 ) -> dict[str, int] | None:
     """The dimensions of which (size, number) are ``told``, with those that are known; None where there are none. A size of several
@@ -125,7 +125,7 @@ def _solved(
             return None
         found[name] = value
     name = min(unknown[0])
-    tries = (_solved(open_sizes, found | {name: value}, candidates) for value in candidates[name])
+    tries = (_solve_dims(open_sizes, found | {name: value}, candidates) for value in candidates[name])
     return next((made for made in tries if made is not None), None)
 
 

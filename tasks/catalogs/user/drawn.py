@@ -98,7 +98,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
             scale = choose.weighted(SCALES[theme]) if theme in SCALES else 1.0
             seed = choose.int(0, 2**32 - 1)
             g = np.random.default_rng(seed)
-        what = samples.described(name, spec, dims, dtype)
+        what = samples.describe_input(name, spec, dims, dtype)
         if what.low is not None and what.high is not None:
             made[name] = samples.uniform(shape, own, what.low, what.high, g)
         else:
@@ -122,10 +122,10 @@ def in_structure(
             return None
         seed = choose.int(0, 2**32 - 1)
     name, which = found[place - 1]
-    return samples.structured(op, dims, dtype, plain, name, which, seed)
+    return samples.apply_structure(op, dims, dtype, plain, name, which, seed)
 
 
-def emptied(
+def draw_empty_dim(
     op: UserOp, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices, taken: Callable[..., Any]
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
     """Sizes and inputs that are drawn, or, at times, the same with one dimension of size 0.
@@ -162,15 +162,15 @@ class Drawn:
     def lay(self, structured: bool) -> laid.Lay:
         """How the inputs lie in memory; elements at one address would hold other values than a structure's."""
         lay: laid.Lay = lambda _: self.places  # noqa: E731
-        return laid.unexpanded(lay, self.structured.name) if structured and self.structured else lay
+        return laid.exclude_expanded(lay, self.structured.name) if structured and self.structured else lay
 
 
 def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..., Any]) -> Drawn:
     """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that was kept before
-    there were structures does not have. taken: see `emptied`."""
+    there were structures does not have. taken: see `draw_empty_dim`."""
     dims = sizes(op, choose, check != "forward")
     plain = arrays(op, dims, dtype, choose)
     if not op.gradient:
-        dims, plain = emptied(op, dims, plain, choose, taken)
-    places = laid.drawn(op, choose)(plain)
+        dims, plain = draw_empty_dim(op, dims, plain, choose, taken)
+    places = laid.draw_layouts(op, choose)(plain)
     return Drawn(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))

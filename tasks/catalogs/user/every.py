@@ -12,7 +12,7 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.model import WITHOUT_NOISE, OpClass
 
 
-def offered(op: UserOp) -> bool:
+def is_applicable(op: UserOp) -> bool:
     """Whether each result is of the element in its place, as far as the class says, and the sizes are free."""
     shape = _shape(op)
     return len(op.inputs) == 1 and bool(shape) and OpClass(op.op_class) in WITHOUT_NOISE and not op.definition

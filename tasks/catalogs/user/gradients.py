@@ -14,7 +14,7 @@ from tasks.arrays import analytic, derivatives, differences, noise
 from tasks.arrays import autograd as gradients
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.gradients import equalities
-from tasks.catalogs.torch.noise import jittered
+from tasks.catalogs.torch.noise import perturb_tensor
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import EPS, Group, Leaf, Oracle, is_inexact, wide
@@ -65,7 +65,7 @@ class _Graph:
 
     def look(self, outputs: Sequence[Any]) -> None:
         self.results = {type(y.grad_fn).__name__ for y in outputs if getattr(y, "grad_fn", None) is not None}
-        self.rules = derivatives.known({type(node).__name__ for node in gradients.nodes(outputs)})
+        self.rules = derivatives.select_known({type(node).__name__ for node in gradients.nodes(outputs)})
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ class Reference:
             assert draw is not None
             if not x.requires_grad:  # a constant, such as an exponent, or an input that the draw has moved
                 return x
-            return jittered(x, eps, draw, alike.place(x, place) if compares else place)
+            return perturb_tensor(x, eps, draw, alike.place(x, place) if compares else place)
 
         def handed(x: Any, place: int) -> Any:
             assert draw is not None
-            return jittered(x, eps, draw, place)
+            return perturb_tensor(x, eps, draw, place)
 
         rules = [name for name in self.graph.rules if name not in kept]
         with derivatives.own(rules) if rules else contextlib.nullcontext():
@@ -201,8 +201,8 @@ class Reference:
         """The function whose gradient the check computes, of the inputs (and cotangents) that it is differentiated by."""
         if self.check == "double_backward":
             return of_torch.problem(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents)
-        start = [gradients.widened(inputs[name]) for name in self.names]
-        given = [gradients.widened(c) for c in cotangents if c is not None]
+        start = [gradients.widen_array(inputs[name]) for name in self.names]
+        given = [gradients.widen_array(c) for c in cotangents if c is not None]
         return gradients.Problem(self._chosen(inputs, cotangents, self.values), start, given)
 
     def _chosen(
@@ -248,7 +248,7 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
 
         def one(x: np.ndarray) -> np.ndarray:
             name = x.dtype.name
-            return noise.moved(_wide(x), EPS[name], draw, next(places)) if is_inexact(name) else _wide(x)
+            return noise.perturb_values(_wide(x), EPS[name], draw, next(places)) if is_inexact(name) else _wide(x)
 
         return {k: one(x) for k, x in arrays.items()}, passed(one)
 
@@ -353,13 +353,15 @@ def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs
         if not _by_autograd(once, inputs, cotangents[: len(outputs)], outputs).plain:
             text = "autograd's first derivative of the NumPy reference is not the reference's own at these inputs"
             return Failure.vacuous(text, "reference")
-    found = _found(reference, inputs, cotangents, outputs, not (why or alone))
+    found = _compute_gradients(reference, inputs, cotangents, outputs, not (why or alone))
     if all(np.isinf(e).all() for e in found.errors) and any(e.size for e in found.errors):
         return Failure.vacuous("the reference is not differentiable at these inputs", "reference")
     return found
 
 
-def _found(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf], followed: bool) -> _Exact:
+def _compute_gradients(
+    reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf], followed: bool
+) -> _Exact:
     if followed:
         try:
             return _by_autograd(reference, inputs, cotangents, outputs)
@@ -408,25 +410,27 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
         other, why = None, STEPS
         if not reference.rounds:
             other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
-        return _Exact(values, errors, _named(why), other, again)
+        return _Exact(values, errors, _describe_oracle(why), other, again)
     known = [np.isfinite(e) for e in found.errors]
     taken = [m & k for m, k in zip(lost, known)]
     errors = [np.where(m & np.isnan(g) & ~k, np.inf, 0.0) for m, g, k in zip(lost, values, known)]
     if not reference.by_torch:
         # Its values are all that a function of NumPy arrays says: not what a derivative at a kink is, nor at a tie inside of it.
-        taken = [t | o for t, o in zip(taken, _outvoted(reference, inputs, cotangents, values, found))]
+        taken = [t | o for t, o in zip(taken, _find_outvoted(reference, inputs, cotangents, values, found))]
         errors = [np.where(k, np.inf, e) for k, e in zip(found.kinks, errors)]
     values = [np.where(t, f, g) for t, f, g in zip(taken, found.gradients, values)]
     errors = [np.where(t, f, e) for t, f, e in zip(taken, found.errors, errors)]
     other, why = gradients.oracle_of(found, values)
     if not any(t.any() for t in taken):
-        return _Exact(values, errors, _named(why), other, again, not any(np.isinf(e).any() for e in errors))
+        return _Exact(values, errors, _describe_oracle(why), other, again, not any(np.isinf(e).any() for e in errors))
 
     def patched(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
         return [np.where(t, f, g) for t, f, g in zip(taken, beside, again(moved, given, draw, kept))]
 
-    return _Exact(values, errors, f"{_named(why)}, {found.how} where that is no derivative", other, patched, False)
+    return _Exact(
+        values, errors, f"{_describe_oracle(why)}, {found.how} where that is no derivative", other, patched, False
+    )
 
 
 def _beside(
@@ -441,7 +445,7 @@ def _beside(
     return reference.by_differences(inputs, cotangents, lost) if 0 < sum(int(m.sum()) for m in lost) <= MOST else None
 
 
-def _outvoted(
+def _find_outvoted(
     reference: Reference,
     inputs: Arrays,
     cotangents: Cotangents,
@@ -470,7 +474,7 @@ def _outvoted(
     return agreed
 
 
-def _named(why: str) -> str:
+def _describe_oracle(why: str) -> str:
     """The first oracle, and why there is no second one."""
     return f"{AUTOGRAD} (no differences: {why})" if why else AUTOGRAD
 
@@ -478,7 +482,7 @@ def _named(why: str) -> str:
 def _not_followed(reference: Reference, inputs: Arrays, outputs: list[Leaf]) -> str:
     """Why autograd cannot follow a NumPy reference; "" where it can."""
     try:
-        found = of_torch.evaluated(reference.call)({**inputs, **reference.op.kwargs}, None, None)
+        found = of_torch.make_evaluator(reference.call)({**inputs, **reference.op.kwargs}, None, None)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for y, leaf in zip(found, outputs):

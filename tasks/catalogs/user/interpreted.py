@@ -51,7 +51,7 @@ def interprets() -> bool:
 
 
 @contextlib.contextmanager
-def prepared() -> Iterator[Watch]:
+def prepare_interpreter() -> Iterator[Watch]:
     """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings, and watch its accesses.
 
     It takes a Python float as a float32, as the compiler does; it computes in bfloat16, to which it rounds to nearest; the device
@@ -61,13 +61,13 @@ def prepared() -> Iterator[Watch]:
     if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
         yield Watch()
         return
-    _mended(module)
+    _mend_once(module)
     with np.errstate(all="ignore"), watching() as watch:
         yield watch
 
 
 @functools.cache
-def _mended(module: Any) -> None:
+def _mend_once(module: Any) -> None:
     with contextlib.suppress(
         AttributeError, KeyError, TypeError, ValueError
     ):  # another version: once, or each call would wrap again

@@ -27,7 +27,7 @@ Lay = Callable[[Arrays], Places]
 LAID_OUT, OTHERS = 2, 16
 
 
-def declared(op: UserOp, arrays: Arrays, dims: Mapping[str, int]) -> Places:
+def build_declared_places(op: UserOp, arrays: Arrays, dims: Mapping[str, int]) -> Places:
     """Inputs whose strides are given. Raises ValueError for strides that do not fit."""
     found = {}
     for name, given in op.inputs.items():
@@ -49,8 +49,8 @@ def in_turn(op: UserOp, group: Group, index: int) -> Lay:
     def lay(arrays: Arrays) -> Places:
         if not index or group.distribution == EXHAUSTIVE:
             return {}
-        names = {name: x for name, x in arrays.items() if not _fixed(op, name, x)}
-        offered = {name: list(_offered(op, name, x)) for name, x in names.items()}
+        names = {name: x for name, x in arrays.items() if not _has_fixed_layout(op, name, x)}
+        offered = {name: list(_list_fitting(op, name, x)) for name, x in names.items()}
         chosen: dict[str, str] = {}
         if op.layouts is None:
             turn = _first(op, group) + index
@@ -74,7 +74,7 @@ def _first(op: UserOp, group: Group) -> int:
     return zlib.crc32(op.name.encode()) + group.seed + 3 * dtype + 5 * distribution
 
 
-def drawn(op: UserOp, choose: Choices) -> Lay:
+def draw_layouts(op: UserOp, choose: Choices) -> Lay:
     """As choices decide, the last of a case: contiguous is the simplest of each."""
 
     def lay(arrays: Arrays) -> Places:
@@ -83,8 +83,8 @@ def drawn(op: UserOp, choose: Choices) -> Lay:
             own = op.layouts is None or not choose.chance(1, OTHERS)
             plain = own and not choose.chance(1, LAID_OUT)
             for name, x in arrays.items():
-                if not plain and not _fixed(op, name, x):
-                    options = _offered(op, name, x)
+                if not plain and not _has_fixed_layout(op, name, x):
+                    options = _list_fitting(op, name, x)
                     fit = [y for y in options if op.layouts is None or (y in op.layouts) is own]
                     chosen[name] = choose.of([CONTIGUOUS, *fit])
         return _places(arrays, chosen)
@@ -92,7 +92,7 @@ def drawn(op: UserOp, choose: Choices) -> Lay:
     return lay
 
 
-def unexpanded(lay: Lay, only: str = "") -> Lay:
+def exclude_expanded(lay: Lay, only: str = "") -> Lay:
     """The same, but for tensors whose elements would lie at one address: these are contiguous. only: the one of this name."""
     return lambda arrays: {
         name: spec for name, spec in lay(arrays).items() if 0 not in (spec.strides or ()) or (only and name != only)
@@ -104,14 +104,18 @@ def of_own_width(lay: Lay) -> Lay:
     return lambda arrays: {name: spec for name, spec in lay(arrays).items() if not spec.declared}
 
 
-def stored(arrays: Arrays, places: Places) -> tuple[list[np.ndarray], dict[str, TensorSpec], dict[str, np.ndarray]]:
+def build_storages(
+    arrays: Arrays, places: Places
+) -> tuple[list[np.ndarray], dict[str, TensorSpec], dict[str, np.ndarray]]:
     """(storages, views of them by name, the values that these have) of inputs."""
     storages, specs = [], {}
     for number, (name, x) in enumerate(arrays.items()):
         spec = places.get(name)
         x = x.astype(WIDTHS[spec.declared]) if spec and spec.declared else x
         storage, specs[name] = (
-            (x, TensorSpec(number)) if spec is None else layouts.strided(x, spec.strides or (), spec.offset, number)
+            (x, TensorSpec(number))
+            if spec is None
+            else layouts.store_strided(x, spec.strides or (), spec.offset, number)
         )
         if spec and spec.declared:
             specs[name] = replace(specs[name], declared=spec.declared)
@@ -124,33 +128,33 @@ def stored(arrays: Arrays, places: Places) -> tuple[list[np.ndarray], dict[str, 
     return storages, specs, {**arrays, **values}
 
 
-def said(arrays: Arrays, places: Places) -> str:
+def describe_layouts(arrays: Arrays, places: Places) -> str:
     """How inputs lie in memory, in words; "" where all are contiguous and have elements."""
     empty = [f"{name} has no elements (shape {list(x.shape)})" for name, x in arrays.items() if not x.size]
-    return "; ".join([*empty, *filter(None, (layouts.said(name, spec) for name, spec in places.items()))])
+    return "; ".join([*empty, *filter(None, (layouts.describe_layout(name, spec) for name, spec in places.items()))])
 
 
-def taken(op: UserOp, places: Places) -> bool:
+def is_accepted(op: UserOp, places: Places) -> bool:
     """Whether the declaration says that the kernel takes all of these layouts: to refuse one is an error."""
     given = {name for name, x in op.inputs.items() if isinstance(x, Mapping) and "strides" in x}
     return bool(places) and all(
-        name in given or layouts.named(spec) in (op.layouts or ()) for name, spec in places.items()
+        name in given or layouts.identify_layout(spec) in (op.layouts or ()) for name, spec in places.items()
     )
 
 
-def _fixed(op: UserOp, name: str, x: np.ndarray) -> bool:
+def _has_fixed_layout(op: UserOp, name: str, x: np.ndarray) -> bool:
     given: Any = op.inputs[name]
     return (isinstance(given, Mapping) and "strides" in given) or dtype_name(x.dtype) in PACKED_BITS
 
 
-def _offered(op: UserOp, name: str, x: np.ndarray) -> Iterator[str]:
+def _list_fitting(op: UserOp, name: str, x: np.ndarray) -> Iterator[str]:
     """The layouts that an input can have here. torch has no negative strides, nor has its autograd; elements at one address hold
     one value, which neither given values have, nor integers that say which of something, nor what is written to."""
     given: Any = op.inputs[name]
     of_arrays = op.framework == "numpy" and not op.gradient
     free = is_inexact(dtype_name(x.dtype)) and name not in op.mutates
     free = free and not (isinstance(given, Mapping) and ("data" in given or "dtype" in given))
-    for layout in layouts.offered(x.shape):
+    for layout in layouts.list_fitting(x.shape):
         if (layout != REVERSED or of_arrays) and (layout != EXPANDED or free):
             yield layout
     own = isinstance(given, Mapping) and given.get("dtype") in WIDTHS and name not in op.mutates

@@ -20,7 +20,7 @@ from typing import Any
 
 from tasks.arrays import held
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.told import announced, definitions
+from tasks.catalogs.told import definitions, get_announcement
 from tasks.catalogs.user import functions, sessions, sources
 from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -63,7 +63,7 @@ class Declared:
         if callable(given):
             return given
         try:
-            found: Any = named(given, self._root)
+            found: Any = resolve_name(given, self._root)
         except CatalogError as error:
             raise self.mistake(what, str(error), error.lacks) from None
         if not callable(found):
@@ -99,9 +99,9 @@ class Declared:
     def digest(self) -> str:
         """Digest of the definition and of every source file that kernel and reference are made of."""
         if self.lent:
-            return f"lent {os.getpid()} {self.lent} {described(self.op)}"
+            return f"lent {os.getpid()} {self.lent} {format_declaration(self.op)}"
         files = sources.digest(sorted(self._files(*FUNCTIONS)))
-        return hashlib.sha256(f"{described(self.op)} {files}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{format_declaration(self.op)} {files}".encode()).hexdigest()[:32]
 
     def outside(self) -> set[str]:
         """Modules that the kernel is of, or that its files import, and that are not among these files."""
@@ -122,7 +122,7 @@ class Declared:
         return files
 
 
-def described(op: UserOp) -> str:
+def format_declaration(op: UserOp) -> str:
     """A declaration as JSON, functions by name."""
     plain = {k: getattr(v, "__qualname__", None) or v if callable(v) else v for k, v in _fields(op).items()}
     return json.dumps(plain, sort_keys=True, default=repr)
@@ -152,26 +152,26 @@ def listing_digest() -> str:
     return f"{json.dumps(told, sort_keys=True)} {sources.digest(sorted(files))} {' '.join(handed)}".rstrip()
 
 
-def declared() -> dict[str, Declared]:
+def load_ops() -> dict[str, Declared]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
-    found, lacking = _known()
+    found, lacking = _collect_ops()
     if lacking:
         raise lacking[0].with_traceback(None)  # it is kept: each raise would add its frames, with all that they hold
     return found
 
 
-def called(name: str) -> Declared | None:
+def find_op(name: str) -> Declared | None:
     """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this environment lacks;
     such a module does not keep those of others from being found."""
-    found, lacking = _known()
+    found, lacking = _collect_ops()
     if name not in found and lacking:
         raise lacking[0].with_traceback(None)
     return found.get(name)
 
 
-def _known() -> tuple[dict[str, Declared], list[CatalogError]]:
+def _collect_ops() -> tuple[dict[str, Declared], list[CatalogError]]:
     """The ops of all modules that can be imported here, and why others lack what they import."""
-    return (_lent, []) if _lent else _declared(announced(), listing_digest())
+    return (_lent, []) if _lent else _load_declared(get_announcement(), listing_digest())
 
 
 #: The ops that this process was handed with their functions, by name; while there are any, no other is known.
@@ -193,7 +193,7 @@ def lent(op: UserOp, root: str) -> Iterator[Declared]:
 
 
 @functools.lru_cache(maxsize=4)
-def _declared(text: str, digest: str) -> tuple[dict[str, Declared], list[CatalogError]]:
+def _load_declared(text: str, digest: str) -> tuple[dict[str, Declared], list[CatalogError]]:
     found: dict[str, Declared] = {}
     lacking: list[CatalogError] = []
     for source in definitions().get("sources", []):
@@ -250,7 +250,7 @@ def _origin(one: Declared) -> str:
     return f"in {one.file}:{one.line}" if one.file else ".".join(map(str, one.key))
 
 
-def named(given: str, root: str) -> Any:
+def resolve_name(given: str, root: str) -> Any:
     """What "module:name" or "file.py:name" stands for; the name may have dots, also before the place in a list. Raises CatalogError."""
     module, _, name = given.rpartition(":")
     found: Any = load(module, root, ())
@@ -282,7 +282,7 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
-        with held.seeded():  # what a module draws when it is imported is the same in every process
+        with held.seed_rng():  # what a module draws when it is imported is the same in every process
             module = _from_file(file) if name.endswith(".py") else importlib.import_module(name)
         _loaded[str(file)] = sources.digest(sources.closure(file, root))
         return module
@@ -316,7 +316,7 @@ EXECUTED: list[Path] = []
 _loaded: dict[str, str] = {}
 
 
-def loaded() -> str:
+def digest_loaded() -> str:
     """Digest of all that this process has loaded, "" for nothing: it may have changed a compiler (a decomposition, a lowering)."""
     return hashlib.sha256(json.dumps(sorted(_loaded.items())).encode()).hexdigest()[:16] if _loaded else ""
 

@@ -18,7 +18,7 @@ from tasks.arrays import noise
 from tasks.arrays.watched import Run, Watched, plain
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
-from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, rounded, wide
+from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, round_to_dtype, wide
 from tasks.model.dtypes import dtype_name, holds
 
 _DTYPE = np.ndarray.dtype.__get__  # type: ignore[attr-defined]
@@ -39,7 +39,9 @@ BITS = "bits"
 Reference = Callable[..., Any]
 
 
-def evaluated(reference: Reference, rounds: list[str]) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
+def make_evaluator(
+    reference: Reference, rounds: list[str]
+) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
     """The reference as a function of its arguments by name, of what a cast makes (None: the nearest number) and of what is read of that
     (None: the same).
 
@@ -152,11 +154,11 @@ def _native(x: Any) -> Any:
     return plain(x).astype(x.dtype) if isinstance(x, _Wide) else x
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) in (list, tuple):
-        return type(value)(_mapped(x, change) for x in value)
+        return type(value)(_map_leaves(x, change) for x in value)
     if type(value) is dict:
-        return {k: _mapped(x, change) for k, x in value.items()}
+        return {k: _map_leaves(x, change) for k, x in value.items()}
     return change(value)
 
 
@@ -171,10 +173,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _holds(name: str, x: np.ndarray) -> bool:
     """Whether a dtype has all of some numbers in float64."""
     with np.errstate(all="ignore"):
-        return x.dtype == np.float64 and np.array_equal(rounded(x, name), x, equal_nan=True)
+        return x.dtype == np.float64 and np.array_equal(round_to_dtype(x, name), x, equal_nan=True)
 
 
-def _asked(x: Any) -> np.dtype[Any] | None:
+def _resolve_dtype(x: Any) -> np.dtype[Any] | None:
     """The dtype that an argument is."""
     is_one = isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
     return np.dtype(x) if is_one else None
@@ -201,7 +203,7 @@ class _Narrowing(Run):
         #: The narrowest dtype that has all numbers that were given, which is that under test or a narrower one.
         self.own: str | None = None
         self.read = read
-        self.round: Round = round or (lambda x, dtype, exact, node: rounded(x, dtype))
+        self.round: Round = round or (lambda x, dtype, exact, node: round_to_dtype(x, dtype))
 
     def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
         """What the reference returns, in float64."""
@@ -248,27 +250,27 @@ class _Narrowing(Run):
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if placement(name).own_dtype or name in _OF_BITS:
             with self.apart():
-                made = function(*_mapped(list(args), _native), **_mapped(dict(kwargs), _native))
+                made = function(*_map_leaves(list(args), _native), **_map_leaves(dict(kwargs), _native))
             return self.wrap(made)
         named = dict(kwargs)
         out = named.pop("out", None)
         if named.get("dtype") is not None:
             named["dtype"] = np.dtype(named["dtype"])
-        args, named = _mapped(list(args), self.lifted), _mapped(named, self.lifted)
+        args, named = _map_leaves(list(args), self.lifted), _map_leaves(named, self.lifted)
         if name == "astype":
             return self.cast(args[0], np.dtype(args[1]))
-        asked = next(filter(None, map(_asked, _leaves([args, named]))), None)
+        asked = next(filter(None, map(_resolve_dtype, _leaves([args, named]))), None)
         own = self.promoted(args, isinstance(getattr(function, "__self__", function), np.ufunc))
 
         def widest(x: Any) -> Any:
-            dtype = _asked(x)
+            dtype = _resolve_dtype(x)
             return x if dtype is None or not is_inexact(dtype.name) else np.dtype(wide(dtype.name))
 
         into = {} if out is None else {"out": plain(out)}
 
         def computed() -> Any:
             with self.apart():
-                return function(*_mapped(plain(args), widest), **_mapped(plain(named), widest), **into)
+                return function(*_map_leaves(plain(args), widest), **_map_leaves(plain(named), widest), **into)
 
         watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
         made = computed()
@@ -279,7 +281,7 @@ class _Narrowing(Run):
             moves = out is None and _moves(made, watched)
             exact = moves or (out is None and self.is_exact(function, made))
         if self.read is not None and not moves and any(x.still for x in watched):
-            args, named = _mapped(args, self.unsettled), _mapped(named, self.unsettled)
+            args, named = _map_leaves(args, self.unsettled), _map_leaves(named, self.unsettled)
             made = computed()
         if out is not None:
             for x in out if isinstance(out, tuple) else (out,):
@@ -447,15 +449,15 @@ class _Shaken(_Narrowing):
             return made
         self._place += 1
         with self.apart():
-            return noise.moved(np.array(plain(made)), EPS["float64"], self.draw, self._place)
+            return noise.perturb_values(np.array(plain(made)), EPS["float64"], self.draw, self._place)
 
 
 class _Over(_Narrowing):
     """No run goes on: what is left of one is computed with as NumPy does."""
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        named = {k: plain(x) if k == "out" else _mapped(x, _native) for k, x in kwargs.items()}
-        return function(*_mapped(list(args), _native), **named)
+        named = {k: plain(x) if k == "out" else _map_leaves(x, _native) for k, x in kwargs.items()}
+        return function(*_map_leaves(list(args), _native), **named)
 
     def lifted(self, x: Any, given: bool = False) -> Any:
         return x

@@ -15,7 +15,7 @@ from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS
 
 
-def evaluated(
+def make_evaluator(
     reference: Callable[..., Any], rounds: list[str] | None = None
 ) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
     """The reference as a function of its arguments by name , of what a cast makes (None: the nearest number) and of what is read of

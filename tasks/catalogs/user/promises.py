@@ -14,7 +14,7 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
-from tasks.catalogs.torch.noise import replaced
+from tasks.catalogs.torch.noise import map_leaves
 from tasks.catalogs.user import accesses, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
@@ -22,7 +22,9 @@ from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inexact
 
 
-def guarded(op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def guard_kernel(
+    op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared, ``told``
     goes around its backward pass; ``own_copies``: it takes tensors of the CPU's memory alone, whatever it computes on.
     backward: the gradient of a kernel of NumPy arrays (see `UserOp`), which is then autograd's.
@@ -44,14 +46,14 @@ def guarded(op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any]
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
         disabled.own_copies = True  # type: ignore[attr-defined]
         disabled.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
-        disabled.told = functools.partial(_checked, kernel)  # type: ignore[attr-defined]
+        disabled.told = functools.partial(_check_races, kernel)  # type: ignore[attr-defined]
         return disabled
 
     def call(**arguments: Any) -> Any:
         return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments, returned)
 
     call.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
-    call.told = functools.partial(_checked, kernel)  # type: ignore[attr-defined]
+    call.told = functools.partial(_check_races, kernel)  # type: ignore[attr-defined]
     return call
 
 
@@ -63,12 +65,12 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     beside = {k: found for k, x in tensors.items() if (found := _beside(x)) is not None}
     differentiated = torch.is_grad_enabled()
     # A kernel may differentiate inside, whatever is asked of it.
-    with _told(kernel) as watch, torch.enable_grad():
+    with _locate_errors(kernel) as watch, torch.enable_grad():
         result = kernel(**arguments)
     if not differentiated:
-        result = replaced(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
+        result = map_leaves(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
     outputs = _flat(result, torch.Tensor, "torch tensor", optional=hasattr(kernel, "by_position"))
-    with _measured(lambda: [_numpy(x) for x in outputs]):
+    with _attach_outputs(lambda: [_numpy(x) for x in outputs]):
         watch.check()
         for name, old in before.items():
             if not torch_tree.same(tensors[name], old):
@@ -107,7 +109,7 @@ def _beside(x: Any) -> Any | None:
 
 
 @contextlib.contextmanager
-def _measured(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
+def _attach_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
     """Give a Misbehaviour the outputs: their numbers may be wrong as well, and how far is worth knowing."""
     try:
         yield
@@ -123,10 +125,10 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     inputs = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
     inputs |= {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
-    with _told(kernel), torch.enable_grad():  # as in `_call_torch`
+    with _locate_errors(kernel), torch.enable_grad():  # as in `_call_torch`
         result = kernel(**(arguments | inputs))
     outputs = _flat(result, (np.ndarray, np.generic), "NumPy array")
-    with _measured(lambda: [np.asarray(x) for x in outputs]):
+    with _attach_outputs(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
                 raise Misbehaviour(
@@ -194,7 +196,7 @@ def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
     if not isinstance(gradient, (np.ndarray, np.generic)):
         raise Misbehaviour(
             "structure",
-            f"the backward function returned {_named(gradient)} as the gradient of {name}, not a NumPy array",
+            f"the backward function returned {_describe_value(gradient)} as the gradient of {name}, not a NumPy array",
         )
     for what, found, wanted in (
         ("shape", gradient.shape, given.shape),
@@ -206,23 +208,23 @@ def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _checked(kernel: Callable[..., Any]) -> Iterator[None]:
-    """`_told`, and raise Misbehaviour of a race."""
-    with _told(kernel) as watch:
+def _check_races(kernel: Callable[..., Any]) -> Iterator[None]:
+    """`_locate_errors`, and raise Misbehaviour of a race."""
+    with _locate_errors(kernel) as watch:
         yield
     watch.check()
 
 
 @contextlib.contextmanager
-def _told(kernel: Callable[..., Any]) -> Iterator[accesses.Watch]:
+def _locate_errors(kernel: Callable[..., Any]) -> Iterator[accesses.Watch]:
     """Around what a kernel computes: what it raises says where in its file, once."""
     try:
-        with interpreted.prepared() as watch:
+        with interpreted.prepare_interpreter() as watch:
             yield watch
     except Unsupported:
         raise
     except (Exception, SystemExit) as error:
-        if (broken := accesses.found(error)) is not None:
+        if (broken := accesses.find_misbehaviour(error)) is not None:
             raise broken from None
         place = _place(kernel, error)
         if isinstance(error, OnceDifferentiable):
@@ -251,13 +253,17 @@ def _flat(result: Any, kinds: Any, called: str, optional: bool = False) -> list[
         kept = [(i, x) for i, x in enumerate(result) if not (optional and x is None)]
         for i, x in kept:
             if not isinstance(x, kinds):
-                raise Misbehaviour("structure", f"the kernel returned {_named(x)} as output {i}, not a {called}")
+                raise Misbehaviour(
+                    "structure", f"the kernel returned {_describe_value(x)} as output {i}, not a {called}"
+                )
         if kept:
             return [x for _, x in kept]
-    raise Misbehaviour("structure", f"the kernel returned {_named(result)}, not a {called} (or a tuple of several)")
+    raise Misbehaviour(
+        "structure", f"the kernel returned {_describe_value(result)}, not a {called} (or a tuple of several)"
+    )
 
 
-def _named(x: Any) -> str:
+def _describe_value(x: Any) -> str:
     if x is None:
         return "None"
     if isinstance(x, (bool, int, float, complex)):

@@ -27,7 +27,7 @@ Arrays = Mapping[str, np.ndarray]
 Evaluate = Callable[[Declared, Arrays], Any]
 
 
-def changed(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
+def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
     """The op with what an entry of ``refuses`` says of its inputs and arguments; what that leaves out stays as declared."""
 
     def merged(name: str) -> Any:
@@ -41,7 +41,7 @@ def changed(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
     return replace(op, inputs=inputs, kwargs=kwargs)
 
 
-def made(one: Declared, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
+def make_samples(one: Declared, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
     """A sample for every entry, of the largest sizes: an axis of length 1 would fit any other."""
     dims = samples.sizes(one.op, group.seed, 2)[-1]
     for index, entry in enumerate(one.op.refuses):
@@ -52,7 +52,7 @@ def _sample(
     one: Declared, entry: Mapping[str, Any], dims: Mapping[str, int], group: Group, index: int, evaluate: Evaluate
 ) -> Sample:
     found = Sample(index, op_class=OpClass.EXACT, oracle="the reference refuses it")
-    good, bad = (replace(op, kwargs=sizes.keywords(op.kwargs, dims)) for op in (one.op, changed(one.op, entry)))
+    good, bad = (replace(op, kwargs=sizes.keywords(op.kwargs, dims)) for op in (one.op, apply_entry(one.op, entry)))
     try:
         right, wrong = (samples.arrays(op, dims, group, index) for op in (good, bad))
     except Exception as error:

@@ -76,7 +76,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
         if "data" in spec:
             made[name] = np.resize(data(spec["data"]), shape).astype(np_dtype(dtype))
             continue
-        what = described(name, spec, dims, group.dtype)
+        what = describe_input(name, spec, dims, group.dtype)
         if what.low is not None and what.high is not None:
             made[name] = uniform(shape, dtype, what.low, what.high, g)
         else:
@@ -92,7 +92,7 @@ def bounds(spec: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[Any, Any]:
     return (size_of(spec["low"], dims), size_of(spec["high"], dims)) if "low" in spec else (None, None)
 
 
-def described(name: str, spec: Mapping[str, Any], dims: Mapping[str, int], dtype: str) -> structure.Input:
+def describe_input(name: str, spec: Mapping[str, Any], dims: Mapping[str, int], dtype: str) -> structure.Input:
     """What an input is: as declared, else as its dtype, bounds and name suggest."""
     declared = spec.get("is", "")
     given = structure.Input(
@@ -124,7 +124,7 @@ def choices_of(op: UserOp, dims: Mapping[str, int], dtype: str, check: str, free
     values of floats are ordinary ones, which an order may be given to."""
     if op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
         return []
-    kinds = {name: what for name, what in _described(op, dims, dtype).items()}
+    kinds = {name: what for name, what in _describe_inputs(op, dims, dtype).items()}
     discrete, floats = [], []
     for name, what in kinds.items():
         found = [(name, one) for one in structure.structures(what)]
@@ -144,17 +144,17 @@ def _in_turn(lists: list[list[tuple[str, str]]]) -> list[tuple[str, str]]:
     return [x[k] for k in range(max(map(len, lists), default=0)) for x in lists if k < len(x)]
 
 
-def _described(op: UserOp, dims: Mapping[str, int], dtype: str) -> dict[str, structure.Input]:
+def _describe_inputs(op: UserOp, dims: Mapping[str, int], dtype: str) -> dict[str, structure.Input]:
     """What each input is whose values are not given."""
     specs = {name: given if isinstance(given, Mapping) else {"shape": given} for name, given in op.inputs.items()}
-    return {name: described(name, x, dims, dtype) for name, x in specs.items() if "data" not in x}
+    return {name: describe_input(name, x, dims, dtype) for name, x in specs.items() if "data" not in x}
 
 
-def structured(
+def apply_structure(
     op: UserOp, dims: Mapping[str, int], dtype: str, plain: Mapping[str, np.ndarray], name: str, which: str, seed: int
 ) -> Structured | None:
     """The inputs of a sample with one of them in a structure; None where its shape or range has none such."""
-    what = _described(op, dims, dtype)[name]
+    what = _describe_inputs(op, dims, dtype)[name]
     made = structure.fill(what, which, seed, plain[name])
     if made is None or made.tobytes() == plain[name].tobytes():
         return None
@@ -197,7 +197,7 @@ def in_structure(
     for k in range(len(found)):
         name, which = found[(turn + k) % len(found)]
         seed = derive(group.seed, f"{group.op}/{group.dtype}/{name}/{which}/{index}")
-        if made := structured(op, dims, group.dtype, plain, name, which, seed):
+        if made := apply_structure(op, dims, group.dtype, plain, name, which, seed):
             return made
     return None
 
@@ -221,11 +221,11 @@ def elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None 
     return total
 
 
-def contradicted(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
+def find_contradiction(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
     """How the first input that is declared to be of a kind has values that are not; "" where there is none."""
     for name, given in op.inputs.items():
         if isinstance(given, Mapping) and "is" in given and "data" not in given and name in arrays:
-            what = described(name, given, dims, arrays[name].dtype.name)
+            what = describe_input(name, given, dims, arrays[name].dtype.name)
             if said := structure.contradiction(what, arrays[name]):
                 return f"{name} is declared as {what.kind}, and {said}"
     return ""
@@ -242,7 +242,7 @@ def outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray
             parts = (x.real, x.imag) if x.dtype.kind == "c" else (x,)
             if not all(((low <= y) & ((y < high) if x.dtype.kind in "iu" else (y <= high))).all() for y in parts):
                 return f"{name} has values that are not between its low and high"
-    return contradicted(op, dims, arrays)
+    return find_contradiction(op, dims, arrays)
 
 
 def uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:

@@ -88,14 +88,14 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
             ("compute",),
             f"{op.compute} is coarser than {', '.join(op.dtypes)}: a coarser precision is the backend's to declare",
         )
-    yield from _judged(op)
+    yield from _check_judging(op)
     if op.values not in _values():
         yield ("values",), f"unknown distribution {op.values!r}{nearest(op.values, _values())}"
     yield from _outputs(op)
     if type(op.repeats) is not int or op.repeats < 1:
         yield ("repeats",), f"{op.repeats!r}: at least 1"
     for i, entry in enumerate(op.refuses):
-        yield from _refused(op, entry, ("refuses", i))
+        yield from _check_refusal(op, entry, ("refuses", i))
     yield from _layouts(op)
     yield from sessions.mistakes(op)
 
@@ -115,7 +115,7 @@ def _layouts(op: UserOp) -> Iterator[Mistake]:
         yield ("layouts",), f"add {layouts.CONTIGUOUS}: every kernel is given contiguous inputs"
 
 
-def _refused(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
+def _check_refusal(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
     """An entry of ``refuses``: what is otherwise of inputs and kwargs."""
     if not isinstance(entry, Mapping) or not entry:
         yield (
@@ -274,17 +274,17 @@ def _kind(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterato
         yield (*key, "is"), f"a {name} needs a bound: below: SIZE (its values are from low, or 0, to SIZE - 1)"
     elif not kind.bounded and name != "values" and {"low", "below"} & set(given):
         yield (*key, "is"), f"a {name} has values of its own: leave out low, high and below"
-    elif "data" in given and not isinstance(given["data"], str) and (said := _contradicted(op, given)):
+    elif "data" in given and not isinstance(given["data"], str) and (said := _find_contradiction(op, given)):
         yield (*key, "data"), f"is declared as {name}, and {said}"
 
 
-def _contradicted(op: UserOp, given: Mapping[str, Any]) -> str:
+def _find_contradiction(op: UserOp, given: Mapping[str, Any]) -> str:
     """How given values contradict the kind that is declared of them, at the largest sizes."""
     from tasks.catalogs.user import samples
 
     try:
         largest = {name: max(sizes) for name, sizes in op.dims.items()}
-        what = samples.described("", given, largest, op.dtypes[0])
+        what = samples.describe_input("", given, largest, op.dtypes[0])
         x = np.resize(samples.data(given["data"]), what.shape).astype(np_dtype(what.dtype))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ZeroDivisionError):
         return ""  # what is said of that elsewhere
@@ -352,7 +352,7 @@ def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _judged(op: UserOp) -> Iterator[Mistake]:
+def _check_judging(op: UserOp) -> Iterator[Mistake]:
     """Class, definition, tolerances, invariants."""
     from tasks.judge.definitions import DEFINITIONS
 

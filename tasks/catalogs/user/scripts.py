@@ -133,7 +133,7 @@ def encode(array: np.ndarray) -> dict[str, Any]:
 def decode(tensor: Any) -> np.ndarray:
     """The array of a tensor as `encode` writes it. Raises ValueError with what is wrong."""
     if not isinstance(tensor, dict) or not {"dtype", "shape", "data"} <= set(tensor):
-        raise ValueError(f'a tensor is {{"dtype", "shape", "data"}}, not {_shortened(tensor)}')
+        raise ValueError(f'a tensor is {{"dtype", "shape", "data"}}, not {_truncate_repr(tensor)}')
     try:
         dtype = np_dtype(str(tensor["dtype"]))
     except TypeError:
@@ -154,16 +154,16 @@ def decode_outputs(text: str) -> list[np.ndarray]:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise ValueError(f"stdout is no JSON: {_shortened(text)}") from None
+        raise ValueError(f"stdout is no JSON: {_truncate_repr(text)}") from None
     if isinstance(answer, dict) and "outputs" in answer:
         outputs = answer["outputs"]
         if not isinstance(outputs, dict) or not outputs:
-            raise ValueError(f'"outputs" is a mapping from names to tensors, not {_shortened(outputs)}')
+            raise ValueError(f'"outputs" is a mapping from names to tensors, not {_truncate_repr(outputs)}')
         return [decode(tensor) for tensor in outputs.values()]
     return [decode(answer)]
 
 
-def _shortened(value: Any) -> str:
+def _truncate_repr(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return repr(text[:80]) + (" …" if len(text) > 80 else "")
 

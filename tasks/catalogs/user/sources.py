@@ -120,16 +120,16 @@ def closure(file: Path, root: str) -> list[Path]:
         path = left.pop()
         if path not in found:
             found.add(path)
-            left += imported(path, root)
+            left += find_imports(path, root)
     return sorted(found)
 
 
-def imported(file: Path, root: str) -> list[Path]:
+def find_imports(file: Path, root: str) -> list[Path]:
     try:
         stat = file.stat()
     except OSError:
         return []
-    return list(_imported(str(file), root, stat.st_mtime_ns, stat.st_size))
+    return list(_find_imports_cached(str(file), root, stat.st_mtime_ns, stat.st_size))
 
 
 #: CPython 3.11 counts the depth of the trees of all threads in one place: two at a time end in a SystemError.
@@ -153,7 +153,7 @@ def _tree(path: Path) -> ast.AST | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _imported(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
+def _find_imports_cached(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
     path = Path(file)
     if (tree := _tree(path)) is None:
         return ()

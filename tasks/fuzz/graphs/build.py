@@ -41,7 +41,7 @@ def pair(first: str, dtype: str, choose: Choices) -> Made:
     """A graph of two operators, the second on what ``first`` makes; nodes between them where it takes no such tensor. The
     first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in KINDS."""
     second = choose.of(PARTNERS)
-    grown = _begun(dtype, choose, max(KINDS[first].since, KINDS[second].since))
+    grown = _start_graph(dtype, choose, max(KINDS[first].since, KINDS[second].since))
     x = _start(grown)
     for name in (first, second):
         x = _put(grown, KINDS[name], x)
@@ -50,7 +50,7 @@ def pair(first: str, dtype: str, choose: Choices) -> Made:
 
 def graph(dtype: str, choose: Choices) -> Made:
     """A graph of three to fifteen operators, each on one of the tensors that are there, mostly the latest."""
-    grown = _begun(dtype, choose, 13)
+    grown = _start_graph(dtype, choose, 13)
     x = _start(grown)
     names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
     for _ in range(choose.int(3, 15)):
@@ -64,7 +64,7 @@ def graph(dtype: str, choose: Choices) -> Made:
 def twice(dtype: str, choose: Choices) -> Made:
     """A graph of two to six operators, and the same once more, written otherwise: the second half of the outputs is to be
     the first."""
-    grown = _begun(dtype, choose, 13)
+    grown = _start_graph(dtype, choose, 13)
     x = _start(grown)
     names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
     for _ in range(choose.int(2, 6)):
@@ -72,13 +72,13 @@ def twice(dtype: str, choose: Choices) -> Made:
             x = _put(grown, KINDS[choose.of(names)], x)
     taken = grown.taken()
     ends = [t for t in grown.made if t.name not in taken]
-    return _made(grown, [*ends, *rewritten(grown, ends)])
+    return _finish_graph(grown, [*ends, *rewritten(grown, ends)])
 
 
 PARTNERS = tuple(KINDS)
 
 
-def _begun(dtype: str, choose: Choices, since: int) -> Grown:
+def _start_graph(dtype: str, choose: Choices, since: int) -> Grown:
     opset = choose.of([n for n in OPSETS if n >= since])
     return Grown(choose, dtype, opset, fed=choose.chance(1, 3))
 
@@ -100,14 +100,14 @@ def _put(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
     go either, what the simplest operator makes."""
     before = len(grown.steps), len(grown.made)
     try:
-        made = kind.put(grown, _fitted(grown, kind, x))
+        made = kind.put(grown, _fit_rank(grown, kind, x))
     except Refused:
         del grown.steps[before[0] :], grown.made[before[1] :]
         made = KINDS[_SIMPLEST].put(grown, x)
     return made[grown.choose.int(0, len(made) - 1)]
 
 
-def _fitted(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
+def _fit_rank(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
     if x.rank in kind.ranks and not (kind.op == "Squeeze" and 1 not in x.shape):
         return x
     least, most = kind.ranks[0], kind.ranks[-1]
@@ -126,10 +126,10 @@ def _with_ends(grown: Grown) -> Made:
     if inner and grown.choose.chance(1, 5):
         ends.append(inner[grown.choose.int(0, len(inner) - 1)])
         grown.words.append("outputs=inner")
-    return _made(grown, ends)
+    return _finish_graph(grown, ends)
 
 
-def _made(grown: Grown, ends: list[Tensor]) -> Made:
+def _finish_graph(grown: Grown, ends: list[Tensor]) -> Made:
     taken = grown.taken()
     words = [f"opset={grown.opset}"]
     if grown.fed:

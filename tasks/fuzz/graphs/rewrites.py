@@ -15,13 +15,13 @@ Rewrite = Callable[[Grown, Tensor], Tensor]
 OFTEN = 3
 
 
-def _transposed(g: Grown, x: Tensor) -> Tensor:
+def _transpose_twice(g: Grown, x: Tensor) -> Tensor:
     order = g.choose.order(x.rank)[::-1]
     (y,) = g.add("Transpose", [x], perm=order)
     return g.add("Transpose", [y], perm=[order.index(k) for k in range(x.rank)])[0]
 
 
-def _reshaped(g: Grown, x: Tensor) -> Tensor:
+def _reshape_twice(g: Grown, x: Tensor) -> Tensor:
     (y,) = g.add("Reshape", [x, g.ints([-1])])
     return g.add("Reshape", [y, g.ints(x.shape)])[0]
 
@@ -35,18 +35,18 @@ def _split(g: Grown, x: Tensor) -> Tensor:
     return g.add("Concat", parts, axis=axis)[0]
 
 
-def _squeezed(g: Grown, x: Tensor) -> Tensor:
+def _unsqueeze_and_squeeze(g: Grown, x: Tensor) -> Tensor:
     axes = g.ints([g.choose.int(0, x.rank)])
     return g.add("Squeeze", [*g.add("Unsqueeze", [x, axes]), axes])[0]
 
 
-def _sliced(g: Grown, x: Tensor) -> Tensor:
+def _reverse_twice(g: Grown, x: Tensor) -> Tensor:
     axis = g.choose.int(0, x.rank - 1)
     backwards = [g.ints([-1]), g.ints([-x.shape[axis] - 1]), g.ints([axis]), g.ints([-1])]
     return g.add("Slice", [*g.add("Slice", [x, *backwards]), *backwards])[0]
 
 
-def _selected(g: Grown, x: Tensor) -> Tensor:
+def _select_itself(g: Grown, x: Tensor) -> Tensor:
     return g.add("Where", [g.constant(np.asarray(True)), x, x], dtype=x.dtype)[0]
 
 
@@ -62,12 +62,12 @@ def _with(op: str, number: float) -> Rewrite:
 
 #: By name, with the least rank of the tensor.
 REWRITES: Mapping[str, tuple[Rewrite, int]] = {
-    "transposed": (_transposed, 2),
-    "reshaped": (_reshaped, 0),
+    "transposed": (_transpose_twice, 2),
+    "reshaped": (_reshape_twice, 0),
     "split": (_split, 1),
-    "squeezed": (_squeezed, 0),
-    "backwards": (_sliced, 1),
-    "selected": (_selected, 0),
+    "squeezed": (_unsqueeze_and_squeeze, 0),
+    "backwards": (_reverse_twice, 1),
+    "selected": (_select_itself, 0),
     "wider": (_wider, 0),
     "plus 0": (_with("Add", 0.0), 0),
     "times 1": (_with("Mul", 1.0), 0),

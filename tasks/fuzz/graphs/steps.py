@@ -116,7 +116,7 @@ def _where(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Where", [condition, *(pair if g.choose.chance(1, 2) else pair[::-1])], dtype=x.dtype)
 
 
-def _reduced(op: str, axes_input: int = 18) -> Put:
+def _build_reduction(op: str, axes_input: int = 18) -> Put:
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         axes = g.axes(x.rank) if g.choose.chance(3, 4) else [-1]
         keep = g.maybe("keepdims", [1, 0])
@@ -127,7 +127,7 @@ def _reduced(op: str, axes_input: int = 18) -> Put:
     return put
 
 
-def _cumulated(g: Grown, x: Tensor) -> list[Tensor]:
+def _put_cumsum(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("CumSum", [x, g.constant(np.asarray(g.axis(x.rank), np.int64))])
 
 
@@ -349,11 +349,11 @@ KINDS: dict[str, Kind] = {
         Kind("Min", _two("Min", False)),
         Kind("Pow", _pow),
         Kind("Where", _where),
-        Kind("ReduceSum", _reduced("ReduceSum", 13), _ROWS),
-        Kind("ReduceMean", _reduced("ReduceMean"), _ROWS),
-        Kind("ReduceMax", _reduced("ReduceMax"), _ROWS),
-        Kind("ReduceMin", _reduced("ReduceMin"), _ROWS),
-        Kind("CumSum", _cumulated, _ROWS),
+        Kind("ReduceSum", _build_reduction("ReduceSum", 13), _ROWS),
+        Kind("ReduceMean", _build_reduction("ReduceMean"), _ROWS),
+        Kind("ReduceMax", _build_reduction("ReduceMax"), _ROWS),
+        Kind("ReduceMin", _build_reduction("ReduceMin"), _ROWS),
+        Kind("CumSum", _put_cumsum, _ROWS),
         Kind("Softmax", _along("Softmax"), _ROWS),
         Kind("LogSoftmax", _along("LogSoftmax"), _ROWS),
         Kind("LayerNormalization", _layer, _ROWS, since=17),

@@ -30,7 +30,7 @@ _SUMS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
 _ABOVE_0 = Domain(0.25, 8.0, ("halves", "powers"))
 
 
-def _summed(d: Draw) -> Domain:
+def _domain_of_sums(d: Draw) -> Domain:
     return _SUMS if d.is_float else Domain(-5, 5, ("zeros",))
 
 
@@ -69,7 +69,7 @@ def _every_axis(rank: int) -> list[int]:
 
 
 def _cumulate(d: Draw) -> Made:
-    x = d.tensor(d.shape(1), _summed(d))
+    x = d.tensor(d.shape(1), _domain_of_sums(d))
     axis = d.axis(x.array.ndim)
     place = Given(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
     return Made((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
@@ -155,7 +155,7 @@ def _mean_variance(d: Draw) -> Made:
 
 def _matmul(d: Draw) -> Made:
     n, k, m = d.size(65), d.size(129), d.size(65)
-    domain = _summed(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
+    domain = _domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
     kind = d.choose.of(["2x2", "batch", "batch by one", "vector", "by vector", "broadcast"])
     batch = tuple(d.size(4) for _ in range(d.choose.int(1, 2))) if "b" in kind and kind != "by vector" else ()
     a, b = (*batch, n, k), (*batch, k, m)
@@ -175,10 +175,10 @@ def _gemm(d: Draw) -> Made:
     attributes: dict[str, Any] = d.maybe("transA", [0, 1]) | d.maybe("transB", [0, 1])
     if d.is_float:
         attributes |= d.maybe("alpha", [1.0, 0.5, 2.0, 0.25]) | d.maybe("beta", [1.0, 0.5, 2.0, 0.0])
-    a = d.tensor((k, n) if attributes.get("transA") else (n, k), _summed(d))
-    b = d.tensor((m, k) if attributes.get("transB") else (k, m), _summed(d), "weight")
+    a = d.tensor((k, n) if attributes.get("transA") else (n, k), _domain_of_sums(d))
+    b = d.tensor((m, k) if attributes.get("transB") else (k, m), _domain_of_sums(d), "weight")
     shape = d.choose.of([None, (m,), (n, m), (1, m), (n, 1), (1,), (1, 1), ()])
-    return Made((a, b) if shape is None else (a, b, d.tensor(shape, _summed(d), "weight")), attributes)
+    return Made((a, b) if shape is None else (a, b, d.tensor(shape, _domain_of_sums(d), "weight")), attributes)
 
 
 def _matmul_integer(d: Draw) -> Made:
@@ -228,10 +228,10 @@ _WHOLE = ("int32", "int64")
 _SUMMABLE = (*FLOATS, "int32", "int64", "uint32", "uint64")
 
 SPECS: tuple[Spec, ...] = (
-    Spec("ReduceSum", _reduce(_summed, 13), _SUMMABLE),
-    *(Spec(f"Reduce{name}", _reduce(_summed, still=False), _SUMMABLE) for name in ("L1", "SumSquare")),
-    Spec("ReduceL2", _reduce(_summed, still=False)),
-    *(Spec(f"Reduce{name}", _reduce(_summed)) for name in ("Mean", "LogSumExp")),
+    Spec("ReduceSum", _reduce(_domain_of_sums, 13), _SUMMABLE),
+    *(Spec(f"Reduce{name}", _reduce(_domain_of_sums, still=False), _SUMMABLE) for name in ("L1", "SumSquare")),
+    Spec("ReduceL2", _reduce(_domain_of_sums, still=False)),
+    *(Spec(f"Reduce{name}", _reduce(_domain_of_sums)) for name in ("Mean", "LogSumExp")),
     Spec("ReduceLogSum", _reduce(lambda d: _ABOVE_0, still=False)),
     Spec("ReduceProd", _reduce(_one), _SUMMABLE),
     Spec("ReduceMax", _reduce(lambda d: values.ANY), (*FLOATS, "int32", "int64", "int8", "uint8")),

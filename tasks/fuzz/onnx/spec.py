@@ -108,7 +108,7 @@ class Draw:
 
     def tensor(self, shape: Sequence[int], domain: Domain = values.REAL, role: str = "data", dtype: str = "") -> Given:
         """A tensor of the case's dtype, or of another."""
-        array, name = values.drawn(self.choose, dtype or self.dtype, shape, domain)
+        array, name = values.draw_array(self.choose, dtype or self.dtype, shape, domain)
         if name != "counting" and name not in self.notes:
             self.notes.append(name)
         return Given(array, role)

@@ -127,8 +127,8 @@ def _max_pool(d: Draw) -> Made:
     made.attributes.update(_ceil(d, made))
     if d.choose.chance(1, 3):
         made.attributes.update(d.maybe("storage_order", [0, 1]))
-        return _met(Made(made.inputs, made.attributes, 2))
-    return _met(made)
+        return _check_windows(Made(made.inputs, made.attributes, 2))
+    return _check_windows(made)
 
 
 def _ceil(d: Draw, made: Made) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _ceil(d: Draw, made: Made) -> dict[str, Any]:
     return more
 
 
-def _met(made: Made) -> Made:
+def _check_windows(made: Made) -> Made:
     """The case, if each of its windows meets the image. Raises LeftOpen."""
     assert made.inputs[0] is not None
     lengths = made.inputs[0].array.shape[2:]
@@ -156,13 +156,13 @@ def _met(made: Made) -> Made:
 def _average_pool(d: Draw) -> Made:
     made = _pool(d, _SUMS, d.opset >= 19)
     made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
-    return _met(made)
+    return _check_windows(made)
 
 
 def _lp_pool(d: Draw) -> Made:
     made = _pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
     made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
-    return _met(made)
+    return _check_windows(made)
 
 
 def _global(domain: Domain) -> Any:

@@ -91,7 +91,7 @@ def _vacuous(catalog: Catalog, plain: Group) -> Failure | None:
     """Why an op has no other size, where its catalog can be asked that before the reference is made, which takes long."""
     try:
         if bare := catalog.bare(plain):
-            shapes.varied(replace(bare, model=catalog.any_size(plain) or bare.model))
+            shapes.vary_sizes(replace(bare, model=catalog.any_size(plain) or bare.model))
     except Vacuous as error:
         return Failure.vacuous(str(error))
     except Exception:  # the sample itself says what is wrong with it

@@ -64,17 +64,17 @@ def _ways(
 ) -> Iterator[tuple[str, Callable[[], tuple[Any, bool]]]]:
     """(who makes the model, what makes it and says whether it is proved to be the same function); the latter raises Spoilt, Vacuous."""
     for by, found in catalogs.get(group.catalog).at_opset(group, base, number):
-        yield by, functools.partial(_exported, found, base, f"by torch's {by} exporter at opset {number}")
+        yield by, functools.partial(_check_export, found, base, f"by torch's {by} exporter at opset {number}")
 
     def converted() -> tuple[Any, bool]:
-        made = _converted(model, own, number)
+        made = _convert_opset(model, own, number)
         _takes_the_same(made, "converter", f"converted from opset {own} to {number}", base)
-        return made, base.op_class is OpClass.RANDOM or _proved(model, made, base, own, number)
+        return made, base.op_class is OpClass.RANDOM or _is_proved_same(model, made, base, own, number)
 
     yield CONVERTER, converted
 
 
-def _exported(found: bytes | Exception, base: Sample, how: str) -> tuple[Any, bool]:
+def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any, bool]:
     """The ModelProto that an exporter made, and whether it is proved to be the module: False where that cannot be told.
 
     Raises Spoilt where it raised, made no valid model, or one of another function.
@@ -95,7 +95,7 @@ def _exported(found: bytes | Exception, base: Sample, how: str) -> tuple[Any, bo
     return made, base.op_class is OpClass.RANDOM or different is not None
 
 
-def _converted(model: Any, own: int, number: int) -> Any:
+def _convert_opset(model: Any, own: int, number: int) -> Any:
     """The model in another opset.
 
     Raises Spoilt: the converter does not take it, or makes no valid model of it; Vacuous: that opset has no such thing.
@@ -129,7 +129,7 @@ def _takes_the_same(made: Any, culprit: str, how: str, base: Sample) -> None:
             raise Spoilt(culprit, f"{how} it takes {name} in the shape {sizes}, and not {list(value.shape)}")
 
 
-def _proved(model: Any, converted: Any, base: Sample, own: int, number: int) -> bool:
+def _is_proved_same(model: Any, converted: Any, base: Sample, own: int, number: int) -> bool:
     """Whether the converted graph is the same in float64; False where that cannot be told. Raises Spoilt."""
     from tasks.graphs.evaluate import Graph
     from tasks.graphs.widening import NoOracle

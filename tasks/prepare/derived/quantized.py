@@ -61,7 +61,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
             "quantizer",
             f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {text_of(error)}",
         ) from None
-    if not _changed(made, number):
+    if not _has_changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
     _finite(made)
     try:
@@ -70,7 +70,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         references, _, floors, *_ = reference_and_floor(graph, feeds, draws)
     except (NoOracle, KeyError) as error:
         raise Vacuous(f"no float64 evaluation: {error}") from None
-    steps, flips = _steps(made), _flipped(graph, made, feeds, references)
+    steps, flips = _steps(made), _measure_flips(graph, made, feeds, references)
     expected = []
     for leaf, name, y, delta, flip in zip(base.expected, graph.outputs, references, floors, flips, strict=True):
         floor = np.maximum(delta, STEP * np.maximum(flip, steps.get(name, 0.0)))
@@ -120,7 +120,7 @@ def _int8(model: Any, feeds: dict[str, np.ndarray]) -> Any:
         return onnx.load(str(target))
 
 
-def _changed(made: Any, number: int) -> bool:
+def _has_changed(made: Any, number: int) -> bool:
     if number == 16:
         half = {t.name for t in made.graph.initializer if t.data_type == 10}
         return bool(half) or any(node.op_type == "Cast" for node in made.graph.node)
@@ -155,7 +155,7 @@ def _scales(made: Any) -> dict[str, np.ndarray]:
     return {name: np.abs(np.asarray(numpy_helper.to_array(x), np.float64)) for name, x in given.items()}
 
 
-def _flipped(graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]) -> list[np.ndarray]:
+def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]) -> list[np.ndarray]:
     """How far each output moves, as a row floor, where FLIPPED of every tensor that is quantised falls a step elsewhere."""
     scales = _scales(made)
     steps = {

@@ -44,7 +44,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Spoilt(
             "exporter", f"torch's exporter does not take the module that torch.export has loaded: {text_of(error)}"
         ) from None
-    _proved(base, first, second)
+    _check_same_function(base, first, second)
     made = second.SerializeToString()
     return replace(base, index=number, model=made, columns=base.columns | {"flags": "exported=again"})
 
@@ -53,7 +53,7 @@ def _again(module: Any, base: Sample, first: Any) -> Any:
     """The ModelProto of a module that torch.export has taken apart, saved and loaded."""
     import torch
 
-    from tasks.catalogs.models.exporting import converted
+    from tasks.catalogs.models.exporting import export_module
 
     given = [torch.from_numpy(np.array(x)) for x in feeds_of(base, first).values()]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -61,10 +61,10 @@ def _again(module: Any, base: Sample, first: Any) -> Any:
         torch.export.save(torch.export.export(module, tuple(given), strict=False), path)
         loaded = torch.export.load(path).module()
     inputs, outputs = (tuple(x.name for x in values) for values in (first.graph.input, first.graph.output))
-    return converted(loaded, given, inputs, outputs)
+    return export_module(loaded, given, inputs, outputs)
 
 
-def _proved(base: Sample, first: Any, second: Any) -> None:
+def _check_same_function(base: Sample, first: Any, second: Any) -> None:
     """Raise Spoilt where the graphs are not the same in float64; one of them is evaluated by whoever made ``base``."""
     from tasks.graphs.evaluate import Graph
     from tasks.graphs.widening import NoOracle

@@ -28,11 +28,11 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     (those of one length together). A size counts where the model with it is valid and has a float64 evaluation.
     Raises Vacuous where no other size does.
     """
-    model, open_, sizes = varied(base)
-    return _sample(base, number, opened(model, open_), sizes, draws)
+    model, open_, sizes = vary_sizes(base)
+    return _sample(base, number, open_dimensions(model, open_), sizes, draws)
 
 
-def varied(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
+def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
     """The ModelProto of a sample, which of its dimensions are open, and its inputs at each size, its own first; what is
     expected of the sample is not asked for. Raises Vacuous."""
     import onnx
@@ -45,8 +45,8 @@ def varied(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
         raise Vacuous("an input is no tensor")
     for open_ in _choices(model, own):
         sizes = [own]
-        for change in (_doubled, _halved):
-            feeds = resized(own, open_, change)
+        for change in (_double_size, _halve_size):
+            feeds = resize_inputs(own, open_, change)
             if any(feeds[x].shape != own[x].shape for x in own) and _valid(model, feeds):
                 sizes.append(feeds)
         if len(sizes) > 1:
@@ -54,7 +54,7 @@ def varied(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
     raise Vacuous("no dimension of it can be another")
 
 
-def resized(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], int]) -> dict[str, np.ndarray]:
+def resize_inputs(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], int]) -> dict[str, np.ndarray]:
     """Inputs with the open dimensions at another length: their own elements, mirrored where they grow, the last ones left
     where they shrink."""
     made = {}
@@ -69,7 +69,7 @@ def resized(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], 
     return made
 
 
-def opened(model: Any, open_: Open) -> Any:
+def open_dimensions(model: Any, open_: Open) -> Any:
     """A copy of a ModelProto with open dimensions, and with nothing said of the shapes of other tensors."""
     import onnx
 
@@ -85,19 +85,19 @@ def opened(model: Any, open_: Open) -> Any:
     return made
 
 
-def fixed(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
+def fix_shapes(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
     """A copy of a ModelProto with inputs of these shapes, and with nothing said of those of other tensors."""
-    made = opened(model, {name: [""] * x.ndim for name, x in feeds.items()})
+    made = open_dimensions(model, {name: [""] * x.ndim for name, x in feeds.items()})
     for name, value in inputs_of(made).items():
         _reshape(value, feeds[name].shape)
     return made
 
 
-def _doubled(size: int) -> int:
+def _double_size(size: int) -> int:
     return 2 * size
 
 
-def _halved(size: int) -> int:
+def _halve_size(size: int) -> int:
     return max(1, size // 2)
 
 
@@ -156,7 +156,7 @@ def _valid(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     from tasks.graphs.widening import NoOracle
 
     try:
-        sized = fixed(model, feeds)
+        sized = fix_shapes(model, feeds)
         inferred = onnx.shape_inference.infer_shapes(sized, check_type=True, strict_mode=True, data_prop=True)
         said = {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
         if any(_empty(value) for value in inferred.graph.value_info if value.name not in said):
@@ -177,7 +177,7 @@ def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndar
 
     expected: list[Leaf] = []
     for feeds in sizes:
-        found = reference_and_floor(Graph(fixed(model, feeds)), feeds, draws)
+        found = reference_and_floor(Graph(fix_shapes(model, feeds)), feeds, draws)
         references = found.references
         if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
