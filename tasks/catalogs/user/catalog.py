@@ -490,7 +490,7 @@ def evaluator(one: Declared) -> Iterator[Evaluator]:
         else:
             own = one.function("reference")
             of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
-            reference = of_arrays.evaluated(own, rounds)
+            reference = of_arrays.make_evaluator(own, rounds)
 
         def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:
