@@ -163,7 +163,7 @@ WAY = (
     "tasks.runner.Trial",
     "tasks.model.case.Form",
     "tasks.model.case.Program",
-    "tasks.checks.base.Stage",
+    "tasks.checks.base.Observation",
     "tasks.judging.Case",
     "tasks.judging.Judgement",
     "tasks.model.row.Row",

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from farm.exits import BAD_INPUT, OK, command, run_guarded
+from farm.exits import BAD_INPUT, OK, run_command, run_guarded
 
 #: Command → what it does, in the order of a first day with the farm.
 COMMANDS = {
@@ -59,7 +59,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
         print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
         return BAD_INPUT
-    return command(name, rest)
+    return run_command(name, rest)
 
 
 def _help() -> str:

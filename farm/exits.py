@@ -39,12 +39,12 @@ def door(name: str) -> Callable[..., int]:
     arguments it is that of this process."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        return run_guarded(lambda rest: command(name, rest), argv)
+        return run_guarded(lambda rest: run_command(name, rest), argv)
 
     return main
 
 
-def command(name: str, argv: Sequence[str] | None) -> int:
+def run_command(name: str, argv: Sequence[str] | None) -> int:
     """Import a command and run it; BAD_INPUT where the installation goes without what it needs."""
     from tasks.importing import pause_gc  # and numpy: Ctrl-C is heeded by now
 

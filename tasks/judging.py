@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks import checks, diagnose
 from tasks.checks import Observation
-from tasks.judge import coarser, fingerprint, flushing, profile, properties, steps, zeros
+from tasks.judge import coarser, fingerprint, flushing, profile, properties, training_step, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
 from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
@@ -467,7 +467,7 @@ def judge_training_step(case: Case, found: Judgement) -> Judgement:
     is furthest off, and how far all of them diverge."""
     if not (names := case.sample.record.names):
         return found
-    told = steps.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
+    told = training_step.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
     return found.rule(*told.verdict, told.columns)
 
 

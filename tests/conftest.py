@@ -68,7 +68,7 @@ def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
     from farm.fleet import envs
 
-    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
+    monkeypatch.setattr(envs, "build", lambda environment, cache, **how: sys.executable)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A decoder with a cache of keys and values, an optimiser with momentum, and a decoder that forgets: sessions of your own."""
+"""Sessions of your own: a decoder with a cache of keys and values, an optimiser with momentum, and of each a twin that loses its state."""
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ ATTENTION = {
 
 
 class Cache:
-    """Room for so many tokens, which grows."""
+    """The keys and values of the tokens so far; it grows when it is full."""
 
     def start(self):
         self.k, self.v, self.used = None, None, 0
@@ -112,7 +112,7 @@ class descent:
 
 @tasks.op(**DESCENT)
 class descent_restarted(descent):
-    """Loses its momentum after the fifth step, as a checkpoint without the optimiser does: step 5 goes on without it."""
+    """Loses its momentum after the fifth step, as from a checkpoint without the optimiser: step 5 continues without it."""
 
     steps = 0
 

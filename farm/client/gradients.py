@@ -410,7 +410,7 @@ def validate_autograd_function(
     wide = functools.partial(_in_float64, call)
     for name, look in (
         ("backward", lambda: _gradient("backward", wide, args, None, 0.0, 0.0)),
-        ("saved", lambda: _check_saved(call, args)),
+        ("saved", lambda: _check_unchanged(call, args)),
         ("double_backward", lambda: _gradient("double_backward", wide, args, None, 0.0, 0.0)),
         ("repeats", lambda: _repeats(call, args)),
     ):
@@ -431,7 +431,7 @@ def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], 
     return Check("forward", True, float(found.rows["error_units"].max()), "equals the reference")
 
 
-def _check_saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
+def _check_unchanged(call: Callable[..., Any], args: Sequence[Any]) -> Check:
     """Whether inputs and saved tensors are as they were after both passes."""
     wide, wrt = _widen_arguments(args)
     given = _cotangents(call, wide, wrt)

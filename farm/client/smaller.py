@@ -85,7 +85,7 @@ def minimise(
             raise ClientError(f"{name} is a {status}, which this process may not survive: farm minimise '{name}'")
         first = _taken_apart(case)
         try:
-            found, told = _driven(case, search(row_of(case.row), lambda: first, strategy, budget, triggers=False))
+            found, told = _run_search(case, search(row_of(case.row), lambda: first, strategy, budget, triggers=False))
         except (NotFailing, Spent) as error:
             raise ClientError(f"{name}: {error or f'{budget} runs are too few'}") from None
         last = found.case if isinstance(found.case, CallCase) else first
@@ -116,7 +116,7 @@ def _taken_apart(case: KernelCase) -> CallCase:
     return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS, labels)
 
 
-def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minimal, tuple[str, ...]]:
+def _run_search(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minimal, tuple[str, ...]]:
     """What a search comes to whose cases are run here, and what is to be said of them beside it."""
     backend, info = started_here(str(case.row["backend"]))
     row: Any = None

@@ -120,7 +120,7 @@ def validate(
         try:
             yield found
         except Exception as error:  # an interpreter's, of an access that it was kept from
-            watch.broken = accesses.find_misbehaviour(error)
+            watch.broken = accesses.unwrap_misbehaviour(error)
             if watch.broken is None:
                 raise
     if found.output is None and watch.broken is None:

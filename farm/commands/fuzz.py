@@ -14,9 +14,9 @@ from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fit_table
-from farm.fuzz import request as fuzz_request
-from farm.fuzz.fuzzing import Budget, Fuzzing, Told
-from farm.fuzz.schedule import CHUNK
+from farm.fuzzing import request as fuzz_request
+from farm.fuzzing.rounds import Budget, Fuzzing, Told
+from farm.fuzzing.schedule import CHUNK
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import How, Request

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name != "seen":
             one.add_argument("--csv", metavar="FILE", help="write the table")
     args = parser.parse_args(argv)
-    return {"add": _add, "seen": _mark_seen}.get(args.command, _list_entries)(args)
+    return {"add": _add, "seen": _mark_seen}.get(args.command, _show_or_check)(args)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +154,7 @@ def _mark_seen(args: argparse.Namespace) -> int:
     return OK
 
 
-def _list_entries(args: argparse.Namespace) -> int:
+def _show_or_check(args: argparse.Namespace) -> int:
     rows, run, entries = _read_run(args)
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _places(args.lists or [Path(str(run.get("path") or ""))])

@@ -71,7 +71,7 @@ def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
                 nodes = found.culprit.get("nodes")
                 why = "is a part of a torch program" if nodes else "has no nodes of its own"
                 raise NoScript(
-                    f"no script: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
+                    f"no folder: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
                 )
             alone = _alone(case, found.piece, str(found.columns["culprit"]))
             writing.write_finding(alone, run_child(alone), Path(out))

@@ -116,7 +116,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.out:
         try:
             if outcome.row["status"] == Status.UNAVAILABLE:
-                raise NoScript(f"no script: {case.spec.name} is unavailable here: {outcome.row['error']}")
+                raise NoScript(f"no folder: {case.spec.name} is unavailable here: {outcome.row['error']}")
             write = writing.write_in_fork if args.child else writing.write_finding
             shown = write(case, outcome, Path(args.out))
         except NoScript as error:

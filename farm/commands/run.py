@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
             return _conclude(verdict(rows, request.record), console.print)
         console.print(_begins(request), highlight=False, soft_wrap=True)
-        with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
+        tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+        with ready(request, lambda executor: _say_where(console, request, executor), tell) as plan:
             if request.whole:
                 for text in _find_unused_patterns(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
@@ -88,7 +90,7 @@ def _arguments() -> argparse.ArgumentParser:
         prog="farm run",
         description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
-        "2 bad config or command line; 3 incomplete (resume it with --resume)",
+        "2 bad config, command line or model, or no backend that can run here; 3 incomplete (resume it with --resume)",
     )
     parser.add_argument("config", nargs="?", help="a YAML file, e.g. configs/quick.yaml")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Failing cases made small: between the search and the backend, what is kept of it, the script, the issue's text. Called, the package is
+"""Failing cases made small: between the search and the backend, what is kept of it, the finding, the issue's text. Called, the package is
 the client's function of the same name."""
 
 import sys

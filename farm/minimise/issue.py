@@ -13,7 +13,7 @@ from tasks.minimise.said import sentences
 from tasks.model import FAILED, Status, is_inexact, names
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS
 
-#: Characters of an error that are told, of one in a title, and of a script that stands in the text.
+#: Characters of an error that are told, of one in a title, and of a run.py that stands in the text.
 _ERROR, _TITLE, _SCRIPT = 3000, 100, 8000
 #: Operators that a title names.
 _OPS = 4

@@ -24,7 +24,7 @@ def expected_arrays(
     found, precision = dict[str, np.ndarray](), declared_precision(row)
     for k, leaf in enumerate(leaves):
         if leaf.reference is None:
-            raise NoScript("no script: an output is defined only by its shape")
+            raise NoScript("no folder: an output is defined only by its shape")
         if kind == KIND_BIASED:
             most = error_unit(leaf, OpClass(row["op_class"]), precision)
         else:
@@ -72,11 +72,11 @@ def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> n
     """What a policy without limits leaves to each element (`tasks.judge.policy.Policy`). Raises NoScript."""
     y, rule, bound = np.asarray(leaf.reference), policy.rule, policy.bound
     if rule not in ("classic", "absolute") or leaf.reference is None:
-        raise NoScript("no script: no limit judges it")
+        raise NoScript("no folder: no limit judges it")
     if leaf.dtype == "str":
         return np.zeros(y.shape)
     if leaf.noise is not None and not np.isfinite(leaf.noise).all():
-        raise NoScript("no script: rounding's effect on a result has no bound, and the policy no limit")
+        raise NoScript("no folder: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "classic":
         return np.maximum(bound_by_tolerance(leaf, op_class, precision), _rounding(leaf))
     if not is_inexact(leaf.dtype) and bound <= 1:
@@ -94,5 +94,5 @@ def _number_beyond(leaf: Leaf, precision: str) -> float:
     reach = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
     largest, narrow = LARGEST.get(leaf.dtype, np.inf), LARGEST.get(precision, np.inf)
     if narrow < largest and reach >= narrow / 2:
-        raise NoScript("no script: a result is at the edge of what the declared precision holds")
+        raise NoScript("no folder: a result is at the edge of what the declared precision holds")
     return float(largest * (1 + EPS[leaf.dtype])) if reach >= largest / 2 else float("inf")

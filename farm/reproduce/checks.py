@@ -237,7 +237,7 @@ def find_other_twice(got: list, x: Any, inverse: bool) -> int:
     return int(bool(wrong))
 
 
-def find_other_order(got: list) -> int:
+def find_order_asymmetry(got: list) -> int:
     """Whether f(a, b), of all pairs, is not f(b, a)."""
     y = np.asarray(got[0]).astype(float)
     wrong = np.argwhere(~((y == y.T) | np.isnan(y) & np.isnan(y.T)))

@@ -50,7 +50,7 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     arguments = [literal(node, tensor) for node in args["v"]]
     arguments += [f"{key}={literal(node, tensor)}" for key, node in kwargs["v"]]
     if "torch." in "".join(arguments):
-        raise NoScript("no script: an argument of its definition is torch's own")
+        raise NoScript("no folder: an argument of its definition is torch's own")
     names = [function.__name__, *["_ordered"] * double]
     given = "".join(f", {x}" for x in arguments) + more
     parts = "map(_ordered, parts)" if double else "parts"

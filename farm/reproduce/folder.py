@@ -92,7 +92,7 @@ def write_folder(case: Case, packages: Sequence[str], earlier: Sequence[tuple[Fo
     try:
         return _Folder(case, packages).write(earlier)
     except Unsupported as error:
-        raise NoScript(f"no script: {error}") from None
+        raise NoScript(f"no folder: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,14 @@ class _Folder:
         """Write the model, or the program with its files; its inputs by name or place."""
         if form.kind == "onnx":
             if form.model is None:
-                raise NoScript(f"no script: {group.op} has no ONNX model")
+                raise NoScript(f"no folder: {group.op} has no ONNX model")
             self.files[f"{stem}{MODEL}"] = form.model
             named = inputs_by_name(form)
             if not all(isinstance(x, np.ndarray) for x in named.values()):
-                raise NoScript("no script: an input is no tensor")
+                raise NoScript("no folder: an input is no tensor")
             return named
         if stem:
-            raise NoScript("no script: a case that is run before it is no ONNX model")
+            raise NoScript("no folder: a case that is run before it is no ONNX model")
         made = write_program(form, group, self.case.state or {}, not self.status.deadly)
         self.files |= {PROGRAM: made.text.encode(), **made.files}
         if made.held:
@@ -241,13 +241,13 @@ class _Folder:
             return _Check(checks.find_result, ("run", "inputs"), {})
         if kind in ("process", "threads"):
             if "threads" not in self.case.backend.recipe(form).settings:
-                raise NoScript("no script: the runtime is told no number of threads")
+                raise NoScript("no folder: the runtime is told no number of threads")
             counts = [1, 1] if kind == "process" else [1, *THREADS]
             return _Check(checks.compare_processes, ("run", "inputs", repr(counts)), {})
         if kind == "batch":
             where = flags.of(row).get("row", "")
             if not where or form.kind not in ("torch", "onnx"):
-                raise NoScript("no script: its inputs have no rows to separate")
+                raise NoScript("no folder: its inputs have no rows to separate")
             place, count = map(int, where.split("/"))
             rows: list[Any] = list(form.batched)
             if form.kind == "onnx":
@@ -261,7 +261,7 @@ class _Folder:
         actual = self.case.actual
         found = properties.find_broken_property(self.case.group.op, given, np.asarray(actual[0])) if actual else None
         if found is None:
-            raise NoScript("no script: the promise that was broken is kept now")
+            raise NoScript("no folder: the promise that was broken is kept now")
         eps, smallest = EPS.get(dtype_name(given[0].dtype), 0.0), SMALLEST_NORMAL.get(dtype_name(given[0].dtype), 0.0)
         x, values = "list(inputs.values())[0]" if form.kind == "onnx" else "inputs[0]", list(map(repr, found.values))
         made: Mapping[str, tuple[Callable[..., int], list[str]]] = {
@@ -273,10 +273,10 @@ class _Folder:
             "point": (checks.find_missed_point, [x, *values]),
             "again": (checks.find_other_twice, [x, "inverse=False"]),
             "inverse": (checks.find_other_twice, [x, "inverse=True"]),
-            "commutative": (checks.find_other_order, []),
+            "commutative": (checks.find_order_asymmetry, []),
         }
         if found.code not in made:
-            raise NoScript(f"no script: none is known for the promise {found.code!r}")
+            raise NoScript(f"no folder: none is known for the promise {found.code!r}")
         function, arguments = made[found.code]
         return _Check(function, ["run(inputs)", *arguments], {})
 
@@ -295,7 +295,7 @@ class _Folder:
             return _Check(checks.compare_shapes, [got, _literal(told), repr(finite)], {}, before, uses)
         if case.derived is not None:
             if form.paired:
-                raise NoScript("no script: its outputs are pairs of real numbers")
+                raise NoScript("no folder: its outputs are pairs of real numbers")
             one = case.derived
             text = write_definition(one.name, one.args, one.kwargs, one.double)
             self.files[DEFINITION] = text.encode()
@@ -304,7 +304,7 @@ class _Folder:
             got, leaves = "got", list(one.leaves)
             row = {**row, "op_class": OpClass.COMPOSITE.value, "compute_precision": ""}
         if any(leaf.reference is None for leaf in leaves):
-            raise NoScript("no script: an output is defined only by its shape")
+            raise NoScript("no folder: an output is defined only by its shape")
         if any(leaf.dtype == "str" for leaf in leaves):
             function: Callable[..., int] = checks.compare_equal
         else:
@@ -357,7 +357,7 @@ def _literal(value: Any) -> str:
         return f"[{', '.join(map(_literal, value))}]"
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
-    raise NoScript(f"no script: a setting of type {type(value).__name__} cannot be written down")
+    raise NoScript(f"no folder: a setting of type {type(value).__name__} cannot be written down")
 
 
 def _plain(text: str) -> str:

@@ -48,7 +48,7 @@ def write(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
 def _call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
     """What one function returns. Raises NoScript."""
     if not isinstance(form.call, Counterpart):
-        raise NoScript("no script: it is no call of one function")
+        raise NoScript("no folder: it is no call of one function")
     given = iter([Named(f"x[{k}]", calls) for k, _ in enumerate(arrays)])
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
@@ -138,7 +138,7 @@ class Calls:
             return repr(x)
         if x is ...:
             return "..."
-        raise NoScript(f"no script: an argument of type {type(x).__name__} cannot be written down")
+        raise NoScript(f"no folder: an argument of type {type(x).__name__} cannot be written down")
 
 
 class Named:
@@ -190,7 +190,7 @@ def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
                 add(word.node, set(), words, text)
                 made[name] = word.text
             elif not hasattr(builtins, name):
-                raise NoScript(f"no script: {text} needs {name}")
+                raise NoScript(f"no folder: {text} needs {name}")
 
     for call in calls.values():
         add(ast.parse(call.text), set(call.signature.parameters), words_of(call.framework), call.text)

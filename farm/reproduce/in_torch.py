@@ -96,7 +96,7 @@ def _sparse(spec: TensorSpec, parts: str) -> str:
         made = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
         return f"{made}._coalesced_({spec.flags == 'coalesced'})"
     if spec.layout not in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
-        raise NoScript(f"no script: a tensor of layout {spec.layout!r} cannot be written down")
+        raise NoScript(f"no folder: a tensor of layout {spec.layout!r} cannot be written down")
     return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
 
 
@@ -112,7 +112,7 @@ def literal(node: Any, tensor: Callable[[], str]) -> str:
     if not isinstance(node, dict):
         if node is None or isinstance(node, (bool, int, float, str)):
             return repr(node)
-        raise NoScript(f"no script: an argument of type {type(node).__name__} cannot be written down")
+        raise NoScript(f"no folder: an argument of type {type(node).__name__} cannot be written down")
     kind: str = node["$"]
     v: Any = node.get("v")
     if kind == "tuple":
@@ -137,11 +137,11 @@ def literal(node: Any, tensor: Callable[[], str]) -> str:
 
         name = str(node["name"])
         if not name.isidentifier() or type(getattr(torch, name, None)).__name__ != kind.partition(".")[2]:
-            raise NoScript(f"no script: torch has no {kind} called {name!r}")
+            raise NoScript(f"no folder: torch has no {kind} called {name!r}")
         return f"torch.{name}"
     if kind == "tensor":
         return tensor()
-    raise NoScript(f"no script: an argument of kind {kind!r} cannot be written down")
+    raise NoScript(f"no folder: an argument of kind {kind!r} cannot be written down")
 
 
 def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
@@ -169,7 +169,7 @@ def _render_op_lookup(form: Form, group: Group) -> str:
     if form.check == FORWARD:
         return f"{said}op = {found}.op"
     if group.op_name in ORDERED:
-        raise NoScript(f"no script: {group.op} has its outputs put in an order before they are differentiated")
+        raise NoScript(f"no folder: {group.op} has its outputs put in an order before they are differentiated")
     process = dict(form.kwargs["v"]).get(PROCESS)
     made = "found" if process is None else "process(found)"
     several = 'INFO.sample_inputs("cpu", torch.float64, requires_grad=True)'
@@ -190,7 +190,7 @@ def _otherwise(form: Form, group: Group, target: str, tried: bool) -> str:
         return "\n\n\n".join([plain, *made, "op = into(op)"])
     path = f"torch.Tensor.{group.op_name.rpartition('.')[2]}{'_' * (group.check == IN_PLACE)}"
     if _resolve_path(path) is None:
-        raise NoScript(f"no script: there is no {path}")
+        raise NoScript(f"no folder: there is no {path}")
     return (
         f"op = {path}"
         if group.check == METHOD
@@ -249,9 +249,9 @@ def _inline_source(own: Callable[..., Any], group: Group) -> str:
         text = textwrap.dedent(inspect.getsource(own))
         needs = inspect.getclosurevars(own)
     except (OSError, TypeError) as error:
-        raise NoScript(f"no script: {group.op} has no public path in torch and no source ({error})") from None
+        raise NoScript(f"no folder: {group.op} has no public path in torch and no source ({error})") from None
     others = sorted({*needs.nonlocals, *needs.globals} - {"torch"})
     if others or not text.startswith("def "):
         what = f"it needs {', '.join(others)}" if others else "its source is no plain function"
-        raise NoScript(f"no script: {group.op} has no public path in torch and cannot be inlined: {what}")
+        raise NoScript(f"no folder: {group.op} has no public path in torch and cannot be inlined: {what}")
     return f"{text.rstrip()}\n\n\nop = {own.__name__}"

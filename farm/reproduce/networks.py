@@ -26,7 +26,7 @@ def define(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the weights by name). Raises NoScript."""
     one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
     if one is None:
-        raise NoScript("no script: the network comes without its source")
+        raise NoScript("no folder: the network comes without its source")
     module: Any = step.module if step else form.call
     held = {
         name.removeprefix("model."): np.array(torch_tree.to_numpy((step.before(name) if step else x).detach().cpu()))

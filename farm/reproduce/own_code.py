@@ -55,13 +55,13 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
     """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoScript."""
     one = load.load_ops()[group.op_name]
     if one.op.steps:
-        raise NoScript(f"no script: {group.op} is a session, which is called step by step")
+        raise NoScript(f"no folder: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")
     file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
     if not file or "<" in name:
-        raise NoScript(f"no script: {group.op} is no named function in a file")
+        raise NoScript(f"no folder: {group.op} is no named function in a file")
     if one.backward and (form.check != FORWARD or hasattr(kernel, "backward")):
-        raise NoScript(f"no script: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
+        raise NoScript(f"no folder: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
     files, module = _copied(file, one.root)
     asked = one.outside()
     if "tasks" in asked:
@@ -70,7 +70,7 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
     called = f"{module}.{name}"
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
-            raise NoScript(f"no script: {group.op} takes arrays of a dtype that numpy lacks")
+            raise NoScript(f"no folder: {group.op} takes arrays of a dtype that numpy lacks")
         return [*parts, _IN_NUMPY.strip().format(name=called, arguments=arguments(form))], files
     if (taken := getattr(kernel, "by_position", None)) is not None:
         given = [name for name, _ in form.kwargs["v"]]
@@ -104,7 +104,7 @@ def _copied(file: str, root: str) -> tuple[dict[str, bytes], str]:
                 if folder != Path(".") and (init := home / folder / "__init__.py").is_file():
                     names[str(folder / "__init__.py")] = init.read_bytes()
     except OSError as error:
-        raise NoScript(f"no script: {file} cannot be read: {error.strerror or error}") from None
+        raise NoScript(f"no folder: {file} cannot be read: {error.strerror or error}") from None
     module = ".".join(path.relative_to(home).with_suffix("").parts)
     if not all(word.isidentifier() for word in module.split(".")) or module in (
         "program",
@@ -112,7 +112,7 @@ def _copied(file: str, root: str) -> tuple[dict[str, bytes], str]:
         "definition",
         "run",
     ):
-        raise NoScript(f"no script: {path.name} cannot be imported by its name")
+        raise NoScript(f"no folder: {path.name} cannot be imported by its name")
     return names, module
 
 
@@ -122,7 +122,7 @@ def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
     name, _, function = one.source.rpartition(":")
     found = load.load(name, one.root, ())
     if not found.__file__:
-        raise NoScript(f"no script: {one.name} is in no file")
+        raise NoScript(f"no folder: {one.name} is in no file")
     files, module = _copied(found.__file__, one.root)
     made, given = getattr(found, function, None), ""
     if isinstance(made, type) and hasattr(found, of_file.INIT):

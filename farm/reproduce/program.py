@@ -53,7 +53,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         parts, held = in_framework.write(form)
         return Program(compose(title, parts, held), input_arrays(form), held)
     if form.kind != "torch":
-        raise NoScript(f"no script: none is known for the form {form.kind!r}")
+        raise NoScript(f"no folder: none is known for the form {form.kind!r}")
     held, arrays = {}, in_torch.arrays_of(form)
     if group.catalog == "models" and (form.model is None or isinstance(form.call, TrainingStep)):
         module = own.list_models().get(group.op_name)
@@ -64,7 +64,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
             parts, held = networks.define(form, group)
     elif form.model is not None or hasattr(form.call, "graph"):
         arrays = input_arrays(form)  # contiguous, with the weights of a whole network
-        parts, held = _graph(form)
+        parts, held = _render_graph(form)
         form = replace(form, args=None)
     elif group.catalog == told.USER:
         parts, files = own_code.define_kernel(form, group)
@@ -108,7 +108,7 @@ def compose(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Co
     return "\n\n".join(filter(None, head)) + f"\n\n{text}\n"
 
 
-def _graph(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
+def _render_graph(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a graph of torch's operations, one a line; its constants)."""
     program: Any = form.call
     held, body, names = dict[str, np.ndarray](), list[str](), list[str]()

@@ -43,7 +43,9 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
     """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoScript, ReproduceError."""
     check = checks.get_or_default(case.sample.owner.check)
     if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
-        raise NoScript(f"no script: none can be written for the {check.name} check: it builds or runs more")
+        raise NoScript(
+            f"no folder: none can be written for the {check.name} check: it builds or runs its programs in its own way"
+        )
     backend = outcome.backend or case.spec.create()
     runtime = outcome.info.runtime_version if outcome.info else (case.stored or case.row)["runtime_version"]
     title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}."
@@ -74,14 +76,14 @@ def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
             print(f"error: {error}", file=sys.stderr)
             code = 3
         except BaseException as error:
-            print(f"error: no script: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"error: no folder: {type(error).__name__}: {error}", file=sys.stderr)
         finally:
             sys.stdout.flush()
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         raise NoScript(
-            f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
+            f"no folder: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
         )
     if code == 3:
         raise ReproduceError(f"{folder} was not written")
@@ -97,4 +99,4 @@ def form_of(case: StoredCase, backend: Backend) -> Form:
             return complete_form(case.sample.form(kind, exported))
         except Exception as error:
             reason = error
-    raise NoScript(f"no script: {reason}")
+    raise NoScript(f"no folder: {reason}")

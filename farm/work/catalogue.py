@@ -107,7 +107,9 @@ def list_entries(
         if home is not None:
             whys.append(f"in the environment of {home.name}: {said.text if isinstance(said, Death) else said.error}")
     if isinstance(answer, Death):
-        raise ConfigError(f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}")
+        raise ConfigError(
+            f"{_find_crashing_module(name, config, answer)}catalog {name} cannot be listed: {answer.text}"
+        )
     assert answer is not None
     where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
     told = f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}"
@@ -139,7 +141,7 @@ def _ask(name: str, deadline_s: float, inline: bool = False, python: str | Inter
     return answer
 
 
-def _culprit(name: str, config: str, death: Death) -> str:
+def _find_crashing_module(name: str, config: str, death: Death) -> str:
     """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
     if name != "user" or death.status != Status.CRASH:
         return ""

@@ -48,11 +48,15 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Plan]:
+def ready(
+    request: Request,
+    started: Callable[[Executor], None] = lambda e: None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Iterator[Plan]:
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     A backend in an environment of its own may be `awaited` then, as long as there is another to begin with.
-    started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
+    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.trial`). Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
     if not request.config.download:
@@ -94,7 +98,7 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             if not trial.is_worth_it(request):
                 yield _awaiting(plan, asking)
                 return
-            with contextlib.closing(trial.Trial(plan, asking.fail)) as tried:
+            with contextlib.closing(trial.Trial(plan, asking.fail, tell)) as tried:
                 plan = _awaiting(plan, asking)
                 tried.wait()
             yield plan

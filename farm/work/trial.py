@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from farm.plan.config import ConfigError
 from farm.plan.request import Request
@@ -12,6 +11,7 @@ from farm.work.child_pool import ChildPool, Closed
 from farm.work.job import Job
 from farm.work.state import Plan
 from farm.work.supervisor import run_job
+from tasks.catalogs.base import Failure
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Failed, Prepared, ToPrepare
 
@@ -23,11 +23,12 @@ class Trial:
     """Prepares the groups of a plan of one model, beginning at once, in a child process of its own. What it has prepared is in the
     cache when the run begins.
 
-    failed: called as soon as every group has failed on every sample, with a ConfigError that says why.
+    failed: called as soon as every group has failed on every sample, with a ConfigError that says why. Where it is the model that
+    raises, its backends are asked whether they raise too, and ``tell`` is called with the reason instead.
     """
 
-    def __init__(self, plan: Plan, failed: Callable[[ConfigError], None]) -> None:
-        self._plan, self._failed = plan, failed
+    def __init__(self, plan: Plan, failed: Callable[[ConfigError], None], tell: Callable[[str], None]) -> None:
+        self._plan, self._failed, self._tell = plan, failed, tell
         self._error: ConfigError | None = None
         self._children = ChildPool()
         # A child dies with the thread that started it (PR_SET_PDEATHSIG): the thread lives until the last group is prepared.
@@ -46,29 +47,33 @@ class Trial:
         self._thread.join(ENDING_S)
 
     def _prepare(self) -> None:
-        whys: list[str] = []
+        found: list[Failure | None] = []
         groups = tuple(map(ToPrepare, self._plan.matrix.groups))
         job = Job(name="trial", cache=str(self._plan.cache), limits=self._plan.limits(-1), prepare=groups)
         try:
             for message in run_job(job, self._children):
                 if isinstance(message, Failed):
-                    whys.append(message.failure.error)
+                    found.append(message.failure)
                 elif isinstance(message, Prepared):
-                    whys += _failures(message.path)
+                    found += [sample.failure for sample in PreparedGroup(message.path).samples]
         except Closed:
             return
         finally:
             self._children.close()
-        if whys and all(whys):
-            self._error = ConfigError(f"--model: {whys[0]}")
-            self._failed(self._error)
+        whys = [failure for failure in found if failure]
+        if not whys or len(whys) < len(found):
+            return
+        if any(failure.raised for failure in whys) and not self._is_eager():
+            self._tell(f"eager torch raises: {whys[0].error}; the backends are asked whether they raise too")
+            return
+        self._error = ConfigError(f"--model: {whys[0].error}")
+        self._failed(self._error)
+
+    def _is_eager(self) -> bool:
+        """Whether every backend is the one that has raised."""
+        return all(spec.create().is_eager_cpu for spec in self._plan.backends)
 
 
 def is_worth_it(request: Request) -> bool:
     """Whether a run is a new one of one model alone, in child processes of this machine."""
     return bool(request.model) and not (request.dry or request.record or request.how == "inline" or request.address)
-
-
-def _failures(path: str | Path) -> list[str]:
-    """Why each sample of a pack is invalid; "" for one that is not."""
-    return [sample.failure.error if sample.failure else "" for sample in PreparedGroup(path).samples]

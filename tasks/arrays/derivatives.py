@@ -97,7 +97,7 @@ def _sech2(x: Tensor) -> Tensor:
     return 4 * e / (1 + e).square()
 
 
-def _logistic(x: Tensor) -> Tensor:
+def _logistic_density(x: Tensor) -> Tensor:
     """σ(x)·σ(−x)."""
     e = (-x.abs()).exp()
     return e / (1 + e).square()
@@ -115,7 +115,7 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return 0.5 * (-math.sqrt(0.5) * x).erfc() + x * _normal(x)
     u, du = _inner(x)
-    return (2 * u).sigmoid() + 2 * x * _logistic(2 * u) * du
+    return (2 * u).sigmoid() + 2 * x * _logistic_density(2 * u) * du
 
 
 def _gelu2(x: Tensor, approximate: str = "none") -> Tensor:
@@ -123,7 +123,7 @@ def _gelu2(x: Tensor, approximate: str = "none") -> Tensor:
         return _normal(x) * (2 - x.square())
     u, du = _inner(x)
     curve = math.sqrt(2 / math.pi) * 6 * 0.044715 * x
-    return _logistic(2 * u) * (4 * du + 2 * x * curve - 4 * x * du.square() * u.tanh())
+    return _logistic_density(2 * u) * (4 * du + 2 * x * curve - 4 * x * du.square() * u.tanh())
 
 
 def _inner(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 
 def _softplus2(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    return _where(x * beta > threshold, x.new_zeros(()), beta * _logistic(x * beta))
+    return _where(x * beta > threshold, x.new_zeros(()), beta * _logistic_density(x * beta))
 
 
 def _erfcx(x: Tensor) -> Tensor:
@@ -307,7 +307,7 @@ def _glu(gradient: Tensor, x: Tensor, dim: int = -1) -> Sequence[Tensor]:
     import torch
 
     a, b = x.chunk(2, dim)
-    slope = _slope().apply(_logistic, lambda y: -_logistic(y) * (y / 2).tanh(), ((), {}), b)
+    slope = _slope().apply(_logistic_density, lambda y: -_logistic_density(y) * (y / 2).tanh(), ((), {}), b)
     return (torch.cat((gradient * b.sigmoid(), gradient * a * slope), dim),)
 
 
@@ -329,13 +329,15 @@ def _bce_with_logits(
 #: By the node of torch's graph that stands for it.
 RULES: Mapping[str, Rule] = {
     "TanhBackward0": _unary("tanh", _sech2, lambda x: -2 * x.tanh() * _sech2(x), kept=True),
-    "SigmoidBackward0": _unary("sigmoid", _logistic, lambda x: -_logistic(x) * (x / 2).tanh(), kept=True),
-    "SiluBackward0": _unary("silu", _silu, lambda x: _logistic(x) * (2 - x * (x / 2).tanh())),
+    "SigmoidBackward0": _unary(
+        "sigmoid", _logistic_density, lambda x: -_logistic_density(x) * (x / 2).tanh(), kept=True
+    ),
+    "SiluBackward0": _unary("silu", _silu, lambda x: _logistic_density(x) * (2 - x * (x / 2).tanh())),
     "GeluBackward0": _unary("gelu", _gelu, _gelu2),
     "MishBackward0": _unary("mish", _mish, _mish2),
     "SoftplusBackward0": _unary("softplus", _softplus, _softplus2),
     "LogSigmoidBackward0": _unary(
-        "log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_logistic(x), several=True
+        "log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_logistic_density(x), several=True
     ),
     "EluBackward0": _unary("elu", _elu, _elu2),
     "CeluBackward0": _unary("celu", _celu, _celu2),

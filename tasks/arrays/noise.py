@@ -168,7 +168,7 @@ def _wider(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) 
     return wider
 
 
-def count(op_class: OpClass, draws: int, elements: int) -> int:
+def count_draws(op_class: OpClass, draws: int, elements: int) -> int:
     """How many of the first draws an op of a class gets whose inputs have so many elements, ``draws`` being asked for."""
     if op_class in WITHOUT_NOISE:
         return min(draws, FEW_DRAWS)
@@ -177,9 +177,9 @@ def count(op_class: OpClass, draws: int, elements: int) -> int:
     return STEP_DRAWS if op_class is OpClass.DISCONTINUOUS and draws and elements <= LARGE else draws
 
 
-def count_unwitnessed(op_class: OpClass, draws: int, elements: int) -> int:
+def count_draws_without_witness(op_class: OpClass, draws: int, elements: int) -> int:
     """How many draws there are in all where nobody has computed the result in the dtype under test."""
-    first = count(op_class, draws, elements)
+    first = count_draws(op_class, draws, elements)
     return first if op_class is OpClass.MODEL else max(first, TIMES * draws)
 
 
@@ -189,11 +189,11 @@ def floor(
     """δ per output of ``references``: the largest distance over the draws; None for zero everywhere.
 
     It is infinite where a draw is refused, or returns other shapes. elements: of all inputs; draws: how many are asked
-    for (see `count` and MORE_DRAWS). What ``evaluate`` raises is passed on.
+    for (see `count_draws` and MORE_DRAWS). What ``evaluate`` raises is passed on.
     """
-    first = count(op_class, draws, elements)
+    first = count_draws(op_class, draws, elements)
     total = _widest(references, evaluate(range(first)), first)
-    wanted = count_unwitnessed(op_class, draws, elements) if witness is None else first
+    wanted = count_draws_without_witness(op_class, draws, elements) if witness is None else first
     if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= VERY_LARGE:
         wanted = max(first, MORE_DRAWS if far(witness, references, total) else 0)
     if wanted > first:

@@ -71,7 +71,7 @@ class TrainingStep:
 
     @property
     def names(self) -> list[str]:
-        """Of what is judged of a step: the loss and the gradients, in the order of `taken`."""
+        """Of what is judged of a step: the loss and the gradients, in the order of `step`."""
         return ["the loss", *(f"the gradient of {name.removeprefix('model.')}" for name in self.named)]
 
     def before(self, name: str) -> Any:

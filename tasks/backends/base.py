@@ -241,7 +241,7 @@ class Backend:
 
     def recipe(self, form: Form) -> Recipe:
         """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
-        raise NoScript(f"no script: none is known for {self.name}")
+        raise NoScript(f"no folder: none is known for {self.name}")
 
     def levels(self) -> Mapping[str, Backend]:
         """The same backend at each of its levels of optimisation, by name, the least first and itself last.

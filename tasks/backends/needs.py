@@ -237,7 +237,7 @@ def _python_headers() -> str:
 
 
 def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
-    """The lines with which a script finds what of Vulkan was found here where no loader looks for it; none for other needs."""
+    """The lines with which a run.py finds what of Vulkan was found here where no loader looks for it; none for other needs."""
     if VULKAN_LOADER not in needs:
         return ()
     loader = secure(needs).get(VULKAN_LOADER.what, "")

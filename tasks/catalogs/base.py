@@ -107,7 +107,7 @@ class Sample:
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     #: Of a model that is no graph: the outputs without its casts to narrower dtypes, if it has any.
     uncast: list[np.ndarray] = field(default_factory=list)
-    #: Of a training step: what its outputs are called (`tasks.judge.steps`).
+    #: Of a training step: what its outputs are called (`tasks.judge.training_step`).
     names: tuple[str, ...] = ()
     #: Places of the arrays whose first axis is a batch, in a sample of the check batch_invariance.
     batched: tuple[int, ...] = ()

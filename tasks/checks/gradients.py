@@ -19,6 +19,11 @@ class Backward(Scenario):
     prepared = True
     gradient = True
 
+    @property
+    def plain(self) -> bool:
+        """Its first step is one program's outputs."""
+        return True
+
     def open(self, program: Program, form: Form) -> Session:
         if isinstance(form.call, TrainingStep) and program.session is None:
             return FirstStep(program, form.call)

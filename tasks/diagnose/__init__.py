@@ -64,7 +64,7 @@ def cause(
                 found = _best(casts.models(graph, inputs, place), result)
                 if not found.words and not whole:
                     found = _best(ignored.models(graph, inputs, result, place), result)
-            return found if found.words or whole else told(results.describe_result)
+            return found if found.words or whole else told(results.find_result_models)
     return Cause()
 
 

@@ -29,12 +29,12 @@ def _each(function: Callable[[float], float]) -> Function:
 erf, erfc = _each(math.erf), _each(math.erfc)
 
 
-def _round_once(function: Function) -> Function:
+def _rounding_once(function: Function) -> Function:
     """A function of NumPy's rounded once: its own of float32 are off by several bits, those of libraries by hardly one."""
     return lambda x: np.asarray(function(x.astype(np.float64)), np.float64).astype(x.dtype)
 
 
-exp, exp2, log, log2, tanh, arcsin = map(_round_once, (np.exp, np.exp2, np.log, np.log2, np.tanh, np.arcsin))
+exp, exp2, log, log2, tanh, arcsin = map(_rounding_once, (np.exp, np.exp2, np.log, np.log2, np.tanh, np.arcsin))
 
 
 def _polynomial_erf(x: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def _rational_tanh(x: np.ndarray) -> np.ndarray:
     return np.clip(x * (135135 + s * (17325 + s * (378 + s))) / (135135 + s * (62370 + s * (3150 + s * 28))), -1, 1)
 
 
-def _reduce_angle(function: Function) -> Function:
+def _with_reduced_angle(function: Function) -> Function:
     """A function of an angle that is reduced by the dtype's own 2π."""
 
     def of(x: np.ndarray) -> np.ndarray:
@@ -90,11 +90,11 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "log": (np.log, {"log as log2(x)·log 2": lambda x: log2(x) * x.dtype.type(math.log(2))}),
     "log1p": (np.log1p, {"log1p as log(1 + x)": lambda x: log(1 + x)}),
     "sqrt": (np.sqrt, {"sqrt as x/sqrt(x)": lambda x: x * (1 / np.sqrt(x))}),
-    "sin": (np.sin, {"the angle is reduced by 2π of the dtype": _reduce_angle(np.sin)}),
+    "sin": (np.sin, {"the angle is reduced by 2π of the dtype": _with_reduced_angle(np.sin)}),
     "cos": (
         np.cos,
         {
-            "the angle is reduced by 2π of the dtype": _reduce_angle(np.cos),
+            "the angle is reduced by 2π of the dtype": _with_reduced_angle(np.cos),
             "cos as sin(π/2 - x)": lambda x: np.sin(x.dtype.type(math.pi / 2) - x),
         },
     ),
@@ -102,7 +102,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "asinh": (np.arcsinh, {"asinh as log(x + sqrt(x² + 1))": lambda x: log(x + np.sqrt(x * x + 1))}),
     "acosh": (np.arccosh, {"acosh as log(x + sqrt(x² - 1))": lambda x: log(x + np.sqrt(x * x - 1))}),
     "atanh": (np.arctanh, {"atanh as log((1 + x)/(1 - x))/2": lambda x: log((1 + x) / (1 - x)) / 2}),
-    "tan": (np.tan, {"the angle is reduced by 2π of the dtype": _reduce_angle(np.tan)}),
+    "tan": (np.tan, {"the angle is reduced by 2π of the dtype": _with_reduced_angle(np.tan)}),
     "acos": (np.arccos, {"acos as π/2 - asin(x)": lambda x: x.dtype.type(math.pi / 2) - arcsin(x)}),
     "tanh": (
         np.tanh,

@@ -137,7 +137,7 @@ def _ways(nodes: Sequence[Any], onnx: Any, rank: int) -> Iterator[Way]:
             yield f"{told}attribute {name} is ignored", _without(op, name)
         for k, entry in enumerate(schema.inputs):
             if entry.option == onnx.defs.OpSchema.FormalParameterOption.Optional:
-                yield f"{told}input {entry.name} is ignored", _drop_input(op, k)
+                yield f"{told}input {entry.name} is ignored", _make_input_dropper(op, k)
         later += _other_values(op, told, given, schema, onnx, rank)
     yield from later
 
@@ -172,7 +172,7 @@ def _without(op: str, name: str) -> Callable[[Any], bool]:
     return change
 
 
-def _drop_input(op: str, place: int) -> Callable[[Any], bool]:
+def _make_input_dropper(op: str, place: int) -> Callable[[Any], bool]:
     def change(node: Any) -> bool:
         if node.op_type != op or len(node.input) <= place or not node.input[place]:
             return False

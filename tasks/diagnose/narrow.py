@@ -48,14 +48,14 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
         at = np.arange(0, y.size, -(-y.size // ELEMENTS))
         for found in itertools.chain(sums.find_sums(floats, result, at), products.find_sums(floats, result, at)):
             return (
-                _describe_narrow_sums(found, floats, result.actual.reshape(-1)[at], dtype)
+                _explain_narrow_sums(found, floats, result.actual.reshape(-1)[at], dtype)
                 if len(found.terms) >= TERMS
                 else ""
             )
     return ""
 
 
-def _describe_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
+def _explain_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
     terms = found.terms
     known = np.isfinite(actual) & np.isfinite(terms).all(0)
     off = np.where(known, np.abs(actual - found.finished(terms.sum(0))), 0.0)

@@ -60,7 +60,7 @@ def _find_layout_models(y: np.ndarray) -> Iterator[Model]:
                 yield Model(f"off by one along axis {axis}", np.roll(y, step, axis))
 
 
-def describe_result(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+def find_result_models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
     """What a result looks like, where nothing says how it came about."""
     a, y = result.actual, result.exact
     for place, x in enumerate(inputs):

@@ -85,7 +85,7 @@ class Locator:
 
     def _of_onnx(self, info: RuntimeInfo) -> Searched:
         form = self._form()
-        return subject_of(self._sample, form, *parse_form(form), self._command.policy, info)
+        return subject_of(self._sample, form, *read_onnx_form(form), self._command.policy, info)
 
     def go_on(self, tried: wire.Tried) -> wire.Answer:
         """What is wanted next, or what was found."""
@@ -157,7 +157,7 @@ class Locator:
         return self._written("culprit.pack", model, found.feeds, leaves)
 
 
-def parse_form(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
+def read_onnx_form(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
     """(ModelProto, feeds) of an ONNX form with more than one node. Raises Unsupported, ValueError."""
     import onnx
 

@@ -10,7 +10,7 @@ from tasks.localise.searched import Searched
 
 #: Nodes up to which a window is a culprit; a larger one says only that the failure needs nodes together.
 WIDEST = 4
-#: Nodes up to which one that is larger is shown, and can be written as a script.
+#: Nodes up to which one that is larger is shown, and can be written as a finding.
 SHOWN = 32
 
 

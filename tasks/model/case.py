@@ -135,8 +135,6 @@ class Form:
     batched: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
-    #: Dtypes of the outputs that are to come, where a script of few lines is written.
-    results: tuple[str, ...] = ()
     #: The same sample in another form. Raises Unsupported where there is none.
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
     #: The outputs of the same sample as another process of the backend computes them, with so many threads. Raises Unsupported

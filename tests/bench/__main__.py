@@ -287,10 +287,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run benches one after another and print what each of them found."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument(
-        "which",
-        nargs="*",
-        choices=[*BENCHES, []],
-        help="default: all but full, vendors, kills, faults and those of models, which take many minutes each",
+        "which", nargs="*", choices=[*BENCHES, []], help="default: all but the long ones, which take many minutes each"
     )
     parser.add_argument("--small", action="store_true", help="in seconds: shows that it runs, its figures mean nothing")
     parser.add_argument(

@@ -18,7 +18,7 @@ from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran
 from tasks.localise.search import search
-from tasks.localise.serving import parse_form, settings_of, subject_of
+from tasks.localise.serving import read_onnx_form, settings_of, subject_of
 from tasks.localise.subject import Subject
 from tasks.localise.windows import WIDEST
 from tasks.model import Form, Group, RuntimeInfo
@@ -99,7 +99,7 @@ def _load(name: str) -> Loaded:
     _, made = prepare(Group(op, variant, "float32", 1), default_cache())
     sample = made.samples[0]
     form = sample.form("onnx")
-    model, feeds = parse_form(form)
+    model, feeds = read_onnx_form(form)
     subject = subject_of(sample, form, model, feeds, verdict.load("error_units"), RuntimeInfo("", ""))
     return Loaded(name, form, subject)
 

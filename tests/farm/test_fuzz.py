@@ -12,8 +12,8 @@ import pytest
 from farm import lake as lakes
 from farm.commands import fuzz as command
 from farm.commands import reproduce
-from farm.fuzz import fuzzing
-from farm.fuzz.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
+from farm.fuzzing import rounds as fuzzing
+from farm.fuzzing.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
 from farm.reproduce import find
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group

@@ -292,6 +292,15 @@ def test_a_model_that_cannot_run_is_told_before_the_backends_have_answered(capsy
     assert [x[1] for x in rows()] == ["pass"]
 
 
+def test_backends_are_asked_whether_they_raise_what_eager_torch_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("doc.py").write_text(DOCUMENT)
+    given = ["--backends", "torch-cpu,ort-cpu", "--no-ray", "--results", "lake"]
+    assert main(["--model", "doc.py:MatrixModel", *given]) == FOUND
+    out = capsys.readouterr().out
+    assert "\neager torch raises: mat1 and mat2 shapes cannot be multiplied (2x10 and 2x10) (" in out
+    assert {x[1] for x in rows()} == {"invalid"}
+
+
 def test_a_model_that_can_run_on_some_of_its_inputs_has_its_rows() -> None:
     np.savez("wrong.npz", y=np.ones(3, np.float32))
     files = ["--inputs", "mine.npz", "--inputs", "wrong.npz"]

@@ -14,7 +14,7 @@ from farm import lake as lakes
 
 ROOT = Path(__file__).parents[2]
 HUNT = (
-    "farm/fuzz",
+    "farm/fuzzing",
     "farm/localise",
     "farm/minimise",
     "tasks/fuzz",

@@ -220,7 +220,7 @@ class Small(Backend):
         elif self.device == "sometimes":
             known = {"Relu": run_sometimes_wrong}
         if len(ops) > 1 or ops[0] not in known:
-            raise NoScript("no script: none is planted")
+            raise NoScript("no folder: none is planted")
         uses = (count_run,) if known[ops[0]] in (run_and_stall, run_sometimes_wrong) else ()
         return Recipe(known[ops[0]], {}, uses)
 

@@ -16,7 +16,7 @@ from tasks.judge.plain import compare
 from tasks.localise import nodes
 from tasks.localise.dialogue import NOTHING, Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
-from tasks.localise.serving import parse_form
+from tasks.localise.serving import read_onnx_form
 from tasks.localise.subject import Subject
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests import stand_in, tiny_models
@@ -282,9 +282,9 @@ def test_a_node_that_errs_beside_its_neighbours_alone_is_a_window_with_them(imag
 
 def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> None:
     with pytest.raises(Unsupported, match="the case has no ONNX form"):
-        parse_form(Form("torch", "user:mine", "float32", []))
+        read_onnx_form(Form("torch", "user:mine", "float32", []))
     with pytest.raises(Unsupported, match="the graph has one node"):
-        parse_form(one_add())
+        read_onnx_form(one_add())
 
 
 @pytest.mark.parametrize("case", ["image", "text"], indirect=True)

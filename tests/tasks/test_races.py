@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.user.accesses import OUT_OF_BOUNDS, RACE, Launch, Order, Watch, _thrown_away, find_misbehaviour
+from tasks.catalogs.user.accesses import OUT_OF_BOUNDS, RACE, Launch, Order, Watch, _thrown_away, unwrap_misbehaviour
 from tasks.model import Misbehaviour
 
 torch = pytest.importorskip("torch")
@@ -206,7 +206,7 @@ def test_an_access_out_of_the_storage_is_kept_from_memory(index: int, where: str
         programs.load([0, index])
     assert raised.value.kind == OUT_OF_BOUNDS
     assert f"{where} (1 of 2 lanes), but its storage is y[0] to y[7]" in str(raised.value)
-    assert find_misbehaviour(RuntimeError("wrapped")) is None
+    assert unwrap_misbehaviour(RuntimeError("wrapped")) is None
 
 
 def test_the_storage_counts_and_not_the_view() -> None:

@@ -40,10 +40,10 @@ class Recipe:
 def check_model(form: Form) -> None:
     """Raises NoScript for a form without an ONNX model."""
     if form.kind != "onnx" or form.model is None:
-        raise NoScript(f"no script: {form.op} has no ONNX model")
+        raise NoScript(f"no folder: {form.op} has no ONNX model")
 
 
 def check_program(form: Form) -> None:
     """Raises NoScript for a form that is no program of torch's."""
     if form.kind != "torch":
-        raise NoScript(f"no script: none is known for the form {form.kind!r}")
+        raise NoScript(f"no folder: none is known for the form {form.kind!r}")

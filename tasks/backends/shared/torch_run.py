@@ -22,7 +22,7 @@ def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **mo
         return Recipe(run_program, settings, (to_arrays,), **more)
     twice = form.check == "double_backward"
     if (form.check != "backward" and not twice) or form.model is not None or form.call is None or not form.wrt:
-        raise NoScript(f"no script: none can be written for the {form.check} check of {form.op}")
+        raise NoScript(f"no folder: none can be written for the {form.check} check of {form.op}")
     outputs = len(form.cotangents) - len(form.wrt) * twice
     starts, seconds = (_given(x) for x in (form.cotangents[:outputs], form.cotangents[outputs:]))
     places = {"wrt": list(form.wrt), "count": len(tensor_specs([form.args, form.kwargs])), "starts": starts}

@@ -42,7 +42,7 @@ def product(coarse: bool) -> str:
 
 
 def lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
-    """What `set_precision` does, as lines of a script."""
+    """What `set_precision` does, as lines of a run.py."""
     found = [f"torch.{path} = {value}" for path, value in precision(target, coarse, reduced).items()]
     if device == "xla":
         found.append(f"torch_xla.backends.set_mat_mul_precision({product(coarse)!r})")

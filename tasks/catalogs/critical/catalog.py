@@ -34,7 +34,7 @@ DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))
 
 
 class Critical(Catalog):
-    """The ops of `critical_ops`; any number of samples each, all of one shape, from independent streams."""
+    """The ops of `tasks.catalogs.critical.ops`; any number of samples each, all of one shape, from independent streams."""
 
     name = "critical"
     about = "what current models need"

@@ -67,7 +67,7 @@ class Own:
         else:
             path = Path(self.source)
             _fits(path)
-            made = _load_saved_model(path) if path.is_dir() else given.read_model(path)
+            made = _read_as_onnx(path) if path.is_dir() else given.read_model(path)
         return self._bytes(made)
 
     def exported(self, how: exporting.How, cache: Path) -> bytes | None:
@@ -215,7 +215,7 @@ def _fits(path: Path) -> None:
         )
 
 
-def _load_saved_model(folder: Path) -> Any:
+def _read_as_onnx(folder: Path) -> Any:
     """The ModelProto that tf2onnx makes of a SavedModel. Raises GivenError."""
     with tempfile.TemporaryDirectory() as target:
         made = _convert_saved_model(folder, Path(target))

@@ -117,7 +117,7 @@ def _arrays(group: Group, taken: TrainingStep, index: int) -> Arrays:
     return [*given, rng.integers(0, classes, shape)]
 
 
-#: What a step minimises, of the network's outputs and its targets, by `architectures.Architecture.loss`: a script has the same words.
+#: What a step minimises, of the network's outputs and its targets, by `architectures.Architecture.loss`: a finding has the same words.
 LOSSES = {
     "classes": "torch.nn.functional.cross_entropy(outputs[0], targets[0])",
     "pixels": "torch.nn.functional.cross_entropy(outputs[0], targets[0])",

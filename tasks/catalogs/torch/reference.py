@@ -50,7 +50,7 @@ def oracle(
     return Oracle(NAME, references, rounding=0.0 if elementwise else ROUNDING)
 
 
-def find_settled(info: Any, widen: Callable[[Any], Any]) -> Callable[..., Any] | None:
+def make_settled_reference(info: Any, widen: Callable[[Any], Any]) -> Callable[..., Any] | None:
     """The reference as a callable on widened tensors, for an op of SETTLED; None for any other."""
     import torch
 

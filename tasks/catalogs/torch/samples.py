@@ -79,7 +79,7 @@ class Maker:
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
         self.info, self.op, self.dtype, self.draws = info, unwrap_seeding(info.op), dtype, draws
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
-        self.settled = torch_reference.find_settled(info, widen)
+        self.settled = torch_reference.make_settled_reference(info, widen)
         #: Whether there is a further oracle, for some arguments at least.
         self.second = info.ref is not None and self.settled is None
 

@@ -58,7 +58,7 @@ def call(info: Any, check: str) -> Callable[..., Any]:
 
 
 def into(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The op with out=: tensors of the right shape and dtype, with gaps between their elements. A script has its source."""
+    """The op with out=: tensors of the right shape and dtype, with gaps between their elements. A finding has its source."""
 
     def written(*args: Any, **kwargs: Any) -> Any:
         import torch

@@ -621,7 +621,7 @@ class watching:
         _watches.pop()
 
 
-def find_misbehaviour(error: BaseException) -> Misbehaviour | None:
+def unwrap_misbehaviour(error: BaseException) -> Misbehaviour | None:
     """What was found, in an error that the interpreter has wrapped."""
     one: BaseException | None = error
     while one is not None and not isinstance(one, Misbehaviour):

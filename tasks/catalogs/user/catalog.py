@@ -132,7 +132,7 @@ class User(Catalog):
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
         if group.check == refused.REFUSES:
-            return refused.make_samples(one, group, _evaluate_reference)
+            return refused.make_samples(one, group, _try_reference)
         if group.distribution == EXHAUSTIVE:
             return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
@@ -211,7 +211,7 @@ def checks_of(op: UserOp) -> tuple[str, ...]:
     return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused.REFUSES] * bool(op.refuses))
 
 
-def _evaluate_reference(one: Declared, arrays: Arrays) -> None:
+def _try_reference(one: Declared, arrays: Arrays) -> None:
     """The reference on some inputs. Raises what it raises."""
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     with evaluator(one) as evaluate:
@@ -222,7 +222,7 @@ def draw_case(one: Declared, group: Group, choose: Choices) -> drawn.Drawn:
     """The inputs that choices make for a group (`tasks.catalogs.user.drawn`)."""
 
     def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
-        _evaluate_reference(_at(one, dims), arrays)
+        _try_reference(_at(one, dims), arrays)
 
     return drawn.case(one.op, group.dtype, group.check, choose, taken)
 
@@ -490,7 +490,7 @@ def evaluator(one: Declared) -> Iterator[Evaluator]:
         else:
             own = one.function("reference")
             of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
-            reference = of_arrays.evaluated(own, rounds)
+            reference = of_arrays.make_evaluator(own, rounds)
 
         def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:

@@ -224,7 +224,7 @@ def _locate_errors(kernel: Callable[..., Any]) -> Iterator[accesses.Watch]:
     except Unsupported:
         raise
     except (Exception, SystemExit) as error:
-        if (broken := accesses.find_misbehaviour(error)) is not None:
+        if (broken := accesses.unwrap_misbehaviour(error)) is not None:
             raise broken from None
         place = _place(kernel, error)
         if isinstance(error, OnceDifferentiable):
