@@ -18,8 +18,10 @@ RUNNING = (
     "tasks.judging",
     "tasks.localise",
     "tasks.model.row",
+    "tasks.model.trace",
     "tasks.relay",
     "tasks.runner",
+    "tasks.trace",
     "tasks.wire",
     "tasks.zoo",
 )

@@ -20,7 +20,8 @@ from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.fleet.inventory import Offer
 from farm.plan.config import BackendConfig
-from farm.work import catalogue, child_pool, ray_cluster
+from farm.work import catalogue, child_pool, gangs, ray_cluster
+from farm.work.claims import Claim
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -311,24 +312,24 @@ def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     cluster._running, cluster._load = {}, {}
     cluster._task = types.SimpleNamespace(options=lambda **how: sent.append(how) or task)  # type: ignore[func-returns-value]
     offer = Offer("torch-cuda", "NVIDIA", "nvidia", "GPU", [], False, node_ids=["n"], resources={"n": "GPU"})
-    cluster.submit(Job(name="j", cache=str(tmp_path), limits=Limits(), env={FRACTION: "0.25"}), offer, 0.25)
-    (how, (job, names, vendor)) = sent
+    cluster.submit(Job(name="j", cache=str(tmp_path), limits=Limits(), env={FRACTION: "0.25"}), offer, Claim(0.25))
+    (how, (job, *where)) = sent
     assert how["num_gpus"] == 0.25 and job.env == {FRACTION: "0.25"}
-    monkeypatch.setattr(ray_cluster, "_here", lambda: ("n", ["1"]))
+    monkeypatch.setattr(gangs, "here", lambda: ("n", ["1"]))
     monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter([job]))
-    _, (told,) = ray_cluster._supervise(job, names, vendor)
+    _, (told,) = ray_cluster._supervise(job, *where)
     assert told.env == {FRACTION: "0.25", "CUDA_VISIBLE_DEVICES": "1", DEVICE_NUMBER: "1"} and told.device == "1"
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2,3")  # which Ray does not know to be AMD's without AMD's own package
-    _, (told,) = ray_cluster._supervise(job, names, "amd")
+    _, (told,) = ray_cluster._supervise(job, where[0], "amd", *where[2:])
     assert told.device == told.env["HIP_VISIBLE_DEVICES"] == "3"
 
 
 def test_rows_of_another_farms_columns_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node says which rows it will send before it sends any; an older farm on it says nothing."""
     exceptions = pytest.importorskip("ray.exceptions")
-    monkeypatch.setattr(ray_cluster, "_here", lambda: ("n", []))
+    monkeypatch.setattr(gangs, "here", lambda: ("n", []))
     monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter(()))
-    (begun,) = ray_cluster._supervise(Job(name="j", cache=str(tmp_path), limits=Limits()), {}, "")
+    (begun,) = ray_cluster._supervise(Job(name="j", cache=str(tmp_path), limits=Limits()), {}, "", "CPU", 1)
     older = object.__new__(wire.Begun)
     older.__dict__["place"] = begun.place
     cluster: Any = object.__new__(ray_cluster.RayCluster)

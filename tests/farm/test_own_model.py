@@ -431,4 +431,4 @@ def test_a_module_s_case_has_a_script_of_its_own(
     said = capsys.readouterr().out
     assert "shows the pass: it ends with exit code 0" in said and "reproduced: same status and same metrics" in said
     text = Path("case/program.py").read_text()
-    assert "net = net_.Net(*net_.get_init_inputs()).eval()" in text and "more.0:<f4" in np.load("case/weights.npz")
+    assert "net = net.Net(*net.get_init_inputs()).eval()" in text and "more.0:<f4" in np.load("case/weights.npz")

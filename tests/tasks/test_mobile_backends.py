@@ -64,10 +64,10 @@ def test_damaged_bytes_are_named(cut: int) -> None:
 def test_what_python_and_c_print_is_captured_and_then_no_more() -> None:
     code = """
 import ctypes, os, sys
-from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.native_output import capture_native_output
 said = []
 try:
-    with captured(said):
+    with capture_native_output(said):
         print("from python")
         ctypes.CDLL(None).printf(b"from C\\n")
         os.write(2, b"to stderr\\n")

@@ -206,7 +206,7 @@ def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.M
     for options in ({}, {"tf32": True}):
         eager("rocm", **options).probe()
     assert told == [None, "1"]
-    assert ("HIPBLASLT_ALLOW_TF32", "1") in eager("rocm", tf32=True).setting().variables
+    assert ("HIPBLASLT_ALLOW_TF32", "1") in eager("rocm", tf32=True).variables.items()
 
 
 @pytest.mark.parametrize("device", ["cuda", "rocm"])
