@@ -51,9 +51,10 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     arguments += [f"{key}={literal(node, tensor)}" for key, node in kwargs["v"]]
     if "torch." in "".join(arguments):
         raise NoScript("no folder: an argument of its definition is torch's own")
-    names = [function.__name__, *["_ordered"] * double]
+    integers = definitions._view_as_integers.__name__
+    names = [function.__name__, *[integers] * double]
     given = "".join(f", {x}" for x in arguments) + more
-    parts = "map(_ordered, parts)" if double else "parts"
+    parts = f"map({integers}, parts)" if double else "parts"
     derive = _DERIVE.strip().format(function=function.__name__, arguments=given, parts=parts)
     return "\n\n\n".join([_HEAD.strip(), *_source([*names, "Part"]), derive]) + "\n"
 

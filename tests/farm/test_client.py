@@ -756,7 +756,7 @@ import numpy  # before the farm, which tells libraries that are loaded later
 from farm.client import process
 numbers = lambda: [number() for _, number in process._blas()]
 for put, _ in process._blas(): put(3)
-with process.undisturbed():
+with process.isolate_settings():
     print(numbers())
 print(numbers())
 """

@@ -254,6 +254,20 @@ def test_a_wrong_gradient_away_from_a_tie_fails() -> None:
     assert not found.passed and found.checks[0].judged
 
 
+class _SlightlySteep(torch.autograd.Function):
+    """1e-14·sin x, with a derivative that is off by a thousandth."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return 1e-14 * x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return 1.001e-14 * x.cos() * gradient
+
+
 class _SumOfSoftmax(torch.autograd.Function):
     """1 whatever x is, with a gradient that is not 0."""
 
@@ -279,8 +293,9 @@ def test_a_gradient_of_0_is_judged_by_how_small_it_is_beside_the_outputs() -> No
     for off in (0.1, 1e-3, 1e-7):
         found = farm.check_autograd(lambda x, off=off: _SumOfSoftmax.apply(x, off), (x,))
         assert not found.passed and found.checks[0].judged
-    # Small because its outputs are small: nothing is known of it.
-    assert not farm.check_autograd(lambda x: 1e-14 * x.sin(), (x,)).checks[0].judged
+    # Small because its outputs are small: differences bear a right one out, and say nothing against a wrong one.
+    assert farm.check_autograd(lambda x: 1e-14 * x.sin(), (x,)).passed
+    assert not farm.check_autograd(lambda x: _SlightlySteep.apply(x), (x,)).checks[0].judged
 
 
 def test_what_cancels_in_float64_is_not_called_float32() -> None:
