@@ -21,7 +21,7 @@ from tasks.model.dtypes import TABLE, integers, np_dtype
 class Domain:
     """What the values of an input may be.
 
-    low, high: bounds; classes: those that make sense for it beside counting and ordinary ones (`CLASSES`).
+    low, high: bounds; classes: those that make sense for it beside counting and ordinary ones.
     """
 
     low: float = -np.inf

@@ -1,7 +1,7 @@
 """Which failures are one, as far as their rows tell: how each failed, without the words that are its own case's.
 
 Rows of a backend and an op that failed alike are taken for one defect until their cases have been made small: the ops,
-attributes and modes that are left then tell more (`farm.minimise.kept.finding_id`).
+attributes and modes that are left then tell more (`farm.lake.minimal.finding_id`).
 """
 
 from __future__ import annotations
