@@ -20,7 +20,7 @@ from tasks.checks import Observation
 from tasks.judge import coarser, fingerprint, flushing, profile, properties, training_step, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
-from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
+from tasks.judge.policy import Policy, has_own_tolerance, judge, only_stored
 from tasks.judge.worst import element, furthest
 from tasks.model import (
     EPS,
@@ -498,7 +498,7 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     sums = _narrow_sums(case)
     if not sums.words:
         return found
-    if found.status is Status.PASS and not case.oracle.endswith(OWN_TOLERANCE):
+    if found.status is Status.PASS and not has_own_tolerance(case.oracle):
         return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, _columns(sums))
     return found.note(_columns(sums))
 
@@ -519,7 +519,7 @@ def word_failure(case: Case, found: Judgement) -> Judgement:
     metrics = found.metrics
     if found.status is not Status.WRONG:
         return found
-    if case.oracle.endswith(OWN_TOLERANCE) and found.kind in ("numbers", KIND_TOLERANCE):
+    if has_own_tolerance(case.oracle) and found.kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(case.expected[0], case.op_class, case.precision)
         error = (
             f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"

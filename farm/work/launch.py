@@ -31,7 +31,7 @@ from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
 from farm.version import farm_version
-from farm.work import budget, catalogue, choice, trial
+from farm.work import budget, catalogue, choice, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.local import ALONE, ChildProcesses, Inline
@@ -56,7 +56,7 @@ def ready(
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     A backend in an environment of its own may be `awaited` then, as long as there is another to begin with.
-    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.trial`). Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
+    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.rehearsal`). Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
     if not request.config.download:
@@ -95,12 +95,12 @@ def ready(
             yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
         else:
             plan = Plan(request, matrix, executor, offers(specs, (), {}, labels))
-            if not trial.is_worth_it(request):
+            if not rehearsal.is_worth_it(request):
                 yield _awaiting(plan, asking)
                 return
-            with contextlib.closing(trial.Trial(plan, asking.fail, tell)) as tried:
+            with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
                 plan = _awaiting(plan, asking)
-                tried.wait()
+                rehearsed.wait()
             yield plan
 
 

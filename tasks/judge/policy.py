@@ -131,6 +131,11 @@ class Policy:
         return {}
 
 
+def has_own_tolerance(oracle: str) -> bool:
+    """Whether a case brings a tolerance of its own, by its row's oracle: that alone tells right from wrong."""
+    return oracle.endswith(OWN_TOLERANCE)
+
+
 def only_stored(oracle: str, op_class: str) -> bool:
     """Whether there is a stored output and no float64 evaluation, so no noise floor; that of an exact op is exact."""
     return oracle == "stored" and op_class != OpClass.EXACT
@@ -142,13 +147,13 @@ def judge(
     """(status, kind) of a result with these metrics; ``precision``: the declared compute precision, if coarser.
 
     Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
-    decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own (an oracle
-    ending in OWN_TOLERANCE), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind "tolerance"
+    decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own
+    (`has_own_tolerance`), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind "tolerance"
     where the limit would have passed it. A noise floor of a model that is not finite makes the case invalid, and what is merely
     imprecise is wrong (kind "flip") where it decides otherwise.
     """
     found = _judge(metrics, policy, label, op_class, dtype, oracle, precision)
-    missed = policy.rule == "error_units" and oracle.endswith(OWN_TOLERANCE) and not metrics.classic
+    missed = policy.rule == "error_units" and has_own_tolerance(oracle) and not metrics.classic
     if missed and found[0] in (Status.PASS, Status.IMPRECISE):
         return Status.WRONG, KIND_TOLERANCE if found[0] is Status.PASS else found[1]
     if found[0] is Status.PASS and policy.signed_zeros and metrics.zero_signs:
@@ -172,7 +177,7 @@ def _judge(
         return (Status.PASS, "") if ok else (Status.WRONG, kind)
     if policy.rule == "classic" or only_stored(oracle, op_class):
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    if oracle.endswith(OWN_TOLERANCE) and metrics.classic:
+    if has_own_tolerance(oracle) and metrics.classic:
         return Status.PASS, ""
     limit = policy.limit(label, str(op_class), dtype, precision)
     value = limit.measure(metrics)

@@ -19,6 +19,7 @@ from farm.commands.report import main
 from farm.exits import FOUND, OK
 from farm.report import Report, causes, findings, ranking, since, stale, verdict
 from farm.report.faces.markdown import markdown
+from farm.report.tables import overview
 from farm.report.tables.view import cell
 from tasks.model.row import YOUR_OWN
 from tests.farm.test_report import RUN, frame, make_row, printed
@@ -551,3 +552,10 @@ def test_a_weak_cell_is_not_shown_as_one_that_is_not_right(statuses: list[tuple[
     (told,) = (v for v in made.views if v.name == "ranking_torch")
     (column,) = (c for c in told.columns if getattr(c, "words", "") == "right")
     assert [cell(column, line).text for line in told.all_lines()] == [shown, shown]
+
+
+def test_what_came_of_each_backend_has_those_of_one_code_as_well() -> None:
+    rows = frame(
+        *(make_row("pass", "torch:abs", backend, vendor="Meta") for backend in ("torch-cpu", "behind"))
+    ).assign(code="torch")
+    assert overview.by_status(Report.of(rows, {})) == "torch-cpu, behind: pass 1"

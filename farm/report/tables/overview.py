@@ -116,7 +116,7 @@ def by_status(report: Report) -> str:
         )
 
     alike: dict[str, list[str]] = {}
-    for backend, rows in once(report.rows).groupby("backend", sort=False):
+    for backend, rows in distinct(report.rows).groupby("backend", sort=False):
         came = ", ".join(told(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
         alike.setdefault(came, []).append(plain(backend))
     return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())

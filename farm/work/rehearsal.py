@@ -1,4 +1,4 @@
-"""A model that the command line names is tried while the backends are probed: one that cannot run is told in seconds."""
+"""A model that the command line names is rehearsed while the backends are probed: one that cannot run is told in seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.wire import Failed, Prepared, ToPrepare
 ENDING_S = 5.0
 
 
-class Trial:
+class Rehearsal:
     """Prepares the groups of a plan of one model, beginning at once, in a child process of its own. What it has prepared is in the
     cache when the run begins.
 
@@ -49,7 +49,7 @@ class Trial:
     def _prepare(self) -> None:
         found: list[Failure | None] = []
         groups = tuple(map(ToPrepare, self._plan.matrix.groups))
-        job = Job(name="trial", cache=str(self._plan.cache), limits=self._plan.limits(-1), prepare=groups)
+        job = Job(name="rehearsal", cache=str(self._plan.cache), limits=self._plan.limits(-1), prepare=groups)
         try:
             for message in run_job(job, self._children):
                 if isinstance(message, Failed):
