@@ -15,7 +15,7 @@ from farm.reproduce.find import StoredCase
 from farm.reproduce.folder import RUN
 from farm.reproduce.show import known_failure
 from tasks.backends.shared.artefacts import processor_name
-from tasks.model import FORWARD, Status
+from tasks.model import FORWARD
 from tasks.wire import Minimised
 
 #: What of a row says how it failed.
@@ -93,15 +93,6 @@ def _size(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
     """How good a minimal case is, the least best: whether it always fails, has a run.py, its nodes and elements."""
     nodes, elements = (record[name][1] if name in record else math.inf for name in ("nodes", "elements"))
     return bool(record.get("flaky")), RUN not in record.get("files", ()), nodes, elements
-
-
-def describe_failure(record: Mapping[str, Any]) -> str:
-    """How a minimal case fails, in a few words."""
-    outcome = record["outcome"]
-    words = [outcome["status"], outcome["kind"] or ""]
-    if outcome["status"] == Status.ERROR:
-        words.append(" ".join((outcome["error"] or "").split())[:120])
-    return " ".join(filter(None, words))
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tasks.catalogs import is_generated
 from tasks.model import Status
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_SUSPECT
 
@@ -66,8 +65,9 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     A weak result is no support: a constant would have passed.
     """
     from farm.report.tables import agreement
+    from farm.report.tables.generated import are_generated
 
-    table = rows[rows["catalog"].map(is_generated)]
+    table = rows[are_generated(rows)]
     blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:

@@ -25,6 +25,11 @@ NEARLY_ALL = 0.9
 _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
 
 
+def are_generated(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are of catalogs whose cases are generated."""
+    return rows["catalog"].isin([name for name in rows["catalog"].dropna().unique() if is_generated(name)])
+
+
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per backend, op and manner of failing (`tasks.model.failing`), the most frequent first.
 
@@ -32,7 +37,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows: with the
     column ``standing`` (`Report.rows`).
     """
-    failed = rows[rows["catalog"].map(is_generated) & rows["status"].isin(names(FAILED))]
+    failed = rows[are_generated(rows) & rows["status"].isin(names(FAILED))]
     if failed.empty:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
     groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
@@ -97,5 +102,5 @@ def undrawn(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
-    some = rows[rows["catalog"].map(is_generated) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
+    some = rows[are_generated(rows) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
     return _count_reasons(some.drop_duplicates("case_id"), lambda text: plain(text, 300))

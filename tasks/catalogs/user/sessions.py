@@ -7,9 +7,6 @@ from typing import Any
 
 from tasks.catalogs.user.ops import UserOp
 
-#: What a session may have beside ``step``, and what it is called with.
-OPTIONAL = ("start", "state", "close")
-
 
 class Opened:
     """A session of torch tensors over an object of the kernel's class, which may lack all methods but ``step``."""
