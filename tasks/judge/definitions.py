@@ -95,20 +95,21 @@ def predict_drawn_leaves(
 ) -> list[Leaf]:
     """What `derive` is to make of right outputs of an algorithm that draws numbers on its way, from many draws of the reference.
 
-    What the numbers do not change is expected as by `predict_leaves`. What they do may lie in the range of the draws and `BEYOND`
-    standard deviations further, as in `moments`.
+    What the numbers do not change is expected as by `predict_leaves`. What they do may lie in the range that theory gives it
+    (`RANGES`), else in that of the draws and `BEYOND` standard deviations further, as in `moments`.
     """
     each = [predict_leaves(name, args, kwargs, inputs, draw, dtype) for draw in draws]
+    given = RANGES[name](*_decode(args, kwargs, inputs), draws) if name in RANGES else {}
     leaves = []
-    for many in zip(*each):
+    for part, many in enumerate(zip(*each)):
         first = many[0]
         if first.noise is None or first.reference is None:
             leaves.append(first)
             continue
         seen = np.stack([leaf.reference for leaf in many if leaf.reference is not None])
         noise = np.stack([leaf.noise for leaf in many if leaf.noise is not None]).max(0)
-        low, high = seen.min(0), seen.max(0)
-        reach = (high - low) / 2 + BEYOND * seen.std(axis=0, ddof=1)
+        low, high = given.get(part, (seen.min(0), seen.max(0)))
+        reach = (high - low) / 2 + (0 if part in given else BEYOND * seen.std(axis=0, ddof=1))
         leaves.append(replace(first, reference=(low + high) / 2, noise=noise + reach / RANGE_UNITS))
     return leaves
 
@@ -117,12 +118,22 @@ def predict_drawn_leaves(
 RANGE_UNITS = 8.0
 #: How far beyond the range that the draws had a value may lie, in standard deviations of the range's end.
 BEYOND = 32.0
+#: How often a right draw may lie beyond the range that theory gives it.
+SELDOM = 1e-9
 #: Outputs with fewer elements have no moments that could be told from chance.
 MOMENTS_FROM = 16
 
 
 def _parts(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[Part]:
     definition, double = DEFINITIONS[name], any(x.dtype == np.float64 for x in inputs)
+    positional, named = _decode(args, kwargs, inputs)
+    with np.errstate(all="ignore"):
+        parts = definition([_wide(y) for y in outputs], *positional, **named)
+    return [_view_as_integers(part) if double else part for part in parts]
+
+
+def _decode(args: Any, kwargs: Any, inputs: list[np.ndarray]) -> tuple[Any, Any]:
+    """The arguments of a call, with its tensors in float64."""
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
         if kind != "tensor":
@@ -130,9 +141,7 @@ def _parts(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs:
         spec = spec_of(node)
         return _wide(spec.view(inputs[spec.id]))
 
-    with np.errstate(all="ignore"):
-        parts = definition([_wide(y) for y in outputs], *decode(args, leaf), **decode(kwargs, leaf))
-    return [_view_as_integers(part) if double else part for part in parts]
+    return decode(args, leaf), decode(kwargs, leaf)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -440,17 +449,43 @@ def _low_rank(
     value of S is beyond the spectrum. How close S comes to it is drawn (Halko, Martinsson and Tropp, SIAM Review 53, 2011).
     """
     u, s, v = outputs
-    given, factors = a @ np.swapaxes(b, -1, -2), _norm(a) * _norm(b)
-    if M is not None:
-        given, factors = given - M, factors + _norm(M)
-    if center:
-        given, factors = given - given.mean(-2, keepdims=True), 2 * factors
+    given = _product(a, b, center, M)
+    factors = (_norm(a) * _norm(b) + (0 if M is None else _norm(M))) * (2 if center else 1)
     scale = factors * _size(given)
     if given.shape[-2] < given.shape[-1]:
         projected = given @ v - u * s[..., None, :]
     else:
         projected = _adjoint(u) @ given - s[..., :, None] * _adjoint(v)
     return [Part(s, scale[..., 0]), _falls(s), Part(s >= 0), Part(projected, scale), _orthogonal(u), _orthogonal(v)]
+
+
+def _product(a: np.ndarray, b: np.ndarray, center: bool, M: np.ndarray | None) -> np.ndarray:
+    """abᵀ, less M, and less the mean of its rows if they are to be centred."""
+    product = a @ np.swapaxes(b, -1, -2)
+    if M is not None:
+        product = product - M
+    return product - product.mean(-2, keepdims=True) if center else product
+
+
+def _low_rank_ranges(
+    args: Any, kwargs: Any, draws: Sequence[Sequence[np.ndarray]], *, center: bool
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """The range of S, by its place among the parts of `_low_rank`: from what a basis may lose at worst to the spectrum itself.
+
+    The i-th of q values loses a share 1 − (sᵢ/σᵢ)² that goes with ‖Ωᵢ⁺‖², where Ωᵢ is i × q and Gaussian. That has a heavy tail:
+    P(‖Ωᵢ⁺‖ > x) falls as x^−(q−i+1) (Chen and Dongarra, SIAM J. Matrix Anal. Appl. 27, 2005; Halko, Martinsson and Tropp,
+    proposition 10.4). From the share of a usual draw, the median of ``draws``, follows the one that a draw in 10⁹ exceeds.
+    """
+    a, b, *_ = args
+    spectrum = np.linalg.svd(_product(a, b, kwargs.get("center", center), kwargs.get("M")), compute_uv=False)
+    count = draws[0][1].shape[-1]
+    best, largest = spectrum[..., :count], spectrum[..., :1]
+    with np.errstate(all="ignore"):
+        lost = np.median([1 - (_wide(s) / best) ** 2 for _, s, _ in draws], axis=0)
+        # Where A has no more than q values that are not 0, any basis has them all.
+        lost = np.where(lost * best**2 > 64 * np.finfo(np.float64).eps * largest**2, lost, 0.0)
+    lost = lost * SELDOM ** (-2.0 / np.arange(count, 0, -1))
+    return {0: (best * np.sqrt(np.clip(1 - lost, 0, 1)), best)}
 
 
 # Random numbers --------------------------------------------------------------------------------------------------
@@ -494,6 +529,11 @@ DEFINITIONS: dict[str, Callable[..., list[Part]]] = {
     "principal components": functools.partial(_low_rank, center=True),
     "moments": _moments,
     "squashed moments": _squashed_moments,
+}
+#: The ranges of what an algorithm's numbers change, by part of its definition, given its arguments and many of its results.
+RANGES: dict[str, Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = {
+    "low rank": functools.partial(_low_rank_ranges, center=False),
+    "principal components": functools.partial(_low_rank_ranges, center=True),
 }
 #: Definitions of what is drawn itself; any other of a random op is of a result that the numbers drawn may not change.
 OF_DRAWS = ("moments", "squashed moments")

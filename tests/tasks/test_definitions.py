@@ -443,3 +443,23 @@ def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_ju
     assert run().tobytes() != run().tobytes()
     still = [s for s in samples if s.op_class is OpClass.COMPOSITE]
     assert still and all(s.expected[0].reference is not None and s.repeats == 1 for s in still)
+
+
+def test_a_random_basis_may_be_an_unlucky_one() -> None:
+    """The share of a singular value that a random basis loses has a heavy tail: a draw in a hundred is far outside the others' range."""
+    generator = np.random.default_rng(0)
+    u, v = (np.linalg.qr(generator.normal(size=(6, 6)))[0] for _ in range(2))
+    a = u * np.array([100.0, 40, 30, 4, 1, 0.5]) @ v.T
+
+    def draw(count: int = 3) -> list[np.ndarray]:
+        basis = np.linalg.qr(a @ generator.normal(size=(6, count)))[0]
+        w, s, vh = np.linalg.svd(basis.T @ a, full_matrices=False)
+        return [basis @ w, s, vh.T]
+
+    low, high = definitions.RANGES["low rank"]([a, np.eye(6)], {}, [draw() for _ in range(16)])[0]
+    many = np.stack([draw()[1] for _ in range(5000)])
+    assert ((low <= many) & (many <= high * (1 + 1e-12))).all()
+    # Where A has rank 3, every basis of three vectors has it whole.
+    a = u[:, :3] * np.array([100.0, 40, 30]) @ v.T[:3]
+    low, high = definitions.RANGES["low rank"]([a, np.eye(6)], {}, [draw() for _ in range(16)])[0]
+    assert np.array_equal(low, high)

@@ -28,7 +28,7 @@ from tasks.devices import TORCH_DEVICES
 from tasks.importing import pause_gc
 from tasks.model import EXHAUSTIVE, STRUCTURED, Group
 
-CATALOG_VERSION = 4
+CATALOG_VERSION = 5
 
 #: Images and channels that a sample of SMALLER has at most. All else of op_db's own stays: the sizes that coordinates are
 #: scaled by, modes, paddings, and the number and order of the samples.
