@@ -256,7 +256,8 @@ def _judge(case: Case) -> Judgement:
 
 def _follow(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
     """The judgement after the last of some steps, or after the first that is final."""
-    found = replace(found, final=False)
+    if found.final:
+        found = replace(found, final=False)
     for step in steps:
         found = step(case, found)
         if found.final:
@@ -716,7 +717,7 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
         return diagnose.Cause()
     if case.group.check != checks.FORWARD or case.group.dtype in case.info.accumulators:
         return diagnose.Cause()
-    if case.precision or case.definition:
+    if case.precision or case.definition or diagnose.narrow.DTYPES.isdisjoint(x.dtype for x in case.expected):
         return diagnose.Cause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
         return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)

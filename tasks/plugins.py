@@ -58,16 +58,19 @@ def packages() -> list[str]:
 
 @functools.cache
 def _find_installed(kind: str) -> dict[str, Part]:
-    """Parts that other packages bring, by name; looked up once, since it reads every package's metadata."""
-    from importlib.metadata import distributions
+    """Parts that other packages bring, by name; looked up once, since it reads every package's entry points."""
+    from importlib.metadata import distribution, distributions
 
-    found, seen = dict[str, Part](), set[str]()
+    group, found, seen = f"farm.{kind}s", dict[str, Part](), set[str]()
     for package in distributions():  # entry points by their group know their package in Python 3.10 and later
+        if not any(entry.group == group for entry in package.entry_points):
+            continue  # reading what a package is called takes ten times as long
         name = package.metadata["Name"] or "?"
-        for entry in (
-            package.entry_points if name not in seen else ()
-        ):  # the first on the path is the one that is imported
-            if entry.group == f"farm.{kind}s":
-                found[entry.name] = Part(kind, entry.name, entry.value, name, package.version)
+        if name in seen:
+            continue
         seen.add(name)
+        first = distribution(name) if name != "?" else package  # on the path: the one that is imported
+        for entry in first.entry_points:
+            if entry.group == group:
+                found[entry.name] = Part(kind, entry.name, entry.value, name, first.version)
     return found

@@ -316,9 +316,10 @@ class Runner:
         if case.sample.op_class in check.without and not case.sample.failure:
             raise Vacuous(f"the {check.name} check asks nothing of an op that is {case.sample.op_class}")
         reason: Exception | None = None
+        elsewhere = None if self._twins is None else functools.partial(self._outputs_elsewhere, self._twins, case)
         for kind in self.backend.forms:
             try:
-                form = case.sample.form(kind, case.item.exported)
+                form = case.sample.form(kind, case.item.exported, elsewhere)
             except Unsupported as error:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
@@ -328,13 +329,14 @@ class Runner:
                 from tasks.graphs.program import of_form
 
                 form = of_form(form, Pack(case.item.asked.part))
-            if self._twins is not None:
-                alone = replace(case.item.asked, positions=(case.position,))
-                form = replace(form, elsewhere=functools.partial(self._twins.outputs, alone))
             return form
         if case.raises:  # and the backend takes nothing that it could be asked with
             raise Invalid(str(reason))
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
+
+    @staticmethod
+    def _outputs_elsewhere(twins: Twins, case: Trial, threads: int) -> Sequence[Any]:
+        return twins.outputs(replace(case.item.asked, positions=(case.position,)), threads)
 
     def _finish(self, case: Trial, together: int) -> Done:
         found: Judgement | None = None

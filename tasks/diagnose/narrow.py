@@ -18,7 +18,7 @@ from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, round_to_dtype
 from tasks.model.dtypes import dtype_name, is_inexact
 
 #: Dtypes that are added in float32.
-DTYPES = ("float16", "bfloat16")
+DTYPES = frozenset({"float16", "bfloat16"})
 #: Elements that are computed again, at most, spread over the output.
 ELEMENTS = 128
 #: Terms of a sum from which on its adder tells.

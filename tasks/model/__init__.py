@@ -7,6 +7,7 @@ from tasks.model.case import (
     FORWARD,
     FUZZ,
     STRUCTURED,
+    Elsewhere,
     Flushes,
     Form,
     Group,

@@ -17,6 +17,10 @@ from tasks.model.session import Session, Stateless
 STRUCTURED, FUZZ, EXHAUSTIVE = "structured", "fuzz", "exhaustive"
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", STRUCTURED, FUZZ, EXHAUSTIVE)
 
+#: The outputs of a sample as another process of the backend computes them with so many threads. Raises Unsupported where there
+#: can be none.
+Elsewhere = Callable[[int], Sequence[Any]]
+
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
 
@@ -137,9 +141,8 @@ class Form:
     stepped: tuple[int, ...] = ()
     #: The same sample in another form. Raises Unsupported where there is none.
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
-    #: The outputs of the same sample as another process of the backend computes them, with so many threads. Raises Unsupported
-    #: where there can be none.
-    elsewhere: Callable[[int], Sequence[Any]] | None = field(default=None, repr=False, compare=False)
+    #: The same sample in another process; None where it cannot be had.
+    elsewhere: Elsewhere | None = field(default=None, repr=False, compare=False)
 
     def steps(self) -> list[list[Any]]:
         """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""

@@ -34,7 +34,19 @@ from tasks.judge.prepared import (
     weak_threshold,
     zero_would_pass,
 )
-from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous, is_complex, is_inexact
+from tasks.model import (
+    Elsewhere,
+    Form,
+    Group,
+    Invalid,
+    Leaf,
+    OpClass,
+    Oracle,
+    Unsupported,
+    Vacuous,
+    is_complex,
+    is_inexact,
+)
 from tasks.prepare import derived, products
 from tasks.prepare.ranked import rank_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
@@ -495,8 +507,9 @@ class PreparedSample:
         """The ONNX model that is the sample, None where it is none."""
         return None if (k := self.record.model) is None else bytes(self.owner.pack.array(k).tobytes())
 
-    def form(self, kind: str, exported: Pack | None = None) -> Form:
-        """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
+    def form(self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None) -> Form:
+        """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own; ``elsewhere`` is the
+        form's.
 
         Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
         """
@@ -505,9 +518,9 @@ class PreparedSample:
         check = checks.get_or_default(self.owner.check)
         if check.forms and kind not in check.forms:
             raise Unsupported(f"the {check.name} check is about the {' or '.join(check.forms)} form, not {kind}")
-        return self._form(kind, exported)
+        return self._form(kind, exported, elsewhere)
 
-    def _form(self, kind: str, exported: Pack | None = None) -> Form:
+    def _form(self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None) -> Form:
         """`form`, whatever the check is about: what a sample of it is held against may be another form.
 
         It is what the first of these has: the sample itself (a file, a graph, a program), its catalog's function, its network's graph,
@@ -527,6 +540,7 @@ class PreparedSample:
             batched=tuple(record.batched),
             stepped=tuple(record.stepped),
             also=self._form,
+            elsewhere=elsewhere,
         )
         found = self._own(blank) or self._function(blank)
         if found is None and blank.check != checks.FORWARD:
