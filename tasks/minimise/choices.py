@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tasks.draw.choices import Choices
-from tasks.minimise.hunt import Search
+from tasks.hunt.dialogue import Search
 
 #: Asked whether the case of a list fails in the same way: the choices that it took, None if it does not.
 Fails = Callable[[list[int]], Search["Choices | None"]]

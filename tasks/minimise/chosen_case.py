@@ -13,11 +13,11 @@ from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.draw.choices import Choices
+from tasks.hunt.dialogue import Search, Unfit
 from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Unfit
 from tasks.minimise.choices import simplest
 from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.hunt import Hunt, Search
+from tasks.minimise.question import Question
 from tasks.model import Group
 
 
@@ -93,22 +93,22 @@ class ChosenCase:
         return CallCase.of(self.made()[1], self.group, self.draws)
 
 
-def simpler_choices(hunt: Hunt) -> Search[None]:
+def simpler_choices(question: Question) -> Search[None]:
     """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they made, since a
     choice less makes another graph."""
-    case = hunt.best
+    case = question.best
     if not isinstance(case, ChosenCase):
         return
 
     def fails(taken: list[int]) -> Search[Choices | None]:
         tried = ChosenCase(tuple(taken), case.group, case.draws)
-        return tried.choose if (yield from hunt.take(tried, f"{len(taken)} choices")) else None
+        return tried.choose if (yield from question.take(tried, f"{len(taken)} choices")) else None
 
     case.made()
     graph = case.graph()
-    if graph is not None and len(graph.ops) > 1 and (yield from hunt.take(graph, "the graph")):
+    if graph is not None and len(graph.ops) > 1 and (yield from question.take(graph, "the graph")):
         return
     yield from simplest(case.choose, fails)
-    left = hunt.best
+    left = question.best
     if isinstance(left, ChosenCase):
-        yield from hunt.take(left.graph() or left.call(), "what they make")
+        yield from question.take(left.graph() or left.call(), "what they make")
