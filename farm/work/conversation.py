@@ -75,7 +75,15 @@ def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
     """What came of the last of some cases that the job's child runs one after another; of one that it did not come to, a row of
     status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
     group, last = items[-1].group, sum(len(item.positions) for item in items) - 1
-    row = Row.of({"op": group.op, "dtype": group.dtype, "status": Status.LOST.value, "started_at": 0.0})
+    row = Row.of(
+        {
+            "op": group.op,
+            "dtype": group.dtype,
+            "status": Status.LOST.value,
+            "started_at": 0.0,
+            "error": "it was not run",
+        }
+    )
     got = children.get(job)
     if isinstance(got, Death) or isinstance(got[1], wire.Refused):
         children.forget(job)
