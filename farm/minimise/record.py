@@ -35,7 +35,7 @@ _TOLD = (
 )
 
 
-def record_of(case: StoredCase, found: Found, strategy: str, seconds: float) -> dict[str, Any]:
+def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: float) -> dict[str, Any]:
     """What is known of the minimal case of a row."""
     assert found.row is not None and found.item is not None
     facts, row = found.facts, case.row

@@ -103,22 +103,21 @@ def version_here(case: StoredCase) -> str:
     return str(ready(case, job_alone(case)).info.get("runtime_version", ""))
 
 
-def minimise(
+def run_search(
     case: StoredCase,
     strategy: str,
     budget: int,
     folder: Path,
     earlier: Earlier | None = None,
-    told: Told | None = None,
     sound_s: float | None = None,
 ) -> tuple[Found, float]:
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases that end
     take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
-    runner = Runner(job, earlier, sound_s, told or _progress, case.row["status"] == Status.TIMEOUT)
+    runner = Runner(job, earlier, sound_s, _progress, case.row["status"] == Status.TIMEOUT)
     what = wire.Minimise(row_of(case.row), strategy, budget, len(earlier or ()))
     *_, answer = search(job, what, case.asked, folder, STEP_S, POOL, runner)
-    if told is None and sys.stderr.isatty():
+    if sys.stderr.isatty():
         print(f"\r{' ' * 60}\r", end="", file=sys.stderr, flush=True)
     if isinstance(answer, Ended):
         raise ReproduceError(f"nothing was reduced: {answer.text}")

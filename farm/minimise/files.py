@@ -33,7 +33,7 @@ TIMES = 20
 ALL, FEW = 64, 8
 
 
-def of(case: StoredCase, found: Found, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
+def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
     its run.py showed.
 
