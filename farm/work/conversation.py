@@ -74,32 +74,22 @@ def _seeker_of(job: Job, what: str, item: ToRun) -> Job:
 def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
     """What came of the last of some cases that the job's child runs one after another; of one that it did not come to, a row of
     status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
-    group, last = items[-1].group, sum(len(item.positions) for item in items) - 1
-    row = Row.of(
-        {
-            "op": group.op,
-            "dtype": group.dtype,
-            "status": Status.LOST.value,
-            "started_at": 0.0,
-            "error": "it was not run",
-        }
-    )
+    last = sum(len(item.positions) for item in items) - 1
     got = children.get(job)
-    if isinstance(got, Death) or isinstance(got[1], wire.Refused):
+    if isinstance(got, Death):
         children.forget(job)
-        return row.with_values({"error": got.text if isinstance(got, Death) else got[1].reason})
-    child = got[0]
+        return _lost(items[-1], got.text)
+    child, answer = got
+    if isinstance(answer, wire.Refused):
+        children.forget(job)
+        return _lost(items[-1], answer.reason)
+    row = _lost(items[-1], "it was not run")
     for message in child.call(wire.Run(tuple(items), solo=(0,) if len(items) == 1 else ())):
         if isinstance(message, Death):
-            told = {"error": message.text}
+            row = row.with_values({"error": message.text})
             if message.number == last:
-                told |= {
-                    "status": message.status,
-                    "kind": message.kind,
-                    "stage": message.stage,
-                    "error_type": message.kind,
-                }
-            row = row.with_values(told)
+                told = {"status": message.status, "kind": message.kind, "stage": message.stage}
+                row = row.with_values(told | {"error_type": message.kind})
         elif isinstance(message, wire.Stopped):
             row = row.with_values({"error": message.why})
         elif isinstance(message, wire.Done) and message.number == last:
@@ -107,3 +97,8 @@ def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
     if not child.alive():
         children.forget(job)
     return row
+
+
+def _lost(item: ToRun, why: str) -> Row:
+    told = {"status": Status.LOST.value, "started_at": 0.0, "error": why}
+    return Row.of({"op": item.group.op, "dtype": item.group.dtype, **told})

@@ -46,7 +46,10 @@ def localise(
 
     def run(wants: wire.Wants) -> wire.Tried:
         row = run_last(job, (wants.item,), children)
-        return wire.Tried("" if Path(wants.item.keep).exists() else f"{row.status}: {row.error or row.kind}")
+        if Path(wants.item.keep).exists():
+            return wire.Tried()
+        judged = Status(row.status) is not Status.LOST and not Status(row.status).deadly
+        return wire.Tried(f"{row.status}: {row.error or row.kind}" if judged else str(row.error))
 
     what = wire.Localise(job.policy, seconds, dict(info))
     for answer in search(job, what, item, folder, PATIENCE * seconds + GRACE_S, children, run):
