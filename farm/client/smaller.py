@@ -24,8 +24,8 @@ from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
 from tasks.deprecation import deprecated
+from tasks.hunt.call_case import CallCase
 from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
-from tasks.minimise.call_case import CallCase
 from tasks.minimise.question import Spent
 from tasks.minimise.same import SOUGHT
 from tasks.minimise.search import KEPT, STRATEGIES, Minimal, search

@@ -67,8 +67,7 @@ def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
         if out:
             if found.item is None:
                 what = found.columns.get("culprit") or "no culprit"
-                nodes = found.facts.get("nodes")
-                why = "is a part of a torch program" if nodes else "has no nodes of its own"
+                why = "has no reference of its own" if found.facts.get("nodes") else "has no nodes of its own"
                 raise NoScript(
                     f"no folder: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
                 )

@@ -87,14 +87,11 @@ class Searcher:
             header = {"inputs": inputs, "outputs": piece.program.outputs}
             save(part, header, [np.asarray(piece.feeds[name]) for name in inputs])
             return replace(self.item, part=part)
-        return self.write(f"{number}.pack", *self.bare(piece))
-
-    def bare(self, piece: Piece) -> tuple[Group, Sample]:
-        """A piece of a graph as a case without a reference. It is of no catalog, so that every backend is given its ONNX form."""
         arrays = [np.asarray(piece.feeds[x.name]) for x in piece.program.graph.input]
         args, content = tuple(map(TensorSpec, range(len(arrays)))), piece.program.SerializeToString()
-        own = self.item.group
-        return Group(f"piece:{own.op_name}", own.variant, own.dtype, 1), Sample(0, args, arrays=arrays, model=content)
+        own = self.item.group  # a piece is of no catalog, so that every backend is given its ONNX form
+        group = Group(f"piece:{own.op_name}", own.variant, own.dtype, 1)
+        return self.write(f"{number}.pack", group, Sample(0, args, arrays=arrays, model=content))
 
     def write(self, name: str, group: Group, sample: Sample) -> ToRun:
         """A case that stands by itself."""

@@ -8,22 +8,22 @@ from typing import Any
 from tasks import wire
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.program import Part
+from tasks.graphs import program as programs
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.dialogue import Search
+from tasks.hunt.case import Case
+from tasks.hunt.dialogue import Search, Unfit
+from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.hunt.program import Program
 from tasks.hunt.serving import Searcher
 from tasks.hunt.torch_program import TorchProgram
+from tasks.hunt.traced_case import TracedCase
 from tasks.judge.policy import Policy
 from tasks.judging import judge_outputs
 from tasks.localise.question import Clock, Question
 from tasks.localise.search import Culprit, search
 from tasks.localise.settings import Settings
-from tasks.model import FILES, Form, Invalid, Leaf, RuntimeInfo, Unsupported, Vacuous
-from tasks.model.dtypes import dtype_name
+from tasks.model import FILES, Form, Invalid, OpClass, RuntimeInfo, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedSample
 
 #: Draws of the noise floor of the culprit's own case.
@@ -85,23 +85,21 @@ class Localiser(Searcher):
         if not culprit.places:
             return wire.Found(facts, columns=columns)
         facts["nodes"] = [program.describe(place) for place in culprit.places]
-        return wire.Found(facts, self._write_alone(program, culprit), columns=columns)
-
-    def _write_alone(self, program: Program, culprit: Culprit) -> wire.ToRun | None:
-        """The culprit's nodes with their inputs, exact results and floors, as a case of its own; None for what has no model."""
-        piece = program.piece(culprit.places, culprit.feeds)
-        if isinstance(piece.program, Part):
-            return None
         try:
-            made = reference_and_floor(Graph(piece.program), dict(piece.feeds), DRAWS)
-        except NoOracle:
-            return None
-        known = [program.exact[name] for name in piece.outputs]
-        leaves = [
-            Leaf(dtype_name(x.dtype), y.shape, y, delta) for x, y, delta in zip(known, made.references, made.floors)
-        ]
-        group, sample = self.bare(piece)
-        return self.write("culprit.pack", group, replace(sample, expected=leaves))
+            group, sample = self._case(program, culprit).made()
+        except (Unfit, Unsupported):
+            return wire.Found(facts, columns=columns)
+        sample = replace(sample, op_class=OpClass.COMPOSITE)  # as its nodes were judged
+        return wire.Found(facts, self.write("culprit.pack", group, sample), columns=columns)
+
+    def _case(self, program: Program, culprit: Culprit) -> Case:
+        """The culprit's nodes with the inputs that they were given, as a case of its own. Raises Unsupported."""
+        group = self.item.group
+        if isinstance(program, OnnxProgram):
+            return GraphCase(program.model, program.feeds, group, DRAWS).of(culprit.places, culprit.feeds)
+        assert isinstance(program, TorchProgram)
+        piece = program.piece(culprit.places, culprit.feeds)
+        return TracedCase.of_program(programs.part(program.program, piece.program), piece.feeds, group, DRAWS)
 
 
 def read_onnx_form(form: Form, dtype: str) -> OnnxProgram:

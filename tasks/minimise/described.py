@@ -11,11 +11,11 @@ import numpy as np
 from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.draw import structure
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case
-from tasks.minimise.chosen_case import ChosenCase
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.traced_case import TracedCase, options
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.chosen_case import ChosenCase
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.traced_case import TracedCase, options
 
 #: Elements up to which all values of a tensor are told.
 ALL = 64

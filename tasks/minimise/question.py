@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
 from tasks.hunt.dialogue import Ask, Search, Unfit
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case
 from tasks.minimise.same import Failure
 from tasks.model import Status
 from tasks.model.row import Row

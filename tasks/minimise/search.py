@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tasks.draw import structure
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.traced_case import TracedCase
 from tasks.minimise import numbers, parts, sizes
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case
-from tasks.minimise.chosen_case import ChosenCase, simpler_choices
-from tasks.minimise.graph_case import GraphCase
+from tasks.minimise.choices import simpler_choices
 from tasks.minimise.question import Question, Spent
 from tasks.minimise.same import Failure
 from tasks.minimise.toggles import toggles
-from tasks.minimise.traced_case import TracedCase
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
 

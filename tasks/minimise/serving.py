@@ -10,17 +10,17 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Sample
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case, elements
+from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import NotFailing, Search, Unfit
+from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.onnx_program import inline_functions
 from tasks.hunt.serving import Searcher
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case, elements
-from tasks.minimise.chosen_case import ChosenCase
+from tasks.hunt.traced_case import TracedCase
 from tasks.minimise.described import describe_case
-from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.question import Spent
 from tasks.minimise.search import Minimal, search
-from tasks.minimise.traced_case import TracedCase
 from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.wire import ToRun
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.ddmin import bisect
+from tasks.hunt.case import Case, elements
 from tasks.hunt.dialogue import Search
-from tasks.minimise.case import Case, elements
 from tasks.minimise.question import Question
 
 #: An axis of an array: its name, its number.

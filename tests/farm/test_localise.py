@@ -109,9 +109,7 @@ def test_an_operation_of_a_torch_program_is_named_with_its_module(
     assert (sound.status, sound.culprit) == ("pass", "")
     capsys.readouterr()
     wanted = [key(rows, "faultytorch-linear_1", "tinytorch:block"), "--results", str(tmp_path / "results")]
-    assert (
-        localise.main([*wanted, "--out", str(tmp_path / "culprit")]) == BAD_INPUT
-    )  # named, but it has no model of its own
+    assert localise.main([*wanted, "--out", str(tmp_path / "culprit")]) == NAMED
     said = capsys.readouterr()
     assert "node          linear_1: linear()" in said.out and "  module      value" in said.out
-    assert "is a part of a torch program" in said.err
+    assert "torch.ops.aten.linear." in (tmp_path / "culprit" / "program.py").read_text()

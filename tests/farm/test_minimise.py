@@ -32,8 +32,8 @@ from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs import told
+from tasks.hunt.call_case import CallCase
 from tasks.judge import verdict
-from tasks.minimise.call_case import CallCase
 from tasks.minimise.described import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup

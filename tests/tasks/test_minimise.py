@@ -11,8 +11,8 @@ import pytest
 
 from tasks.ddmin import bisect, fewest, thin
 from tasks.draw.choices import Choices
+from tasks.hunt.case import elements
 from tasks.hunt.dialogue import Ran, Unfit
-from tasks.minimise.case import elements
 from tasks.minimise.choices import simplest
 from tasks.minimise.same import Failure
 from tasks.model import Group, Leaf
@@ -182,7 +182,7 @@ def graph_case(*lines: str, **weights: Any) -> Any:
     pytest.importorskip("onnx")
     from planted_small import graph
 
-    from tasks.minimise.graph_case import GraphCase
+    from tasks.hunt.graph_case import GraphCase
 
     model = graph(*lines, **weights)
     random_ = np.random.default_rng(1)
@@ -218,7 +218,7 @@ def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool)
 
 def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_choices() -> None:
     from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
-    from tasks.minimise.chosen_case import ChosenCase
+    from tasks.hunt.chosen_case import ChosenCase
     from tasks.minimise.search import search
 
     group = Group("fuzz:Elu", VARIANT, "float32", 1)

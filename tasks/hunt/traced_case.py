@@ -16,9 +16,9 @@ from tasks.catalogs.base import Sample
 from tasks.graphs import program as programs
 from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
+from tasks.hunt import case as cases
 from tasks.hunt.dialogue import Unfit
 from tasks.hunt.torch_program import TorchProgram
-from tasks.minimise import case as cases
 from tasks.model import Form, Group, Leaf, OpClass
 
 
@@ -40,9 +40,13 @@ class TracedCase:
             program, given = programs.trace_step(form.call, given)
         else:
             program = programs.trace_module(form.call, given)
+        return cls.of_program(program, programs.name_arguments(program, given), group, draws)
+
+    @classmethod
+    def of_program(cls, program: Any, feeds: Mapping[str, np.ndarray], group: Group, draws: int) -> TracedCase:
+        """That of a traced program. Raises Unsupported for one that cannot be stored."""
         made, weights = programs.lift_weights(program)
-        feeds = programs.name_arguments(program, given)
-        return cls(programs.encode_program(made), feeds | weights, group, draws)._tidy()
+        return cls(programs.encode_program(made), {**feeds, **weights}, group, draws)._tidy()
 
     @functools.cached_property
     def _operations(self) -> TorchProgram:

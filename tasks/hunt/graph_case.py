@@ -16,9 +16,9 @@ from tasks.graphs.cut import reads
 from tasks.graphs.expected import compute_expected
 from tasks.graphs.left_open import LeftOpen, check_zeros
 from tasks.graphs.widening import NoOracle
+from tasks.hunt.case import build_group
 from tasks.hunt.dialogue import Unfit
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.minimise.case import build_group
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 from tasks.model.errors import text_of

@@ -13,8 +13,8 @@ from tasks import catalogs
 from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, tensor_specs, with_tensors
 from tasks.catalogs.base import Sample
+from tasks.hunt.case import digest, integers, with_integers
 from tasks.hunt.dialogue import Unfit
-from tasks.minimise.case import digest, integers, with_integers
 from tasks.model import Group
 from tasks.prepare import derived
 
