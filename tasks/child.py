@@ -85,8 +85,7 @@ class Child:
             wire.Prepare: self._prepare,
             wire.Export: self._export,
             wire.Run: self._run,
-            wire.Localise: self._search,
-            wire.Minimise: self._search,
+            wire.Search: self._search,
             wire.Tried: self._search,
         }
 
@@ -194,12 +193,12 @@ class Child:
         self.page.write(-1, 1)
         return wire.Canary(self.canary.changed())
 
-    def _search(self, command: wire.Localise | wire.Minimise | wire.Tried) -> Steps:
+    def _search(self, command: wire.Search | wire.Tried) -> Steps:
         yield from ()
         self.page.write(-1, 1)
         if isinstance(command, wire.Tried):
             return self._searcher.go_on(command)
-        search = find_search(type(command).__name__)
+        search = find_search(type(command.what).__name__)
         assert search, "asked of an installation without it"
         self._searcher = search.load()(command)
         return self._searcher.begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
+Item = TypeVar("Item")
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
@@ -31,4 +32,36 @@ def fewest(
             if pieces >= len(left):
                 break
             pieces = min(len(left), 2 * pieces)
+    return left
+
+
+def bisect(
+    low: int, high: int, failing: Callable[[int], Generator[Asked, Answer, bool]]
+) -> Generator[Asked, Answer, int]:
+    """The smallest number above ``low`` that fails, if all above it do; ``high`` is known to, ``low`` is known not to."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (yield from failing(middle)):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def thin(
+    items: Sequence[Item], failing: Callable[[list[Item]], Generator[Asked, Answer, bool]]
+) -> Generator[Asked, Answer, list[Item]]:
+    """A part of a list that fails as the whole does, without the runs of items that can be left out, long runs first: fewer
+    questions than `fewest` asks where most items are needed."""
+    left = list(items)
+    size = len(left) // 2
+    while size:
+        at = 0
+        while at < len(left) and len(left) > 1:
+            rest = left[:at] + left[at + size :]
+            if rest and (yield from failing(rest)):
+                left = rest
+            else:
+                at += size
+        size //= 2
     return left

@@ -120,42 +120,40 @@ class Run:
 
 @dataclass(frozen=True)
 class Localise:
-    """Begin the search for the culprit of a case (the one of ``item``) that failed on a backend. It is answered by Wants or
-    Located, and goes on with Tried.
+    """A search for what makes a model fail. policy: that says it does; seconds: that the search may take; info: what the backend
+    answered to hello."""
 
-    info: what the backend answered to hello; folder: for what the search wants run; seconds: that it may take.
-    """
-
-    item: ToRun
-    backend: BackendSpec
     policy: Policy
-    folder: str
     seconds: float
     info: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Minimise:
-    """Begin to make a case smaller (that of ``item``) that failed on a backend as ``row`` says. It is answered by Wants or
-    Minimised, and goes on with Tried.
+    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.minimise.search`; budget: runs that it may take;
+    earlier: how many cases ran before it in its process."""
 
-    folder: for what is to be run; strategy: of `tasks.minimise.search`; budget: runs that it may take; earlier: how many
-    cases ran before it in its process.
-    """
-
-    item: ToRun
-    backend: BackendSpec
     row: Row
-    folder: str
     strategy: str
     budget: int
     earlier: int = 0
 
 
 @dataclass(frozen=True)
+class Search:
+    """Begin a search over a case (the one of ``item``) that failed on a backend. It is answered by Wants or Found, and goes on with
+    Tried. folder: for what it wants run."""
+
+    what: Localise | Minimise
+    item: ToRun
+    backend: BackendSpec
+    folder: str
+
+
+@dataclass(frozen=True)
 class Tried:
-    """What was wanted has been run: its outputs lie where they were to be kept, unless it failed with ``error``. row: of
-    what is made smaller."""
+    """What a search wanted has been run. Its outputs lie where they were to be kept, unless ``error`` says why there are none; row:
+    what it was judged to be, of a search that goes by that."""
 
     error: str = ""
     row: Row | None = None
@@ -258,24 +256,15 @@ class Wants(Answer):
 
 
 @dataclass(frozen=True)
-class Located(Answer):
-    """A search is over. columns: of the row; culprit: facts of the node or window, for people; piece: its nodes as a
-    case of their own, None where there are none; error: why nothing was found, if it was given up."""
+class Found(Answer):
+    """A search is over. facts: what is known of what it found, as JSON has it; item: that as a case of its own, None where it is
+    none: the culprit's nodes, the minimal case (the stored one where it could not be taken apart); row: of the minimal case; columns:
+    of the stored row; error: why nothing was found."""
 
-    columns: dict[str, Any] = field(default_factory=dict)
-    culprit: dict[str, Any] = field(default_factory=dict)
-    piece: ToRun | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Minimised(Answer):
-    """A case is as small as it gets. item: of the minimal case, the stored one where it could not be taken apart; row: of it;
-    facts: what else is known, as JSON has it; error: why there is none."""
-
+    facts: dict[str, Any] = field(default_factory=dict)
     item: ToRun | None = None
     row: Row | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
     error: str = ""
 
 
@@ -380,9 +369,9 @@ _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
-        *(Hello, List, Prepare, Export, Run, Localise, Minimise, Tried),
+        *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried),
         *(Row, Step, Prepared, Exported, Done, Canary),
-        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Located, Minimised),
+        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }
 #: Key that holds the name of a type.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.cut import producers
-from tasks.localise.dialogue import Ask, Found, Ran
+from tasks.hunt.dialogue import Ask, Piece, Ran
+from tasks.localise.search import Culprit
 
 
 @dataclass(frozen=True)
@@ -259,21 +260,24 @@ def run(model: Any, feeds: Mapping[str, np.ndarray], fault: Fault | None = None)
         return Ran(None, f"{type(error).__name__}: {error}")
 
 
-def driven(search: Generator[Ask, Ran, Found], ran: Callable[[Ask], Ran]) -> Found:
+def driven(search: Generator[Ask, Ran, Culprit], ran: Callable[[Ask], Ran]) -> Culprit:
     """The end of a search whose questions ``ran`` answers."""
     try:
         asked = next(search)
         while True:
             asked = search.send(ran(asked))
     except StopIteration as end:
-        found: Found = end.value
+        found: Culprit = end.value
         return found
 
 
 def answered(
-    search: Generator[Ask, Ran, Found], model: Any, feeds: Mapping[str, np.ndarray], backend: Callable[..., Ran]
-) -> Found:
+    search: Generator[Ask, Ran, Culprit], model: Any, feeds: Mapping[str, np.ndarray], backend: Callable[..., Ran]
+) -> Culprit:
     """The end of a search whose questions ``backend(model, feeds)`` answers."""
-    return driven(
-        search, lambda asked: backend(*((model, feeds) if asked.model is None else (asked.model, asked.feeds)))
-    )
+    return driven(search, lambda asked: backend(*model_of(asked, model, feeds)))
+
+
+def model_of(asked: Ask, model: Any, feeds: Mapping[str, np.ndarray]) -> tuple[Any, Mapping[str, np.ndarray]]:
+    """What a search asks to be run, with its inputs: ``model`` and ``feeds`` where that is the whole."""
+    return (asked.case.program, asked.case.feeds) if isinstance(asked.case, Piece) else (model, feeds)

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,15 @@ from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, open_case, started_here
 from farm.client.trying import judge_sample
 from farm.lake.key import Key
-from farm.minimise.drive import limit_of, row_of
-from farm.minimise.whole import BUDGET
+from farm.minimise.from_row import BUDGET
+from farm.minimise.search import limit_of, row_of
 from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
 from tasks.deprecation import deprecated
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.hunt import Ask, NotFailing, Spent
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
+from tasks.minimise.question import Spent
 from tasks.minimise.same import SOUGHT
 from tasks.minimise.search import KEPT, STRATEGIES, Minimal, search
 from tasks.model import DEADLY, Status
@@ -116,18 +117,19 @@ def _taken_apart(case: KernelCase) -> CallCase:
     return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS, labels)
 
 
-def _run_search(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[Minimal, tuple[str, ...]]:
+def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple[str, ...]]:
     """What a search comes to whose cases are run here, and what is to be said of them beside it."""
     backend, info = started_here(str(case.row["backend"]))
-    row: Any = None
+    ran: Any = None
     longest, hung = 0.0, 0
     while True:
         try:
-            asked = hunt.send(row)
+            asked = hunt.send(ran)
         except StopIteration as end:
             found: Minimal = end.value
             words = f"{hung} smaller cases did not end and were interrupted: the kernel hangs there"
             return found, (*case.told(info), *([words] if hung else []))
+        assert not isinstance(asked.case, Piece)
         group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
         begun = time.monotonic()
         try:
@@ -140,6 +142,7 @@ def _run_search(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> tuple[M
             hung += 1
         else:
             longest = max(longest, time.monotonic() - begun)
+        ran = Ran(row=row)
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from farm import lake as lakes
 from farm.commandline import Parser, cache_option, refusing, results_option
 from farm.lake import minimal
 from farm.minimise import issue, show
-from farm.minimise.bundle import ISSUE
-from farm.minimise.whole import BUDGET, check_case, made_small
+from farm.minimise.files import ISSUE
+from farm.minimise.from_row import BUDGET, check_case, minimise_row
 from farm.plan import known
 from farm.plan.config import known_failures
 from farm.plan.model import KnownFailure
@@ -147,7 +147,7 @@ def _minimise_groups(
         try:
             case = check_case(load(key, results, None, cache))
             show.print_case(case)
-            found = made_small(case, results, budget=args.budget)
+            found = minimise_row(case, results, budget=args.budget)
         except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
             print(f"{key}: {error}")
             continue

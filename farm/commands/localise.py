@@ -16,12 +16,11 @@ from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
-from farm.reproduce.find import Key, ReproduceError, StoredCase, load, parse
+from farm.reproduce.find import ReproduceError, StoredCase, load, parse
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
 from tasks.backends.shared.recipe import NoScript
-from tasks.prepare.cases import PreparedGroup
-from tasks.wire import Located, ToRun
+from tasks.wire import Found
 
 #: Exit codes.
 NAMED, UNNAMED, BAD_INPUT = 0, 1, 2
@@ -66,14 +65,13 @@ def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
             raise ReproduceError(f"nothing was localised: {found.error}")
         print_located(case, found, time.monotonic() - began, last=bool(out))
         if out:
-            if found.piece is None:
+            if found.item is None:
                 what = found.columns.get("culprit") or "no culprit"
-                nodes = found.culprit.get("nodes")
-                why = "is a part of a torch program" if nodes else "has no nodes of its own"
+                why = "has no reference of its own" if found.facts.get("nodes") else "has no nodes of its own"
                 raise NoScript(
                     f"no folder: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
                 )
-            alone = _alone(case, found.piece, str(found.columns["culprit"]))
+            alone = case.of_item(found.item, f"{found.columns['culprit']} of {case.key.case_id}")
             writing.write_finding(alone, run_child(alone), Path(out))
     return NAMED if found.columns.get("culprit") else UNNAMED
 
@@ -93,16 +91,9 @@ def _is_localisable(case: StoredCase) -> None:
         )
 
 
-def _run_search(case: StoredCase, seconds: float, folder: Path) -> Located:
+def _run_search(case: StoredCase, seconds: float, folder: Path) -> Found:
     """What a search comes to. Raises ReproduceError where the backend cannot be had."""
     job = job_of(case, localise_s=seconds)
     *_, found = localise(job, case.asked, ready(case, job).info, POOL, folder)
-    assert isinstance(found, Located)
+    assert isinstance(found, Found)
     return found
-
-
-def _alone(case: StoredCase, piece: ToRun, culprit: str) -> StoredCase:
-    """The culprit's nodes as a case of their own."""
-    prepared = PreparedGroup(piece.pack)
-    key = Key(case.key.run_id, f"{culprit} of {case.key.case_id}", case.key.backend)
-    return replace(case, key=key, stored=None, group=piece.group, sample=prepared.samples[0], asked=piece)

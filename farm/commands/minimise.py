@@ -9,8 +9,8 @@ from farm import lake as lakes
 from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
 from farm.lake.key import Key
 from farm.minimise import show
-from farm.minimise.own import key_of_model
-from farm.minimise.whole import BUDGET, check_case, made_small
+from farm.minimise.from_row import BUDGET, check_case, minimise_row
+from farm.minimise.own_model import key_of_model
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         case = load(_key(args, results), results, None, args.cache)
         case = check_case(case, args.packages, args.here)
         show.print_case(case)
-        found = made_small(case, results, args.strategy, args.budget)
+        found = minimise_row(case, results, args.strategy, args.budget)
         if found.error:
             print(f"not failing   {found.error}")
             return FLAKY

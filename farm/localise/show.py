@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farm.reproduce.find import StoredCase
 from farm.reproduce.show import line, status_text
-from tasks.wire import Located
+from tasks.wire import Found
 
 #: Tensors of a node, nodes of a window that are printed.
 _TENSORS, _NODES = 4, 4
@@ -18,9 +18,9 @@ def print_case(case: StoredCase) -> None:
     line("stored", f"{status_text(case.row)}{said} on {case.key.backend}, run {case.key.run_id}")
 
 
-def print_located(case: StoredCase, found: Located, seconds: float, *, last: bool = False) -> None:
+def print_located(case: StoredCase, found: Found, seconds: float, *, last: bool = False) -> None:
     """The culprit with its facts, how it is known, and the next command, unless this was the ``last``."""
-    facts = found.culprit
+    facts = found.facts
     line("culprit", found.columns.get("culprit") or "none could be named")
     if facts.get("units") is not None:
         line("own error", f"{facts['units']:.3g} error units of its own floor, on the inputs that the backend gave it")
@@ -43,6 +43,6 @@ def print_located(case: StoredCase, found: Located, seconds: float, *, last: boo
     for number, why in enumerate(facts.get("why", [])):
         line("known by" if not number else "", why)
     line("took", f"{seconds:.0f} s")
-    if found.piece is not None and not last:
+    if found.item is not None and not last:
         # Not wrapped: it is to be copied.
         print(f"{'next':13} farm localise '{case.key}' --out culprit   # its nodes alone, with their inputs")

@@ -76,6 +76,14 @@ class StoredCase:
         except envs.EnvError as error:
             raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
 
+    def of_item(self, item: ToRun, case_id: str = "") -> StoredCase:
+        """What a search found in the case, as a case of its own. case_id: what it is called (default: as its group has it)."""
+        sample = (
+            PreparedGroup(item.pack, item.group.check).samples[item.positions[0]].on(self.spec.create().torch_device)
+        )
+        key = replace(self.key, case_id=case_id or item.group.case_id(sample.index))
+        return replace(self, key=key, stored=None, group=item.group, sample=sample, asked=item)
+
     def within(self, packages: Sequence[str], name: str = "") -> StoredCase:
         """The case in an environment of these packages, with the Python and behind the launcher that it has now. Raises ReproduceError."""
         python = self.spec.python

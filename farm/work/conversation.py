@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from farm.fleet import envs
 from farm.fleet.child_process import Death
-from farm.work.child_pool import Children
+from farm.work.child_pool import Children, imports_of
 from farm.work.job import Job
 from tasks import wire
+from tasks.model import Status
+from tasks.model.row import Row
+from tasks.wire import ToRun
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,23 @@ class Ended:
     text: str
 
 
-def conversation(
-    seeker: Job, said: Any, step_s: float, children: Children, run: Callable[[wire.Wants], wire.Tried]
-) -> Iterator[Any]:
-    """Begin a search with the command ``said`` in the child of ``seeker``, and run what it wants.
+def search(
+    job: Job,
+    what: wire.Localise | wire.Minimise,
+    item: ToRun,
+    folder: Path,
+    step_s: float,
+    children: Children,
+    run: Callable[[wire.Wants], wire.Tried],
+) -> Iterator[wire.Spent | wire.Found | Ended]:
+    """Search over the case of ``item``, which failed on the job's backend, in a child of the farm's own, and run what it wants.
 
-    Yields Spent after each step, and at the end its answer, or Ended. step_s: seconds that a step of the search may take.
-    run: may raise EnvError.
+    Yields Spent after each step, and at the end Found, or Ended. folder: for packs, the caller's to remove; step_s: seconds
+    that a step of the search may take. run: may raise EnvError.
     """
+    assert job.backend is not None
+    seeker = _seeker_of(job, type(what).__name__.lower(), item)
+    said: wire.Search | wire.Tried = wire.Search(what, item, job.backend, str(folder))
     try:
         while True:
             got = children.get(seeker)
@@ -50,3 +62,43 @@ def conversation(
         answer = Ended(answer.why)
     children.recycle(seeker)
     yield answer
+
+
+def _seeker_of(job: Job, what: str, item: ToRun) -> Job:
+    """The job whose child searches, by what a case of another job shows: it reads the same forms, and imports the same."""
+    imports = imports_of(replace(job, run=(item,))) or ()
+    prepare = (wire.ToPrepare(item.group),)
+    return replace(job, name=f"{what} {item.group.label}", run=(), backend=None, prepare=prepare, imports=imports)
+
+
+def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
+    """What came of the last of some cases that the job's child runs one after another; of one that it did not come to, a row of
+    status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
+    last = sum(len(item.positions) for item in items) - 1
+    got = children.get(job)
+    if isinstance(got, Death):
+        children.forget(job)
+        return _lost(items[-1], got.text)
+    child, answer = got
+    if isinstance(answer, wire.Refused):
+        children.forget(job)
+        return _lost(items[-1], answer.reason)
+    row = _lost(items[-1], "it was not run")
+    for message in child.call(wire.Run(tuple(items), solo=(0,) if len(items) == 1 else ())):
+        if isinstance(message, Death):
+            row = row.with_values({"error": message.text})
+            if message.number == last:
+                told = {"status": message.status, "kind": message.kind, "stage": message.stage}
+                row = row.with_values(told | {"error_type": message.kind})
+        elif isinstance(message, wire.Stopped):
+            row = row.with_values({"error": message.why})
+        elif isinstance(message, wire.Done) and message.number == last:
+            row = message.row
+    if not child.alive():
+        children.forget(job)
+    return row
+
+
+def _lost(item: ToRun, why: str) -> Row:
+    told = {"status": Status.LOST.value, "started_at": 0.0, "error": why}
+    return Row.of({"op": item.group.op, "dtype": item.group.dtype, **told})

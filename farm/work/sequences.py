@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.fleet import envs
-from farm.fleet.child_process import Death
 from farm.work.child_pool import Children
+from farm.work.conversation import run_last
 from farm.work.job import Job
 from tasks import wire
 from tasks.ddmin import fewest
+from tasks.model import Status
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import ToRun
 
@@ -87,15 +88,11 @@ def _dies(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: C
     """Whether a new process that runs some cases and then this one dies in this one, as it did."""
     children.forget(job)
     try:
-        got = children.get(job)
+        row = run_last(job, (*before, item), children)
     except envs.EnvError:
         return False
-    died = False
-    if not isinstance(got, Death) and isinstance(got[1], wire.Ready):
-        for message in got[0].call(wire.Run((*before, item))):
-            died = isinstance(message, Death) and (message.number, message.kind) == (len(before), kind)
     children.forget(job)
-    return died
+    return Status(row.status).deadly and row.kind == kind
 
 
 def _name(item: ToRun) -> str:

@@ -243,7 +243,7 @@ def _localise_held(batch: _Batch, children: Children) -> Iterator[wire.Rows | wi
             continue
         with tempfile.TemporaryDirectory(prefix="localise-", dir=_beside(batch.job)) as folder:
             for message in localise(batch.job, batch.alone(done.number), batch.info, children, Path(folder)):
-                if isinstance(message, wire.Located):
+                if isinstance(message, wire.Found):
                     columns = message.columns
                 else:
                     yield message

@@ -313,6 +313,12 @@ def arguments(form: Form) -> list[Any]:
     return list(decode(form.args, leaf))
 
 
+def name_arguments(program: Any, given: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Arguments (torch tensors) of a traced program by their names in it."""
+    names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+    return {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
+
+
 def of_form(form: Form, pack: Pack) -> Form:
     """The part of a form's program that a pack names (`inputs`, `outputs`), on the pack's arrays."""
     program = trace_module(form.call, arguments(form))

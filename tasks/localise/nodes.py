@@ -11,9 +11,10 @@ import numpy as np
 
 from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
+from tasks.hunt.dialogue import Ask, Ran, Search
+from tasks.hunt.program import Program
 from tasks.judge.plain import compare
-from tasks.localise.dialogue import Ask, Clock, Ran, Search
-from tasks.localise.searched import Searched
+from tasks.localise.question import Question
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
 
@@ -63,33 +64,33 @@ class Probe:
 _EFFECTS = ("same", "changed", "healed")
 
 
-def probe(subject: Searched, first: Ran, clock: Clock) -> Search[Probe]:
+def probe(question: Question, first: Ran) -> Search[Probe]:
     """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
     returned unprobed.
 
     A part that heals is no evidence: its nodes are judged (their units are shown) and not suspected.
     """
-    found = Probe()
+    found, program = Probe(), question.program
     assert first.outputs is not None
-    for places, names in _chunks(subject, CHUNK):
-        ran = yield Ask(subject.probed(names), subject.feeds)
-        floats = [name for name in names if subject.exact[name].dtype.kind == "f"]
+    for places, names in _chunks(program, CHUNK):
+        ran = yield Ask(program.probed(names))
+        floats = [name for name in names if program.exact[name].dtype.kind == "f"]
         if ran.outputs is None and floats != names:  # a runtime may give no output of another dtype
             names = floats
-            ran = yield Ask(subject.probed(names), subject.feeds)
+            ran = yield Ask(program.probed(names))
         if ran.outputs is None:
             found.effect, found.error = "", ran.error
             return found
-        count = len(subject.outputs)
-        own, wanted = list(ran.outputs[:count]), [x for x in names if x not in subject.outputs]
-        asked = {name: subject.shaped(name, x) for name, x in zip(wanted, ran.outputs[count:])}
-        values = dict(zip(subject.outputs, own)) | asked | dict(subject.feeds)
-        effect = "healed" if not subject.fails(own) else "same" if _same(own, first.outputs) else "changed"
+        count = len(program.outputs)
+        own, wanted = list(ran.outputs[:count]), [x for x in names if x not in program.outputs]
+        asked = {name: question.shaped(name, x) for name, x in zip(wanted, ran.outputs[count:])}
+        values = dict(zip(program.outputs, own)) | asked | dict(program.feeds)
+        effect = "healed" if not question.fails(own) else "same" if _same(own, first.outputs) else "changed"
         found.effect = max(found.effect or "same", effect, key=_EFFECTS.index)
         for place in places:
-            if clock.over:
+            if question.clock.over:
                 break
-            suspect = judge(subject, place, values)
+            suspect = judge(question, place, values)
             if suspect is not None:
                 found.units[place] = suspect.units
                 if suspect.units > LIMIT and effect != "healed":
@@ -101,54 +102,55 @@ def _same(some: Any, others: Any) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
 
 
-def _chunks(subject: Searched, size: int) -> Iterator[tuple[list[int], list[str]]]:
+def _chunks(program: Program, size: int) -> Iterator[tuple[list[int], list[str]]]:
     """Runs of nodes, and the tensors that judging them takes: what they make and what they read of other nodes."""
     places: list[int] = []
     names: dict[str, None] = {}
     total = 0
-    for place in subject.places:
-        inputs, _ = subject.border(place)
-        needed = [x for x in (*inputs, *subject.makes(place)) if x in subject.producer and _is_tensor(subject, x)]
-        if places and total + _bytes(subject, set(needed) - set(names)) > size:
+    for place in program.places:
+        inputs, _ = program.border(place)
+        needed = [x for x in (*inputs, *program.makes(place)) if x in program.producer and _is_tensor(program, x)]
+        if places and total + _bytes(program, set(needed) - set(names)) > size:
             yield places, list(names)
             places, names, total = [], {}, 0
         places.append(place)
-        total += _bytes(subject, set(needed) - set(names))
+        total += _bytes(program, set(needed) - set(names))
         names |= dict.fromkeys(needed)
     if places:
         yield places, list(names)
 
 
-def _bytes(subject: Searched, names: Iterable[str]) -> int:
-    return sum(subject.exact[name].nbytes for name in names)
+def _bytes(program: Program, names: Iterable[str]) -> int:
+    return sum(program.exact[name].nbytes for name in names)
 
 
-def _is_tensor(subject: Searched, name: str) -> bool:
-    value = subject.exact.get(name)
+def _is_tensor(program: Program, name: str) -> bool:
+    value = program.exact.get(name)
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
 
 
-def judge(subject: Searched, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
+def judge(question: Question, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
     """A node's own error: what it made of its inputs, both as in ``values``, against float64 of those inputs.
 
     None for a node that cannot be judged: it draws at random, has an input or output that is no tensor, or no float64
     evaluation. Units are infinite where shapes differ.
     """
-    inputs, outputs = subject.border(place)
-    if subject.op(place) in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    program, precision = question.program, question.precision
+    inputs, outputs = program.border(place)
+    if program.op(place) in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
     try:
-        exact = subject.of_node(place, feeds)
-        units = _units(exact, {}, values, outputs, subject.precision)
+        exact = program.of_node(place, feeds)
+        units = _units(exact, {}, values, outputs, precision)
         if units > 1:  # else it is right without a floor
-            made = subject.spread_of(place, feeds) or subject.floor_of(place, feeds, DRAWS[0])
-            units = _units(exact, made, values, outputs, subject.precision)
+            made = program.spread_of(place, feeds) or program.floor_of(place, feeds, DRAWS[0])
+            units = _units(exact, made, values, outputs, precision)
         if LIMIT < units < math.inf:
-            units = _units(exact, subject.floor_of(place, feeds, DRAWS[1]), values, outputs, subject.precision)
+            units = _units(exact, program.floor_of(place, feeds, DRAWS[1]), values, outputs, precision)
     except NoOracle:
         return None
-    return Suspect(place, units, _own(subject, exact, values, outputs) if units > LIMIT else {}, feeds)
+    return Suspect(place, units, _own(program, exact, values, outputs) if units > LIMIT else {}, feeds)
 
 
 def _units(
@@ -168,7 +170,7 @@ def _units(
 
 
 def _own(
-    subject: Searched, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
+    program: Program, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
 ) -> dict[str, np.ndarray]:
     """The node's outputs on exact inputs, with the error that it made on the inputs it was given.
 
@@ -176,7 +178,7 @@ def _own(
     """
     found = {}
     for name in names:
-        truth, got = subject.exact[name], values[name]
+        truth, got = program.exact[name], values[name]
         if truth.dtype.kind not in "f" or got.shape != truth.shape or exact[name].shape != got.shape:
             found[name] = got
         else:
@@ -185,15 +187,15 @@ def _own(
     return found
 
 
-def coarser(subject: Searched, suspect: Suspect) -> str:
+def coarser(program: Program, suspect: Suspect) -> str:
     """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
     place = suspect.place
     names = [name for name in suspect.values if name]
-    exact = {name: subject.exact[name] for name in subject.border(place)[0]}
+    exact = {name: program.exact[name] for name in program.border(place)[0]}
     try:
-        floors = subject.floor_of(place, exact, DRAWS[0])
-        truth = {name: np.asarray(subject.exact[name], np.float64) for name in names}
+        floors = program.floor_of(place, exact, DRAWS[0])
+        truth = {name: np.asarray(program.exact[name], np.float64) for name in names}
     except (NoOracle, ValueError, TypeError):
         return ""
-    got = {name: subject.rounded(name, np.asarray(suspect.values[name])) for name in names}
+    got = {name: program.rounded(name, np.asarray(suspect.values[name])) for name in names}
     return next((p for p in COARSER if _units(truth, floors, got, names, p) <= ONCE), "")

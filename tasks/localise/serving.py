@@ -1,164 +1,109 @@
-"""A search in a process of its own: what it wants run is written to packs, what came of it is read from one."""
+"""The search for a culprit, as a child serves it."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tasks import wire
-from tasks.arrays import torch_tree
-from tasks.arrays.pack import Pack, save
-from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.catalogs.base import Sample
 from tasks.graphs import program as programs
-from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
+from tasks.hunt.case import Case
+from tasks.hunt.dialogue import Search, Unfit
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.onnx_program import OnnxProgram
+from tasks.hunt.program import Program
+from tasks.hunt.serving import Searcher
+from tasks.hunt.torch_program import TorchProgram
+from tasks.hunt.traced_case import TracedCase
 from tasks.judge.policy import Policy
 from tasks.judging import judge_outputs
-from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran, Settings
-from tasks.localise.search import search
-from tasks.localise.searched import Searched, Whole
-from tasks.localise.subject import Subject
-from tasks.localise.traced import Traced
-from tasks.model import FILES, Form, Group, Invalid, Leaf, RuntimeInfo, Unsupported, Vacuous
-from tasks.model.dtypes import dtype_name
-from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
-from tasks.wire import Located, ToRun, Wants
+from tasks.localise.question import Clock, Question
+from tasks.localise.search import Culprit, search
+from tasks.localise.settings import Settings
+from tasks.model import FILES, Form, Invalid, OpClass, RuntimeInfo, Unsupported, Vacuous
+from tasks.prepare.cases import PreparedSample
 
 #: Draws of the noise floor of the culprit's own case.
 DRAWS = 8
 
 
-class Locator:
-    """One search: `begin` starts it, `go_on` tells it what became of what it wanted; each returns what it wants next."""
+class Localiser(Searcher):
+    """It judges what the backend returns, of the whole and of its pieces, by what it makes of the whole."""
 
-    def __init__(self, command: wire.Localise) -> None:
-        item = command.item
-        self._asked, self._folder, self._numbers = item, Path(command.folder), itertools.count()
-        self._sample = PreparedGroup(item.pack, item.group.check).samples[item.positions[0]]
-        self._command, self._wanted = command, item
-        self._subject: Searched | None = None
-        self._search: Any = None
+    looks = True
 
-    def begin(self) -> wire.Answer:
-        command = self._command
-        backend = command.backend.create()
-        info = RuntimeInfo(**{k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__})
+    def __init__(self, command: wire.Search) -> None:
+        super().__init__(command)
+        assert isinstance(command.what, wire.Localise)
+        self._what = command.what
+
+    def start(self) -> Search[wire.Found]:
         whole = ""
         try:
             try:
-                self._subject = self._of_backend(backend, info)
+                question = self._of_backend()
             except Unsupported as error:  # the settings can be told all the same
-                whole = f"{backend.name} cannot be given parts of the model: {error}"
-                self._subject = self._of_whole(info)
+                whole = f"{self.backend.name} cannot be given parts of the model: {error}"
+                question = self._of_whole()
         except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
-            return Located(error=whole or str(error))
-        self._search = search(self._subject, Clock(command.seconds), settings_of(backend), whole)
-        return self._step(None)
+            return wire.Found(error=whole or str(error))
+        culprit = yield from search(question, settings_of(self.backend), whole)
+        return self._found(question.program, culprit)
 
-    def _of_backend(self, backend: Backend, info: RuntimeInfo) -> Searched:
+    def _of_backend(self) -> Question:
         """What the backend runs, as a program that it can be given parts of. Raises Unsupported where it cannot."""
-        if "onnx" in backend.forms:
-            return self._of_onnx(info)
-        if "torch" not in backend.forms:
-            raise Unsupported(
-                f"it takes functions of {' or '.join(x for x in backend.forms if x not in FILES)}, whose operations are not told apart"
-            )
-        return traced_of(self._sample, self._sample.form("torch"), self._command.policy, info)
+        forms = self.backend.forms
+        if "onnx" in forms:
+            return self._of_onnx()
+        if "torch" not in forms:
+            takes = " or ".join(x for x in forms if x not in FILES)
+            raise Unsupported(f"it takes functions of {takes}, whose operations are not told apart")
+        form = self.sample.form("torch")
+        return self._question(TorchProgram.traced(form, self.item.group.dtype), form)
 
-    def _of_whole(self, info: RuntimeInfo) -> Searched:
+    def _of_whole(self) -> Question:
         """What is known of a program that the backend cannot be given parts of."""
         try:
-            return self._of_onnx(info)
+            return self._of_onnx()
         except Unsupported:
-            form = self._sample.form("torch")
-            return Whole(*_judge(self._sample, form, self._command.policy, info))
+            return self._question(Program({}, self.item.group.dtype), self.sample.form("torch"))
 
-    def _of_onnx(self, info: RuntimeInfo) -> Searched:
-        form = self._form()
-        return subject_of(self._sample, form, *read_onnx_form(form), self._command.policy, info)
+    def _of_onnx(self) -> Question:
+        form = self.form("onnx")
+        return self._question(read_onnx_form(form, self.item.group.dtype), form)
 
-    def go_on(self, tried: wire.Tried) -> wire.Answer:
-        """What is wanted next, or what was found."""
-        if tried.error:
-            return self._step(Ran(None, tried.error))
-        pack = Pack(self._wanted.keep)
-        ran = Ran([pack.array(i).copy() for i in range(pack.header["outputs"])])
-        for path in {self._wanted.keep, self._wanted.pack, self._wanted.part} - {self._asked.pack, ""}:
-            Path(path).unlink(missing_ok=True)
-        return self._step(ran)
+    def _question(self, program: Program, form: Form) -> Question:
+        info = RuntimeInfo(**{k: v for k, v in self._what.info.items() if k in RuntimeInfo.__dataclass_fields__})
+        return question_of(self.sample, program, form, self._what.policy, info, self._what.seconds)
 
-    def _step(self, ran: Ran | None) -> wire.Answer:
+    def _found(self, program: Program, culprit: Culprit) -> wire.Found:
+        columns = {"culprit": culprit.name, "probe_effect": culprit.effect, "node_units": culprit.node_units or None}
+        facts: dict[str, Any] = {"units": culprit.units, "alone": culprit.alone, "why": list(culprit.why)}
+        if not culprit.places:
+            return wire.Found(facts, columns=columns)
+        facts["nodes"] = [program.describe(place) for place in culprit.places]
         try:
-            asked = self._search.send(ran)
-        except StopIteration as end:
-            return self._located(end.value)
-        except (NotFailing, NoOracle) as error:
-            return Located(error=str(error))
-        self._wanted = self._item(asked)
-        return Wants(self._wanted)
+            group, sample = self._case(program, culprit).made()
+        except (Unfit, Unsupported):
+            return wire.Found(facts, columns=columns)
+        sample = replace(sample, op_class=OpClass.COMPOSITE)  # as its nodes were judged
+        return wire.Found(facts, self.write("culprit.pack", group, sample), columns=columns)
 
-    def _form(self) -> Form:
-        exported = Pack(self._asked.exported) if self._asked.exported else None
-        return self._sample.form("onnx", exported)
-
-    def _item(self, asked: Ask) -> ToRun:
-        number = next(self._numbers)
-        keep = str(self._folder / f"{number}.outputs")
-        if asked.model is None:
-            return replace(self._asked, keep=keep, setting=asked.setting)
-        if isinstance(asked.model, Part):
-            part = str(self._folder / f"{number}.part")
-            inputs, outputs = asked.model.inputs, asked.model.outputs
-            save(part, {"inputs": inputs, "outputs": outputs}, [np.asarray(asked.feeds[name]) for name in inputs])
-            return replace(self._asked, keep=keep, setting=asked.setting, part=part)
-        item = self._written(f"{number}.pack", asked.model, asked.feeds, [])
-        return replace(item, keep=keep, setting=asked.setting)
-
-    def _written(self, name: str, model: Any, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> ToRun:
-        """A graph as a case of its own. It is of no catalog, so that every backend is given its ONNX form."""
-        group = Group(f"piece:{self._asked.group.op_name}", self._asked.group.variant, self._asked.group.dtype, 1)
-        arrays = [np.asarray(feeds[x.name]) for x in model.graph.input]
-        args = tuple(TensorSpec(i) for i in range(len(arrays)))
-        sample = Sample(0, args, arrays=arrays, expected=expected, model=model.SerializeToString())
-        save_alone(self._folder / name, group, sample)
-        return ToRun(group, str(self._folder / name), (0,))
-
-    def _located(self, found: Found) -> Located:
-        columns = {"culprit": found.culprit, "probe_effect": found.effect, "node_units": found.node_units or None}
-        facts: dict[str, Any] = {"units": found.units, "alone": found.alone, "why": list(found.why)}
-        piece = None
-        subject = self._subject
-        if found.places and subject is not None:
-            facts["nodes"] = [subject.described(place) for place in found.places]
-            piece = self._piece(subject, found) if isinstance(subject, Subject) else None
-        return Located(columns, facts, piece)
-
-    def _piece(self, subject: Subject, found: Found) -> ToRun | None:
-        """The culprit's nodes with their inputs, exact results and floors, as a case of its own."""
-        model, _, outputs = subject.piece(found.places)
-        try:
-            made = reference_and_floor(Graph(model), dict(found.feeds), DRAWS)
-        except NoOracle:
-            return None
-        known = [subject.exact[name] for name in outputs]
-        leaves = [
-            Leaf(dtype_name(x.dtype), y.shape, y, delta) for x, y, delta in zip(known, made.references, made.floors)
-        ]
-        return self._written("culprit.pack", model, found.feeds, leaves)
+    def _case(self, program: Program, culprit: Culprit) -> Case:
+        """The culprit's nodes with the inputs that they were given, as a case of its own. Raises Unsupported."""
+        group = self.item.group
+        if isinstance(program, OnnxProgram):
+            return GraphCase(program.model, program.feeds, group, DRAWS).of(culprit.places, culprit.feeds)
+        assert isinstance(program, TorchProgram)
+        piece = program.piece(culprit.places, culprit.feeds)
+        return TracedCase.of_program(programs.part(program.program, piece.program), piece.feeds, group, DRAWS)
 
 
-def read_onnx_form(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
-    """(ModelProto, feeds) of an ONNX form with more than one node. Raises Unsupported, ValueError."""
+def read_onnx_form(form: Form, dtype: str) -> OnnxProgram:
+    """An ONNX form with more than one node. Raises Unsupported, ValueError, NoOracle."""
     import onnx
 
     if form.model is None:
@@ -166,33 +111,19 @@ def read_onnx_form(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
     model = onnx.load_from_string(form.model)
     if sum(node.op_type != "Constant" for node in model.graph.node) < 2:
         raise Unsupported("the graph has one node: there is nothing to localise, farm reproduce shows it")
-    return model, inputs_by_name(form)
+    return OnnxProgram.inlined(model, inputs_by_name(form), dtype)
 
 
-def subject_of(
-    sample: PreparedSample, form: Form, model: Any, feeds: Mapping[str, np.ndarray], policy: Policy, info: RuntimeInfo
-) -> Subject:
-    """The subject of a search for a prepared sample: it fails where a policy says so. model, feeds: of its ``form``."""
-    return Subject(model, feeds, *_judge(sample, form, policy, info))
-
-
-def traced_of(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo) -> Traced:
-    """The same of its torch form. Raises Unsupported where that is no module that can be traced."""
-    given = programs.arguments(form)
-    program = programs.trace_module(form.call, given)
-    names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-    feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
-    return Traced(program, feeds, *_judge(sample, form, policy, info))
-
-
-def _judge(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo) -> tuple[Any, str, str]:
-    """(whether outputs fail, the dtype, the precision that is declared) of a sample."""
+def question_of(
+    sample: PreparedSample, program: Program, form: Form, policy: Policy, info: RuntimeInfo, seconds: float
+) -> Question:
+    """The question of a search for a prepared sample: it fails where a policy says so. form: what the program is of;
+    seconds: for the search."""
 
     def fails(outputs: Any) -> bool:
         return judge_outputs(sample, [list(outputs)], policy, info, form).fails
 
-    group = sample.owner.group
-    return fails, group.dtype, info.precision_for(sample.products)
+    return Question(program, fails, Clock(seconds), info.precision_for(sample.products))
 
 
 def settings_of(backend: Backend) -> Settings:

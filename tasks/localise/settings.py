@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tasks.localise.dialogue import Ask, Clock, Ran, Search, Settings
+from tasks.ddmin import thin
+from tasks.hunt.dialogue import Ask, Ran, Search
+from tasks.localise.question import Clock
 
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a backend can be turned off: names of its `levels` below its own, of its `passes`; precise: whether it can be
+    told to compute in the dtype itself."""
+
+    levels: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    precise: bool = False
+
+
+NOTHING = Settings()
 #: Whether what a run returned is wrong.
 Wrong = Callable[[Ran], bool]
 
@@ -21,28 +35,16 @@ def blame(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[
         ran = yield replace(asked, setting=setting)
         return ran.outputs is not None and not wrong(ran)
 
+    def without(passes: Sequence[str]) -> Search[bool]:
+        return heals(f"without {','.join(passes)}")
+
     if settings.precise and (yield from heals("precise")):
         return "precision as it was asked for"
-    if settings.passes and (yield from heals(f"without {','.join(settings.passes)}")):
-        return f"optimiser {'+'.join((yield from _fewest(settings.passes, heals)))}"
+    if settings.passes and (yield from without(settings.passes)):
+        passes = yield from thin(settings.passes, without)
+        return f"optimiser {'+'.join(passes)}"
     above = settings.levels[1:]
     for lower, level in zip(reversed(settings.levels[:-1]), reversed(above)):
         if (yield from heals(f"level {lower}")):
             return f"optimiser level {level}, right at level {lower}"
     return ""
-
-
-def _fewest(passes: Sequence[str], heals: Callable[[str], Search[bool]]) -> Search[list[str]]:
-    """Passes none of which can be let on again: halves, quarters … are let on as long as the rest still heals."""
-    left = list(passes)
-    size = len(left) // 2
-    while size:
-        at = 0
-        while at < len(left) and len(left) > 1:
-            rest = left[:at] + left[at + size :]
-            if rest and (yield from heals(f"without {','.join(rest)}")):
-                left = rest
-            else:
-                at += size
-        size //= 2
-    return left

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tasks.draw.choices import Choices
-from tasks.minimise.hunt import Search
+from tasks.hunt.chosen_case import ChosenCase
+from tasks.hunt.dialogue import Search
+from tasks.minimise.question import Question
 
 #: Asked whether the case of a list fails in the same way: the choices that it took, None if it does not.
 Fails = Callable[[list[int]], Search["Choices | None"]]
@@ -94,3 +96,24 @@ def _bisect_choices(best: Choices, fails: Fails) -> Search[Choices]:
                 best = found
         at += 1
     return best
+
+
+def simpler_choices(question: Question) -> Search[None]:
+    """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they made, since a
+    choice less makes another graph."""
+    case = question.best
+    if not isinstance(case, ChosenCase):
+        return
+
+    def fails(taken: list[int]) -> Search[Choices | None]:
+        tried = ChosenCase(tuple(taken), case.group, case.draws)
+        return tried.choose if (yield from question.take(tried, f"{len(taken)} choices")) else None
+
+    case.made()
+    graph = case.graph()
+    if graph is not None and len(graph.ops) > 1 and (yield from question.take(graph, "the graph")):
+        return
+    yield from simplest(case.choose, fails)
+    left = question.best
+    if isinstance(left, ChosenCase):
+        yield from question.take(left.graph() or left.call(), "what they make")

@@ -11,11 +11,11 @@ import numpy as np
 from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.draw import structure
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case
-from tasks.minimise.chosen_case import ChosenCase
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.traced_case import TracedCase, options
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.chosen_case import ChosenCase
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.traced_case import TracedCase, options
 
 #: Elements up to which all values of a tensor are told.
 ALL = 64
@@ -25,34 +25,19 @@ def describe_case(case: Case) -> dict[str, Any]:
     """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is given, values)."""
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
         case = case.graph() or case.call()
+    attributes, modes, more = dict[str, Any](), list[str](), dict[str, Any]()
+    called, how = dict[str, str](), dict[str, str]()
     if isinstance(case, TracedCase):
-        return {
-            "ops": list(case.ops),
-            "attributes": _options(case),
-            "modes": [],
-            "inputs": [_describe_input(name, x, "input") for name, x in case.arrays.items()],
-        }
-    if not isinstance(case, GraphCase):
-        call = case if isinstance(case, CallCase) else None
-        called = call.called if call else {}
-        lie = call.lie if call else {}
-        return {
-            "ops": list(case.ops),
-            "attributes": dict(_arguments(call)) if call else {},
-            "modes": [*_layouts(call), *_structures(call)] if call else [],
-            "inputs": [
-                _describe_input(called.get(name, name), x, lie.get(name, "input")) for name, x in case.arrays.items()
-            ],
-        }
-    weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
-    given = [_describe_input(k, x, "initializer" if k in weights else "input") for k, x in case.arrays.items()]
-    return {
-        "ops": list(case.ops),
-        "attributes": _attributes(case),
-        "modes": _modes(case, weights),
-        "opset": {x.domain: int(x.version) for x in case.model.opset_import},
-        "inputs": given,
-    }
+        attributes = _options(case)
+    elif isinstance(case, CallCase):
+        attributes, modes = dict(_arguments(case)), [*_layouts(case), *_structures(case)]
+        called, how = case.called, case.lie
+    elif isinstance(case, GraphCase):
+        weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
+        attributes, modes, how = _attributes(case), _modes(case, weights), dict.fromkeys(weights, "initializer")
+        more = {"opset": {x.domain: int(x.version) for x in case.model.opset_import}}
+    inputs = [_describe_input(called.get(k, k), x, how.get(k, "input")) for k, x in case.arrays.items()]
+    return {"ops": list(case.ops), "attributes": attributes, "modes": modes, **more, "inputs": inputs}
 
 
 def _options(case: TracedCase) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.minimise.hunt import Hunt, Search
+from tasks.hunt.dialogue import Search
+from tasks.minimise.question import Question
 
 #: Elements of a tensor up to which each is tried by itself.
 EACH = 8
@@ -14,35 +15,35 @@ EACH = 8
 Plainer = Callable[[np.ndarray], np.ndarray]
 
 
-def plainer_values(hunt: Hunt) -> Search[None]:
+def plainer_values(question: Question) -> Search[None]:
     """Make the values of the best case plain."""
     for plainer in _WAYS:
-        yield from _try_plainer(hunt, list(hunt.best.arrays), plainer)
-    for name in sorted(hunt.best.arrays, key=lambda name: -hunt.best.arrays[name].size):
+        yield from _try_plainer(question, list(question.best.arrays), plainer)
+    for name in sorted(question.best.arrays, key=lambda name: -question.best.arrays[name].size):
         for plainer in _WAYS:
-            if (yield from _try_plainer(hunt, [name], plainer)):
+            if (yield from _try_plainer(question, [name], plainer)):
                 break
-    for name, x in hunt.best.arrays.items():
+    for name, x in question.best.arrays.items():
         for place in range(x.size if x.size <= EACH else 0):
             for plainer in _WAYS:
-                if (yield from _try_plainer(hunt, [name], _at(place, plainer))):
+                if (yield from _try_plainer(question, [name], _at(place, plainer))):
                     break
-    for name, x in hunt.best.arrays.items():
+    for name, x in question.best.arrays.items():
         if x.dtype.kind in "iu" and x.size:
-            yield from _nearer_to_zero(hunt, name)
+            yield from _nearer_to_zero(question, name)
 
 
-def _nearer_to_zero(hunt: Hunt, name: str) -> Search[None]:
+def _nearer_to_zero(question: Question, name: str) -> Search[None]:
     """Make whole numbers that no plain ones can stand for the least that fail, if all larger ones do too: a threshold is one."""
-    first = hunt.best.arrays[name]
+    first = question.best.arrays[name]
     places: list[int | None] = [*range(first.size)] if first.size <= EACH else [None]
     for place in places:
         largest = max(abs(int(x)) for x in (first.min(), first.max()))
         for step in (1 << k for k in reversed(range(largest.bit_length()))):
             less = _less(step) if place is None else _at(place, _less(step))
-            x = hunt.best.arrays[name]
+            x = question.best.arrays[name]
             if not np.array_equal(made := less(x), x):
-                yield from hunt.take(hunt.best.with_arrays({name: made}))
+                yield from question.take(question.best.with_arrays({name: made}))
 
 
 def _less(step: int) -> Plainer:
@@ -53,10 +54,10 @@ def _less(step: int) -> Plainer:
     return plainer
 
 
-def _try_plainer(hunt: Hunt, names: list[str], plainer: Plainer) -> Search[bool]:
-    arrays = hunt.best.arrays
+def _try_plainer(question: Question, names: list[str], plainer: Plainer) -> Search[bool]:
+    arrays = question.best.arrays
     made = {name: x for name in names for x in [plainer(arrays[name])] if _plain(x) < _plain(arrays[name])}
-    return bool(made) and (yield from hunt.take(hunt.best.with_arrays(made)))
+    return bool(made) and (yield from question.take(question.best.with_arrays(made)))
 
 
 def _at(place: int, plainer: Plainer) -> Plainer:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from tasks.ddmin import fewest
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.hunt import Ask, Hunt, Search
+from tasks.hunt.dialogue import Ask, Search
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.traced_case import TracedCase
+from tasks.minimise.question import Question
 from tasks.minimise.same import Failure
-from tasks.minimise.traced_case import TracedCase
 
 #: Nodes up to which every single one, and every pair of neighbours, is tried first.
 FEW = 12
 
 
-def fewer_nodes(hunt: Hunt) -> Search[None]:
+def fewer_nodes(question: Question) -> Search[None]:
     """The nodes without which the case does not fail; what comes to them from others is their true value, as an input."""
-    whole = hunt.best
+    whole = question.best
     if not isinstance(whole, (GraphCase, TracedCase)) or len(whole.ops) < 2:
         return
     given = whole.values()
 
     def failing(places: list[int]) -> Search[bool]:
-        return (yield from hunt.take(whole.of(places, given), f"{len(whole.ops)} nodes → {len(places)}"))
+        return (yield from question.take(whole.of(places, given), f"{len(whole.ops)} nodes → {len(places)}"))
 
     places = whole.places
     for count in (1, 2) if len(places) <= FEW else ():
@@ -30,11 +31,11 @@ def fewer_nodes(hunt: Hunt) -> Search[None]:
     yield from fewest(places, failing)
 
 
-def fewer_before(hunt: Hunt, earlier: int) -> Search[tuple[int, ...]]:
+def fewer_before(question: Question, earlier: int) -> Search[tuple[int, ...]]:
     """Which of the earlier cases of a process it takes for the stored case to fail in it, by number, in their order."""
 
     def failing(numbers: list[int]) -> Search[bool]:
-        row = yield from hunt.run(Ask(before=tuple(numbers), fresh=True))
-        return hunt.wanted.again(Failure.of(row))
+        row = yield from question.run(Ask(before=tuple(numbers), fresh=True))
+        return question.wanted.again(Failure.of(row))
 
     return tuple((yield from fewest(range(earlier), failing)))

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tasks.draw import structure
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.chosen_case import ChosenCase
+from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.traced_case import TracedCase
 from tasks.minimise import numbers, parts, sizes
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case, Unfit
-from tasks.minimise.chosen_case import ChosenCase, simpler_choices
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
+from tasks.minimise.choices import simpler_choices
+from tasks.minimise.question import Question, Spent
 from tasks.minimise.same import Failure
 from tasks.minimise.toggles import toggles
-from tasks.minimise.traced_case import TracedCase
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
 
@@ -61,37 +63,37 @@ class Minimal:
         return self.failed < self.tried
 
 
-def _graph(hunt: Hunt) -> Search[None]:
-    yield from parts.fewer_nodes(hunt)
-    yield from _simpler(hunt)
+def _graph(question: Question) -> Search[None]:
+    yield from parts.fewer_nodes(question)
+    yield from _simpler(question)
 
 
-def _simpler(hunt: Hunt) -> Search[None]:
+def _simpler(question: Question) -> Search[None]:
     """Leave out attributes, arguments, inputs and outputs, each once."""
     tried: set[str] = set()
     while True:
-        found = next(((what, case) for what, case in hunt.best.simpler() if what not in tried), None)
+        found = next(((what, case) for what, case in question.best.simpler() if what not in tried), None)
         if found is None:
             return
         tried.add(found[0])
-        yield from hunt.take(found[1], f"without {found[0]}")
+        yield from question.take(found[1], f"without {found[0]}")
 
 
-def _all(hunt: Hunt) -> Search[None]:
-    yield from simpler_choices(hunt)
-    if isinstance(hunt.best, ChosenCase):  # what its choices make does not fail by itself
+def _all(question: Question) -> Search[None]:
+    yield from simpler_choices(question)
+    if isinstance(question.best, ChosenCase):  # what its choices make does not fail by itself
         return
-    yield from _graph(hunt)
-    yield from sizes.smaller_dims(hunt)
-    yield from _simpler(hunt)
-    yield from numbers.plainer_values(hunt)
-    yield from sizes.smaller_dims(hunt)
-    if isinstance(hunt.best, (GraphCase, TracedCase)):
-        yield from hunt.take(hunt.best.renamed())
+    yield from _graph(question)
+    yield from sizes.smaller_dims(question)
+    yield from _simpler(question)
+    yield from numbers.plainer_values(question)
+    yield from sizes.smaller_dims(question)
+    if isinstance(question.best, (GraphCase, TracedCase)):
+        yield from question.take(question.best.renamed())
 
 
 #: Strategies by name. "sequence" is one of a case that does not fail by itself (`search`).
-STRATEGIES: dict[str, Callable[[Hunt], Search[None]]] = {
+STRATEGIES: dict[str, Callable[[Question], Search[None]]] = {
     "shrink-all": _all,
     "choices": simpler_choices,
     "graph": _graph,
@@ -111,19 +113,23 @@ def search(
     Raises NotFailing where it does not fail again.
     """
     wanted = Failure.of(stored)
-    first = Hunt(wanted, None, budget)  # type: ignore[arg-type]
+    first = Question(wanted, None, budget)  # type: ignore[arg-type]
     failed, tried, row = yield from _again(first, Ask(fresh=True, patient=True), wanted, FIRST)
     if not failed:
         return (yield from _in_sequence(first, stored, earlier, row))
     flaky = (f"rerun alone it failed {failed} of {tried} times",) if failed < tried else ()
+
+    def leave(why: str, by_parts: str = "") -> Minimal:
+        told = (*flaky, why)
+        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
+
     if strategy == SEQUENCE:
-        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, "it fails by itself"))
+        return leave("it fails by itself")
     try:
         case = start()
         _, sample = case.made()
     except Unfit as error:
-        left = f"left as is: {error}"
-        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
+        return leave(f"left as is: {error}")
     for _ in range(TRIES if flaky else 1):
         in_parts = yield from first.run(Ask(case))
         own = Failure.of(in_parts, sample.expected, case.names)
@@ -133,35 +139,33 @@ def search(
         if _alike(wanted, own):
             break
     else:
-        left = f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip()
-        alone = Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
-        return replace(alone, by_parts=own.status)
+        return leave(f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip(), own.status)
     why = list(flaky)
     # What did not always fail is run as often as it takes to see that.
     last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
-    hunt = yield from _run_hunt(strategy, Hunt(own, case, budget, first.runs), why)
-    ended = yield from _finish_hunt(hunt, tuple(why), triggers, last)
+    question = yield from _run_strategy(strategy, Question(own, case, budget, first.runs), why)
+    ended = yield from _finish(question, tuple(why), triggers, last)
     if not ended.failed and wanted.status == Status.TIMEOUT:
         left = "left as is: when reduced it ends, if late"
         return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
-        hunt = yield from _run_hunt(strategy, Hunt(own, case, budget, ended.runs, fresh=True), why)
-        ended = yield from _finish_hunt(hunt, tuple(why), triggers, last)
+        question = yield from _run_strategy(strategy, Question(own, case, budget, ended.runs, fresh=True), why)
+        ended = yield from _finish(question, tuple(why), triggers, last)
     return ended
 
 
-def _run_hunt(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
-    """A hunt after its strategy, within the budget but for what is kept for the end."""
-    budget, hunt.budget = hunt.budget, hunt.budget - KEPT
+def _run_strategy(strategy: str, question: Question, why: list[str]) -> Search[Question]:
+    """A search by one strategy, within the budget but for what is kept for the end."""
+    budget, question.budget = question.budget, question.budget - KEPT
     try:
-        if isinstance(hunt.best, CallCase) and hunt.best.structure:
-            hunt.structured = yield from hunt.needs_structure(hunt.best)
-        yield from STRATEGIES[strategy](hunt)
+        if isinstance(question.best, CallCase) and question.best.structure:
+            question.structured = yield from question.needs_structure(question.best)
+        yield from STRATEGIES[strategy](question)
     except Spent:
         why.append(f"the search has used its part of the budget of {budget} runs: it may not be minimal")
-    hunt.budget = budget
-    return hunt
+    question.budget = budget
+    return question
 
 
 def _alike(stored: Failure, own: Failure) -> bool:
@@ -170,14 +174,14 @@ def _alike(stored: Failure, own: Failure) -> bool:
     return same and (own.times is None or own.times > 1)
 
 
-def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
+def _again(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
     """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not always
     fail."""
     failed = tried = 0
     last: Row | None = None
     while tried < count or (0 < failed < tried < TRIES) or (not failed and tried < TRIES // 2):
         # One that does not kill its process may as well be run in the same one again.
-        row = yield from hunt.run(ask if not tried or ask.before else replace(ask, fresh=False, patient=False))
+        row = yield from question.run(ask if not tried or ask.before else replace(ask, fresh=False, patient=False))
         tried += 1
         same = _loosely(wanted, Failure.of(row))
         failed += same
@@ -191,34 +195,34 @@ def _loosely(wanted: Failure, found: Failure) -> bool:
     return (wanted.status, wanted.kind, wanted.stage) == (found.status, found.kind, found.stage)
 
 
-def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Minimal]:
+def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Search[Minimal]:
     """A case that does not fail by itself: after which of the earlier cases of its process it does."""
     if not earlier:
         why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
         if Status(row.status).failed:
-            was, now = (f"{x.status} {x.kind} {x.stage}".strip() for x in (hunt.wanted, row))
+            was, now = (f"{x.status} {x.kind} {x.stage}".strip() for x in (question.wanted, row))
             raise NotFailing(f"rerun alone it is {now}{why}, not {was}: is something kept from call to call?")
         raise NotFailing(f"rerun alone it is {row.status}{why}: it no longer fails")
     try:
-        found = yield from hunt.run(Ask(before=tuple(range(earlier)), fresh=True))
-        if not hunt.wanted.again(Failure.of(found)):
+        found = yield from question.run(Ask(before=tuple(range(earlier)), fresh=True))
+        if not question.wanted.again(Failure.of(found)):
             raise NotFailing(
                 f"rerun it is {row.status}, also after the {earlier} cases that ran before it: it no longer fails"
             )
-        before = yield from parts.fewer_before(hunt, earlier)
-        failed, tried, row = yield from _again(hunt, Ask(before=before, fresh=True), hunt.wanted, LAST)
+        before = yield from parts.fewer_before(question, earlier)
+        failed, tried, row = yield from _again(question, Ask(before=before, fresh=True), question.wanted, LAST)
     except Spent:
         raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
     why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
-    return Minimal(None, hunt.wanted, row, hunt.runs, failed=failed, tried=tried, before=before, why=(why,))
+    return Minimal(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 
-def _finish_hunt(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
+def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
     """The minimal case, run again ``tried`` times in new processes, and toggled."""
-    case = hunt.best
+    case = question.best
     _, sample = case.made()
     if isinstance(case, CallCase):
-        case = replace(case, structure=case.structure if hunt.structured else "")
+        case = replace(case, structure=case.structure if question.structured else "")
         if case.structure:
             why = (
                 *why,
@@ -227,18 +231,27 @@ def _finish_hunt(hunt: Hunt, why: tuple[str, ...], triggers: bool, tried: int) -
     failed = 0
     row: Row | None = None
     for _ in range(tried):
-        found = yield from hunt.run(Ask(case, fresh=True, patient=True))
-        same = hunt.wanted.again(Failure.of(found, sample.expected, case.names))
+        found = yield from question.run(Ask(case, fresh=True, patient=True))
+        same = question.wanted.again(Failure.of(found, sample.expected, case.names))
         failed += same
         row = found if same or row is None else row
     assert row is not None
-    toggled = (yield from _try_toggles(hunt, case)) if triggers and failed else ()
+    toggled = (yield from _try_toggles(question, case)) if triggers and failed else ()
     return Minimal(
-        case, hunt.wanted, row, hunt.runs, hunt.refused, failed, tried, told=tuple(hunt.told), triggers=toggled, why=why
+        case,
+        question.wanted,
+        row,
+        question.runs,
+        question.refused,
+        failed,
+        tried,
+        told=tuple(question.told),
+        triggers=toggled,
+        why=why,
     )
 
 
-def _try_toggles(hunt: Hunt, case: Case) -> Search[tuple[Trigger, ...]]:
+def _try_toggles(question: Question, case: Case) -> Search[tuple[Trigger, ...]]:
     """Each attribute, argument, mode and dtype put otherwise, once."""
     found = []
     for what, other in toggles(case):
@@ -248,8 +261,8 @@ def _try_toggles(hunt: Hunt, case: Case) -> Search[tuple[Trigger, ...]]:
             found.append(Trigger(what, "", False))
             continue
         try:
-            row = yield from hunt.run(Ask(other))
+            row = yield from question.run(Ask(other))
         except Spent:
             break
-        found.append(Trigger(what, row.status, hunt.wanted.again(Failure.of(row, sample.expected, other.names))))
+        found.append(Trigger(what, row.status, question.wanted.again(Failure.of(row, sample.expected, other.names))))
     return tuple(found)

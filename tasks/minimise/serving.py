@@ -1,95 +1,73 @@
-"""A search in a process of its own: the cases that it wants run are written to packs, the rows of them come back."""
+"""The search for a smaller case, as a child serves it."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from tasks import catalogs, checks, wire
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import Pack
 from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case, Unfit, elements
-from tasks.minimise.chosen_case import ChosenCase
+from tasks.catalogs.base import Sample
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case, elements
+from tasks.hunt.chosen_case import ChosenCase
+from tasks.hunt.dialogue import NotFailing, Search, Unfit
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.onnx_program import inline_functions
+from tasks.hunt.serving import Searcher
+from tasks.hunt.traced_case import TracedCase
 from tasks.minimise.described import describe_case
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.hunt import Ask, NotFailing, Spent
+from tasks.minimise.question import Spent
 from tasks.minimise.search import Minimal, search
-from tasks.minimise.traced_case import TracedCase
 from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
-from tasks.prepare.cases import PreparedGroup, save_alone
-from tasks.wire import Minimised, ToRun, Wants
+from tasks.wire import ToRun
 
 
-class Minimiser:
-    """One search: `begin` starts it, `go_on` tells it what became of what it wanted; each returns what it wants next."""
+class Minimiser(Searcher):
+    """It goes by the rows of what is run, each judged in the backend's process by a reference of its own."""
 
-    def __init__(self, command: wire.Minimise) -> None:
-        self._command, self._asked = command, command.item
-        self._folder, self._numbers = Path(command.folder), itertools.count()
-        self._wanted = ""
+    looks = False
+    ends = (NotFailing,)
+
+    def __init__(self, command: wire.Search) -> None:
+        super().__init__(command)
+        assert isinstance(command.what, wire.Minimise)
+        self._what = command.what
         self._first: Case | None = None
-        self._search: Any = None
 
-    def begin(self) -> wire.Answer:
-        command = self._command
-        self._search = search(command.row, self._start, command.strategy, command.budget, command.earlier)
-        return self._step(None)
-
-    def go_on(self, tried: wire.Tried) -> wire.Answer:
-        """What is wanted next, or what was found."""
-        if self._wanted:
-            Path(self._wanted).unlink(missing_ok=True)
-        return self._step(tried.row)
-
-    def _step(self, row: Any) -> wire.Answer:
+    def start(self) -> Search[wire.Found]:
+        what = self._what
         try:
-            asked = self._search.send(row)
-        except StopIteration as end:
-            return self._minimised(end.value)
-        except NotFailing as error:
-            return Minimised(error=str(error))
+            minimal = yield from search(what.row, self._take_apart, what.strategy, what.budget, what.earlier)
         except Spent:
-            return Minimised(error=f"{self._command.budget} runs are too few to rerun and reduce it")
-        return self._wants(asked)
+            return wire.Found(error=f"{what.budget} runs are too few to rerun and reduce it")
+        return self._found(minimal)
 
-    def _wants(self, asked: Ask) -> Wants:
-        self._wanted = ""
-        item = self._asked
-        if asked.case is not None:
-            item = self._written(f"{next(self._numbers)}.pack", asked.case)
-            self._wanted = item.pack
-        return Wants(item, asked.before, asked.fresh, asked.patient)
+    def write(self, name: str, group: Group, sample: Sample) -> ToRun:
+        """A case for the check of the stored one; of a training step's operations gradients are results."""
+        check = self.item.group.check
+        if sample.program is not None and checks.get_or_default(check).gradient:
+            check = FORWARD
+        item = super().write(name, group, sample)
+        return replace(item, group=replace(group, check=check))
 
-    def _written(self, name: str, case: Case) -> ToRun:
-        group, sample = case.made()
-        save_alone(self._folder / name, group, sample)
-        check = self._asked.group.check
-        if isinstance(case, TracedCase) and checks.get_or_default(check).gradient:
-            check = FORWARD  # gradients are results of the operations of a training step
-        return ToRun(replace(group, check=check), str(self._folder / name), (0,))
-
-    def _start(self) -> Case:
+    def _take_apart(self) -> Case:
         """The stored case taken apart, as the backend was given it. Raises Unfit."""
-        sample = PreparedGroup(self._asked.pack, self._asked.group.check).samples[self._asked.positions[0]]
-        exported = Pack(self._asked.exported) if self._asked.exported else None
-        why = ""
-        for kind in self._command.backend.create().forms:
+        sample, why = self.sample, ""
+        for kind in self.backend.forms:
             try:
-                form = sample.form(kind, exported)
+                form = self.form(kind)
             except (Unsupported, Vacuous, Invalid) as error:
                 why = why or str(error)
                 continue
-            check = checks.get_or_default(self._asked.group.check)
-            graph = check.graph(form, self._command.row.culprit or "") if form.model is not None else None
+            check = checks.get_or_default(self.item.group.check)
+            graph = check.graph(form, self._what.row.culprit or "") if form.model is not None else None
             if form.model is not None and graph is None:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
-            group, choices = replace(self._asked.group, check=check.samples), sample.record.columns.get("choices")
-            if choices and self._command.strategy in ("shrink-all", "choices"):
+            group, choices = replace(self.item.group, check=check.samples), sample.record.columns.get("choices")
+            if choices and self._what.strategy in ("shrink-all", "choices"):
                 self._first = ChosenCase(tuple(choices), group, DRAWS)
             elif graph is not None:
                 self._first = self._graph(graph, group, sample.op_class)
@@ -117,15 +95,13 @@ class Minimiser:
         valid."""
         import onnx
 
-        model = onnx.load_from_string(form.model)
-        if model.functions:
-            model = onnx.inliner.inline_local_functions(model)
+        model = inline_functions(onnx.load_from_string(form.model))
         count = sum(node.op_type != "Constant" for node in model.graph.node)
         own = None if op_class in (OpClass.MODEL, OpClass.CHOICE) else (count, op_class)
         feeds = inputs_by_name(form)
         rows = tuple(list(feeds)[place] for place in form.batched)
         case = GraphCase(model, feeds, group, DRAWS, whole=own, batched=rows)
-        if self._command.row.status in (Status.WRONG, Status.IMPRECISE):
+        if self._what.row.status in (Status.WRONG, Status.IMPRECISE):
             return case
         try:
             case.made()
@@ -133,8 +109,8 @@ class Minimiser:
             return replace(case, judged=False)
         return case
 
-    def _minimised(self, found: Minimal) -> Minimised:
-        item = self._asked if found.case is None else self._written("minimal.pack", found.case)
+    def _found(self, found: Minimal) -> wire.Found:
+        item = self.item if found.case is None else self.write("minimal.pack", *found.case.made())
         facts: dict[str, Any] = {
             "failure": asdict(found.failure),
             "triggers": [asdict(x) for x in found.triggers],
@@ -149,4 +125,4 @@ class Minimiser:
                 "shapes": [[list(x.shape) for x in one.arrays.values()] for one in (self._first, case)],
                 **describe_case(case),
             }
-        return Minimised(item, found.row, facts)
+        return wire.Found(facts, item, found.row)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.minimise.case import Case, elements
-from tasks.minimise.hunt import Hunt, Search
+from tasks.ddmin import bisect
+from tasks.hunt.case import Case, elements
+from tasks.hunt.dialogue import Search
+from tasks.minimise.question import Question
 
 #: An axis of an array: its name, its number.
 Axis = tuple[str, int]
@@ -19,16 +21,16 @@ _SIZES = 16
 _PAIRS = 6
 
 
-def smaller_dims(hunt: Hunt) -> Search[None]:
+def smaller_dims(question: Question) -> Search[None]:
     """Shrink the sizes of the best case, the largest first, until none can be made smaller."""
     before = -1
-    while before != elements(hunt.best):
-        before = elements(hunt.best)
+    while before != elements(question.best):
+        before = elements(question.best)
         done: set[Any] = set()
-        while (bound := next((x for x in _find_resizings(hunt.best) if x[2] not in done), None)) is not None:
+        while (bound := next((x for x in _find_resizings(question.best) if x[2] not in done), None)) is not None:
             axes, size, name = bound
             done.add(name)
-            yield from _shrunk(hunt, axes, size)
+            yield from _shrunk(question, axes, size)
 
 
 def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None], int, Any]]:
@@ -81,26 +83,20 @@ def _resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Cas
     return resized
 
 
-def _shrunk(hunt: Hunt, resized: Callable[[Case, int, bool], Case | None], size: int) -> Search[None]:
+def _shrunk(question: Question, resized: Callable[[Case, int, bool], Case | None], size: int) -> Search[None]:
     """The smallest size with which it fails: 1, else by halving. The best is the case with it."""
-    start = hunt.best
+    start = question.best
 
     ends = [False, True]
 
     def fails(wanted: int) -> Search[bool]:
         for last in ends:
             case = resized(start, wanted, last)
-            if case is not None and (yield from hunt.take(case, f"{size} → {wanted}")):
+            if case is not None and (yield from question.take(case, f"{size} → {wanted}")):
                 ends[:] = [last] if wanted > 1 else ends  # what it takes lies at that end
                 return True
         return False
 
     if (yield from fails(1)):
         return
-    low, high = 1, size
-    while high - low > 1:
-        middle = (low + high) // 2
-        if (yield from fails(middle)):
-            high = middle
-        else:
-            low = middle
+    yield from bisect(1, size, fails)

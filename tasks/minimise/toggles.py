@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tasks.draw import structure
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case
-from tasks.minimise.graph_case import GraphCase, copy
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.graph_case import GraphCase, copy
 
 #: Toggles that are tried.
 MOST = 16

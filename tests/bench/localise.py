@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
+from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.hunt.onnx_program import OnnxProgram
 from tasks.judge import verdict
-from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran
-from tasks.localise.search import search
-from tasks.localise.serving import read_onnx_form, settings_of, subject_of
-from tasks.localise.subject import Subject
+from tasks.localise.question import Clock, Question
+from tasks.localise.search import Culprit, search
+from tasks.localise.serving import question_of, read_onnx_form, settings_of
 from tasks.localise.windows import WIDEST
 from tasks.model import Form, Group, RuntimeInfo
 from tasks.prepare.cases import prepare
@@ -40,11 +41,12 @@ class Loaded:
 
     name: str
     form: Form
-    subject: Subject
+    program: OnnxProgram
+    question: Question
 
     @property
     def graph(self) -> Any:
-        return self.subject.graph
+        return self.program.graph
 
 
 @dataclass
@@ -99,9 +101,9 @@ def _load(name: str) -> Loaded:
     _, made = prepare(Group(op, variant, "float32", 1), default_cache())
     sample = made.samples[0]
     form = sample.form("onnx")
-    model, feeds = read_onnx_form(form)
-    subject = subject_of(sample, form, model, feeds, verdict.load("error_units"), RuntimeInfo("", ""))
-    return Loaded(name, form, subject)
+    program = read_onnx_form(form, "float32")
+    question = question_of(sample, program, form, verdict.load("error_units"), RuntimeInfo("", ""), BOUND_S)
+    return Loaded(name, form, program, question)
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -110,9 +112,9 @@ def _load(name: str) -> Loaded:
 def _candidates(one: Loaded) -> dict[str, list[Fault]]:
     """The faults that the nodes of a model can have, by kind."""
     found: dict[str, list[Fault]] = defaultdict(list)
-    for place in one.subject.places:
+    for place in one.program.places:
         node = one.graph.node[place]
-        value = one.subject.exact.get(node.output[0])
+        value = one.program.exact.get(node.output[0])
         if isinstance(value, np.ndarray):
             for kind, rewrite in stand_in.kinds(stand_in.Site(one.graph, place), value.shape):
                 found[kind].append(Fault(kind, node.output[0], rewrite))
@@ -139,29 +141,29 @@ def _planted(models: Sequence[Loaded], wanted: int, seed: random.Random) -> Tall
 
 
 def _try_single(one: Loaded, fault: Fault, tally: Tally) -> None:
-    place = one.subject.producer[fault.at]
-    right = f"node {one.subject.name(place)} ({one.graph.node[place].op_type})"
+    place = one.program.producer[fault.at]
+    right = f"node {one.program.name(place)} ({one.graph.node[place].op_type})"
     what = f"{one.name}: {fault.kind} in {right}"
     found, seconds = _searched(one, fault)
     if found is None:
         tally.add("passes", seconds)
-    elif found.culprit == right:
+    elif found.name == right:
         tally.add("named", seconds)
     else:
-        word = "wrong" if found.culprit.startswith("node") else "other"
-        tally.add(word, seconds, f"{what}: {found.culprit or 'nothing'} ({'; '.join(found.why)})")
+        word = "wrong" if found.name.startswith("node") else "other"
+        tally.add(word, seconds, f"{what}: {found.name or 'nothing'} ({'; '.join(found.why)})")
 
 
-def _searched(one: Loaded, fault: Fault) -> tuple[Found | None, float]:
+def _searched(one: Loaded, fault: Fault) -> tuple[Culprit | None, float]:
     """(what the search finds, None where the model passes, CPU seconds)."""
     begin = time.process_time()
-    searching = search(one.subject, Clock(BOUND_S))
+    searching = search(replace(one.question, clock=Clock(BOUND_S)))
 
     def run(model: Any, feeds: Mapping[str, np.ndarray]) -> Ran:
         return stand_in.run(model, feeds, fault)
 
     try:
-        found = stand_in.answered(searching, one.subject.model, one.subject.feeds, run)
+        found = stand_in.answered(searching, one.program.model, one.program.feeds, run)
     except NotFailing:
         found = None
     return found, time.process_time() - begin
@@ -171,16 +173,16 @@ def _chains(one: Loaded, length: int) -> Iterator[list[str]]:
     """Tensors of nodes each of which is the only one to take the one before: what an optimiser may fuse."""
     graph, users = one.graph, Counter(x for node in one.graph.node for x in node.input)
     next_of: dict[str, str] = {}
-    for place in one.subject.places:
+    for place in one.program.places:
         node = graph.node[place]
         for name in node.input:
-            if name in one.subject.producer and users[name] == 1:
+            if name in one.program.producer and users[name] == 1:
                 next_of[name] = node.output[0]
-    for place in one.subject.places:
+    for place in one.program.places:
         chain = [graph.node[place].output[0]]
         while len(chain) < length and chain[-1] in next_of:
             chain.append(next_of[chain[-1]])
-        last = one.subject.exact.get(chain[-1])
+        last = one.program.exact.get(chain[-1])
         if len(chain) == length and isinstance(last, np.ndarray) and last.dtype == np.float32:
             yield chain
 
@@ -201,12 +203,12 @@ def _fused(models: Sequence[Loaded], wanted: int, seed: random.Random) -> Tally:
             tally.add("passes", seconds)
             continue
         seen = {name for place in found.places for name in one.graph.node[place].output}
-        if found.culprit == "fusion":
+        if found.name == "fusion":
             tally.add("fusion", seconds, "" if length > WIDEST else f"{what}: fusion ({'; '.join(found.why)})")
         elif len(found.places) in range(2, WIDEST + 1) and seen & set(chain):
             tally.add("window", seconds)
         else:
-            tally.add("wrong", seconds, f"{what}: {found.culprit} ({'; '.join(found.why)})")
+            tally.add("wrong", seconds, f"{what}: {found.name} ({'; '.join(found.why)})")
     return tally
 
 
@@ -220,15 +222,16 @@ def _clean(models: Sequence[Loaded], backends: Sequence[str]) -> Tally:
         for one in models:
             begin = time.process_time()
             whole = "" if "onnx" in backend.forms else "it takes no ONNX"
-            searching = search(one.subject, Clock(BOUND_S), settings_of(backend), whole)
+            question = replace(one.question, clock=Clock(BOUND_S))
+            searching = search(question, settings_of(backend), whole)
             try:
                 found = _asked(searching, one, backend)
             except NotFailing as error:
                 refused = "does not run" in str(error)
                 tally.add("refused" if refused else "sound", 0.0, f"{one.name} on {name}: {error}" if refused else "")
                 continue
-            told = f"{one.name} on {name}: {found.culprit or 'nothing'} ({'; '.join(found.why)})"
-            tally.add("blamed" if found.culprit else "unnamed", time.process_time() - begin, told)
+            told = f"{one.name} on {name}: {found.name or 'nothing'} ({'; '.join(found.why)})"
+            tally.add("blamed" if found.name else "unnamed", time.process_time() - begin, told)
     return tally
 
 
@@ -240,13 +243,13 @@ def _started(name: str) -> Backend:
     return backend
 
 
-def _asked(searching: Any, one: Loaded, backend: Backend) -> Found:
+def _asked(searching: Any, one: Loaded, backend: Backend) -> Culprit:
     def ran(asked: Ask) -> Ran:
         try:
             form = one.form if "onnx" in backend.forms else _torch_form(one)
-            if asked.model is not None:
-                arrays = [asked.feeds[x.name] for x in asked.model.graph.input]
-                form = Form("onnx", one.form.op, "float32", arrays, model=asked.model.SerializeToString())
+            if isinstance(asked.case, Piece):
+                arrays = [asked.case.feeds[x.name] for x in asked.case.program.graph.input]
+                form = Form("onnx", one.form.op, "float32", arrays, model=asked.case.program.SerializeToString())
             return Ran([np.array(x) for x in backend.at(asked.setting).build(form).run()])
         except Exception as error:
             return Ran(None, f"{type(error).__name__}: {error}"[:300])

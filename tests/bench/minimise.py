@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends import BackendSpec
+from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.hunt.graph_case import GraphCase
 from tasks.judge import verdict
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.hunt import Ask, NotFailing
 from tasks.minimise.search import Minimal, search
 from tasks.model import Group
 from tasks.model.row import Row
@@ -84,20 +84,21 @@ def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
     backend = BackendSpec.parse(device).create()
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
 
-    def ran(asked: Ask) -> Row:
+    def judged(asked: Ask) -> Row:
+        assert not isinstance(asked.case, Piece)
         group, sample = (asked.case or case).made()
         save_alone(folder / "case.pack", group, sample)
         (done,) = runner.run([whole(PreparedGroup(folder / "case.pack"))])
         return done.row
 
-    stored = ran(Ask())
+    stored = judged(Ask())
     if stored.status != "wrong":
         return None
     searching: Any = search(stored, lambda: case, "shrink-all", 200, triggers=False)
     try:
         asked = next(searching)
         while True:
-            asked = searching.send(ran(asked))
+            asked = searching.send(Ran(row=judged(asked)))
     except StopIteration as end:
         found: Minimal = end.value
         return found

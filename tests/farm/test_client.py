@@ -27,7 +27,7 @@ from farm.client import process, smaller, trying
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.lake.key import Key
-from farm.minimise import drive
+from farm.minimise import search as searching
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import told
@@ -262,8 +262,8 @@ def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(
         return trying.judge_sample(group, sample, *more)
 
     monkeypatch.setattr(smaller, "judge_sample", slow if judged else trying.judge_sample)
-    monkeypatch.setattr(drive, "HANG_S", 0.3)
-    monkeypatch.setattr(drive, "LEAST_S", 0.3)
+    monkeypatch.setattr(searching, "HANG_S", 0.3)
+    monkeypatch.setattr(searching, "LEAST_S", 0.3)
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}
     (found,) = farm.fuzz(hangs_where_few, lambda x: 2 * x, **more).findings
     small = farm.minimise(found.key, strategy="binary-search-dims")

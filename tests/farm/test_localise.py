@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,6 +15,7 @@ from farm import lake
 from farm.commands import localise
 from farm.commands import run as launch
 from farm.commands.localise import BAD_INPUT, NAMED
+from farm.fleet.child_process import ChildProcess
 
 CONFIG = """
 catalogs:
@@ -95,6 +99,28 @@ def test_a_backend_that_dies_of_being_probed_keeps_its_row(tmp_path: Path, cache
     assert (row.status, row.culprit, row.probe_effect) == ("wrong", "node Conv_4 (Conv)", "")
 
 
+@pytest.mark.parametrize(
+    ("command", "number", "culprit"),
+    [("Run", 2, ""), ("Run", 3, "node Conv_4 (Conv)"), ("Tried", 1, ""), ("Tried", 2, "")],
+)
+def test_a_child_that_is_killed_in_a_search_costs_the_culprit_at_most_and_no_case_is_blamed(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, command: str, number: int, culprit: str
+) -> None:
+    """The backend's child before its second or third run (the first is the case's own), the search's before it is answered."""
+    call, given = ChildProcess.call, list[str]()
+
+    def killed(self: ChildProcess, said: Any, *more: Any) -> Iterator[Any]:
+        given.append(type(said).__name__)
+        if given.count(command) == number and given[-1] == command:
+            os.kill(self.process.pid, signal.SIGKILL)
+        return call(self, said, *more)
+
+    monkeypatch.setattr(ChildProcess, "call", killed)
+    (row,) = launched(tmp_path, "--no-ray", "[convolutional]", "faulty-pad").itertuples()
+    assert (row.status, row.culprit, row.error) == ("wrong", culprit, "")
+    assert pd.isna(row.note) and pd.isna(row.crash_after)
+
+
 def test_a_config_can_leave_culprits_alone(tmp_path: Path, cache: Path) -> None:
     (row,) = launched(tmp_path, "--inline", "[convolutional]", "faulty-pad", "localise_s: 0\n").itertuples()
     assert (row.status, row.culprit) == ("wrong", "")
@@ -109,9 +135,7 @@ def test_an_operation_of_a_torch_program_is_named_with_its_module(
     assert (sound.status, sound.culprit) == ("pass", "")
     capsys.readouterr()
     wanted = [key(rows, "faultytorch-linear_1", "tinytorch:block"), "--results", str(tmp_path / "results")]
-    assert (
-        localise.main([*wanted, "--out", str(tmp_path / "culprit")]) == BAD_INPUT
-    )  # named, but it has no model of its own
+    assert localise.main([*wanted, "--out", str(tmp_path / "culprit")]) == NAMED
     said = capsys.readouterr()
     assert "node          linear_1: linear()" in said.out and "  module      value" in said.out
-    assert "is a part of a torch program" in said.err
+    assert "torch.ops.aten.linear." in (tmp_path / "culprit" / "program.py").read_text()

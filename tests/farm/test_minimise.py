@@ -23,8 +23,8 @@ from farm.lake import minimal
 from farm.lake.key import Key
 from farm.lake.minimal import finding_id
 from farm.minimise import issue, show
-from farm.minimise.drive import HANG_S, Runner
-from farm.minimise.whole import _sound_s
+from farm.minimise.from_row import _sound_s
+from farm.minimise.search import HANG_S, Runner
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
 from farm.reproduce.find import ReproduceError
@@ -32,8 +32,8 @@ from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs import told
+from tasks.hunt.call_case import CallCase
 from tasks.judge import verdict
-from tasks.minimise.call_case import CallCase
 from tasks.minimise.described import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
@@ -394,7 +394,7 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
             raise ReproduceError("small-numbers cannot be run here: it cannot be imported")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("farm.minimise.whole.version_here", gone)
+            patch.setattr("farm.minimise.from_row.version_here", gone)
             assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
         said = capsys.readouterr().err
         assert "cannot be imported; the row is of 1.0: --packages small==1.0 runs that version" in said

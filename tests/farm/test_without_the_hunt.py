@@ -19,6 +19,7 @@ HUNT = (
     "farm/minimise",
     "tasks/fuzz",
     "tasks/catalogs/fuzz",
+    "tasks/hunt",
     "tasks/localise",
     "tasks/minimise",
 )

@@ -12,15 +12,17 @@ from tasks.backends.shared.onnx_form import one_add
 from tasks.graphs.cut import producers
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
+from tasks.hunt.dialogue import Ask, NotFailing, Ran
+from tasks.hunt.onnx_program import OnnxProgram
 from tasks.judge.plain import compare
 from tasks.localise import nodes
-from tasks.localise.dialogue import NOTHING, Ask, Clock, Found, NotFailing, Ran, Settings
-from tasks.localise.search import search
+from tasks.localise.question import Clock, Question
+from tasks.localise.search import Culprit, search
 from tasks.localise.serving import read_onnx_form
-from tasks.localise.subject import Subject
+from tasks.localise.settings import NOTHING, Settings
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests import stand_in, tiny_models
-from tests.stand_in import Fault, Site, answered, driven
+from tests.stand_in import Fault, Site, answered, driven, model_of
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -39,15 +41,17 @@ class Case:
         metrics = compare(outputs, leaves, OpClass.MODEL)
         return bool(metrics.kind) or float(metrics.error_units or 0) > nodes.LIMIT
 
-    def culprit(self, *faults: Fault, settings: Settings = NOTHING, run: Callable[..., Ran] | None = None) -> Found:
-        subject = Subject(self.model, self.feeds, self.fails)
+    def question(self, model: Any = None, seconds: float = 60) -> Question:
+        program = OnnxProgram.inlined(self.model if model is None else model, self.feeds)
+        return Question(program, self.fails, Clock(seconds))
 
+    def culprit(self, *faults: Fault, settings: Settings = NOTHING, run: Callable[..., Ran] | None = None) -> Culprit:
         def backend(model: Any, feeds: Any) -> Ran:
             for fault in faults:
                 model = fault.planted(model)
             return stand_in.run(model, feeds)
 
-        return answered(search(subject, Clock(60), settings), self.model, self.feeds, run or backend)
+        return answered(search(self.question(), settings), self.model, self.feeds, run or backend)
 
     def fault(self, at: str, kind: str) -> Fault:
         place = producers(self.graph)[at]
@@ -85,7 +89,7 @@ FAULTS = [
 def test_a_fault_in_one_node_is_named_to_the_node(case: Case, at: str, kind: str) -> None:
     found = case.culprit(case.fault(at, kind))
     node = case.graph.node[producers(case.graph)[at]]
-    assert found.culprit == f"node {node.name} ({node.op_type})"
+    assert found.name == f"node {node.name} ({node.op_type})"
     assert found.effect == "same"
     assert found.alone and found.units is not None and found.units > nodes.LIMIT
 
@@ -109,7 +113,7 @@ def test_a_sound_backend_is_not_blamed(case: Case) -> None:
 def test_a_fault_that_exists_only_fused_is_a_window_or_fusion(case: Case, chain: list[str], culprit: str) -> None:
     fault = Fault("fused", chain[-1], stand_in.times(1.01), tuple(chain[:-1]))
     found = case.culprit(fault)
-    assert (found.culprit, found.effect) == (culprit, "healed")
+    assert (found.name, found.effect) == (culprit, "healed")
     seen = {name for place in found.places for name in case.graph.node[place].output}
     assert not found.places or seen == set(chain)
 
@@ -120,7 +124,7 @@ def test_the_first_node_whose_own_error_reaches_the_output_is_the_culprit(text: 
     with pytest.raises(NotFailing):
         text.culprit(harmless)
     found = text.culprit(harmless, harmful)
-    assert found.culprit == "node MatMul_31 (MatMul)"
+    assert found.name == "node MatMul_31 (MatMul)"
     places = [place for place, node in enumerate(text.graph.node) if node.op_type != "Constant"]
     units = dict(zip(places, found.node_units))
     assert units[producers(text.graph)["add7"]] > nodes.LIMIT  # it is seen, and not blamed
@@ -132,15 +136,14 @@ def test_errors_that_fail_only_together_are_no_single_node_s_fault(text: Case) -
         with pytest.raises(NotFailing):
             text.culprit(fault)
     found = text.culprit(*small)
-    assert found.culprit.startswith("nodes, ") and "the worst " in found.culprit
+    assert found.name.startswith("nodes, ") and "the worst " in found.name
 
 
 def test_a_search_that_runs_out_of_time_names_nobody(text: Case) -> None:
     fault = Fault("fused", "matmul17", stand_in.times(1.01), ("div15", "softmax16"))
-    subject = Subject(text.model, text.feeds, text.fails)
-    clock = Clock(0)
-    found = answered(search(subject, clock), text.model, text.feeds, lambda m, x: stand_in.run(m, x, fault))
-    assert found.culprit == "" and "until the time was over" in found.why[-1]
+    question = text.question(seconds=0)
+    found = answered(search(question), text.model, text.feeds, lambda m, x: stand_in.run(m, x, fault))
+    assert found.name == "" and "until the time was over" in found.why[-1]
 
 
 def test_own_and_inherited_errors_are_told_apart(image: Case) -> None:
@@ -152,7 +155,7 @@ def test_own_and_inherited_errors_are_told_apart(image: Case) -> None:
 def test_a_precision_that_nobody_asked_for_is_no_single_node_s_fault(text: Case) -> None:
     products = [node.output[0] for node in text.graph.node if node.op_type == "MatMul"]
     for kind, name in (("bfloat16", "precision bfloat16"), ("TF32", "precision tfloat32")):
-        assert text.culprit(*(text.fault(at, kind) for at in products)).culprit == name
+        assert text.culprit(*(text.fault(at, kind) for at in products)).name == name
 
 
 @pytest.mark.parametrize("hide", [True, False])
@@ -163,12 +166,11 @@ def test_a_pass_that_makes_the_difference_takes_the_blame(image: Case, hide: boo
 
     def ran(asked: Ask) -> Ran:
         on = "Faulty" not in asked.setting.removeprefix("without ").split(",")
-        model = image.model if asked.model is None else asked.model
-        return stand_in.run(model, asked.feeds or image.feeds, fault if on else None)
+        return stand_in.run(*model_of(asked, image.model, image.feeds), fault if on else None)
 
-    subject = Subject(image.model, image.feeds, image.fails)
-    found = driven(search(subject, Clock(60), Settings(passes=passes)), ran)
-    assert found.culprit == "optimiser Faulty"
+    question = image.question()
+    found = driven(search(question, Settings(passes=passes)), ran)
+    assert found.name == "optimiser Faulty"
     assert found.why[-1] == ("at window Conv_4..Sigmoid_5" if hide else "at node Sigmoid_5 (Sigmoid)")
 
 
@@ -177,19 +179,18 @@ def test_the_lowest_level_that_is_wrong_is_named_where_no_pass_is(image: Case) -
 
     def ran(asked: Ask) -> Ran:
         sound = asked.setting in ("level disable", "level basic")
-        model = image.model if asked.model is None else asked.model
-        return stand_in.run(model, asked.feeds or image.feeds, None if sound else fault)
+        return stand_in.run(*model_of(asked, image.model, image.feeds), None if sound else fault)
 
-    subject = Subject(image.model, image.feeds, image.fails)
+    question = image.question()
     settings = Settings(levels=("disable", "basic", "extended", "all"), passes=("One", "Two"))
-    assert driven(search(subject, Clock(60), settings), ran).culprit == "optimiser level extended, right at level basic"
+    assert driven(search(question, settings), ran).name == "optimiser level extended, right at level basic"
 
 
 def test_a_graph_that_is_not_what_was_exported_is_the_exporter_s(image: Case) -> None:
     exported = image.fault("conv4", "no bias").planted(image.model)
-    subject = Subject(exported, image.feeds, image.fails)
-    found = answered(search(subject, Clock(60)), exported, image.feeds, stand_in.run)
-    assert (found.culprit, found.node_units) == ("exporter", ())
+    question = image.question(exported)
+    found = answered(search(question), exported, image.feeds, stand_in.run)
+    assert (found.name, found.node_units) == ("exporter", ())
 
 
 def test_a_model_that_does_not_run_with_its_tensors_asked_for_is_cut(image: Case) -> None:
@@ -201,7 +202,7 @@ def test_a_model_that_does_not_run_with_its_tensors_asked_for_is_cut(image: Case
         return stand_in.run(model, feeds, fault)
 
     found = image.culprit(run=ran)
-    assert (found.culprit, found.effect) == ("node Conv_4 (Conv)", "")
+    assert (found.name, found.effect) == ("node Conv_4 (Conv)", "")
     assert "too many outputs" in found.why[0]
 
 
@@ -218,9 +219,9 @@ def test_a_backend_that_gives_no_integers_is_asked_for_floats_alone(image: Case)
             return Ran(None, "no output of int64")
         return stand_in.run(model, feeds, fault)
 
-    subject = Subject(counted, image.feeds, image.fails)
-    found = answered(search(subject, Clock(60)), counted, image.feeds, ran)
-    assert (found.culprit, found.effect) == ("node Conv_4 (Conv)", "same")
+    question = image.question(counted)
+    found = answered(search(question), counted, image.feeds, ran)
+    assert (found.name, found.effect) == ("node Conv_4 (Conv)", "same")
 
 
 def test_tensors_are_asked_for_in_parts_where_they_are_many(image: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +236,7 @@ def test_tensors_are_asked_for_in_parts_where_they_are_many(image: Case, monkeyp
     at_once, most = most, 0
     monkeypatch.setattr(nodes, "CHUNK", 1 << 14)
     parts = image.culprit(run=ran)
-    assert (parts.culprit, parts.node_units) == (whole.culprit, whole.node_units)
+    assert (parts.name, parts.node_units) == (whole.name, whole.node_units)
     assert most < at_once / 2
 
 
@@ -243,12 +244,12 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
     fault = image.fault("conv4", "shifted pad")
 
     def ran(asked: Ask) -> Ran:
-        assert asked.model is None
+        assert asked.case is None
         return stand_in.run(image.model, image.feeds, None if asked.setting == "level eager" else fault)
 
-    subject = Subject(image.model, image.feeds, image.fails)
-    found = driven(search(subject, Clock(60), Settings(levels=("eager", "compiled")), "it takes functions"), ran)
-    assert (found.culprit, found.effect) == ("optimiser level compiled, right at level eager", "")
+    question = image.question()
+    found = driven(search(question, Settings(levels=("eager", "compiled")), "it takes functions"), ran)
+    assert (found.name, found.effect) == ("optimiser level compiled, right at level eager", "")
 
 
 def test_a_tensor_that_is_garbage_only_where_it_is_asked_for_is_not_blamed(image: Case) -> None:
@@ -265,7 +266,7 @@ def test_a_tensor_that_is_garbage_only_where_it_is_asked_for_is_not_blamed(image
 
     found = image.culprit(run=ran)
     node = image.graph.node[producers(image.graph)["conv8"]]
-    assert (found.culprit, found.alone) == (f"node {node.name} (Conv)", True)
+    assert (found.name, found.alone) == (f"node {node.name} (Conv)", True)
 
 
 def test_a_node_that_errs_beside_its_neighbours_alone_is_a_window_with_them(image: Case) -> None:
@@ -277,22 +278,22 @@ def test_a_node_that_errs_beside_its_neighbours_alone_is_a_window_with_them(imag
         return stand_in.run(model, feeds, fault if together else None)
 
     found = image.culprit(run=ran)
-    assert (found.culprit, found.effect, found.alone) == ("window Conv_4..Sigmoid_5", "same", True)
+    assert (found.name, found.effect, found.alone) == ("window Conv_4..Sigmoid_5", "same", True)
 
 
 def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> None:
     with pytest.raises(Unsupported, match="the case has no ONNX form"):
-        read_onnx_form(Form("torch", "user:mine", "float32", []))
+        read_onnx_form(Form("torch", "user:mine", "float32", []), "float32")
     with pytest.raises(Unsupported, match="the graph has one node"):
-        read_onnx_form(one_add())
+        read_onnx_form(one_add(), "float32")
 
 
 @pytest.mark.parametrize("case", ["image", "text"], indirect=True)
 def test_the_floor_of_a_sum_of_products_is_what_draws_find(case: Case) -> None:
-    subject = Subject(case.model, case.feeds, case.fails)
-    sums = [place for place in subject.places if case.graph.node[place].op_type in ("Conv", "MatMul", "Gemm")]
+    program = case.question().program
+    sums = [place for place in program.places if case.graph.node[place].op_type in ("Conv", "MatMul", "Gemm")]
     for place in sums:
-        feeds = {name: subject.exact[name] for name in subject.border(place)[0]}
+        feeds = {name: program.exact[name] for name in program.border(place)[0]}
         name = case.graph.node[place].output[0]
-        drawn, spread = subject.floor_of(place, feeds, 1)[name], subject.spread_of(place, feeds)[name]
+        drawn, spread = program.floor_of(place, feeds, 1)[name], program.spread_of(place, feeds)[name]
         assert 0.5 < np.median(drawn / spread) < 1.5

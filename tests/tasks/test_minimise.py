@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from tasks.ddmin import fewest
+from tasks.ddmin import bisect, fewest, thin
 from tasks.draw.choices import Choices
-from tasks.minimise.case import Unfit, elements
+from tasks.hunt.case import elements
+from tasks.hunt.dialogue import Ran, Unfit
 from tasks.minimise.choices import simplest
 from tasks.minimise.same import Failure
 from tasks.model import Group, Leaf
@@ -49,6 +50,23 @@ def test_ddmin_of_a_long_list_takes_few_runs() -> None:
     runs = [0]
     assert ran(fewest(range(20), asked(lambda items: {4, 17} <= set(items), runs))) == [4, 17]
     assert runs[0] <= 40
+
+
+def test_what_is_not_needed_is_left_out_in_long_runs_first() -> None:
+    runs = [0]
+    assert ran(thin(range(16), asked(lambda items: {3, 4, 12} <= set(items), runs))) == [3, 4, 12]
+    assert runs[0] <= 20
+    assert ran(thin([7], asked(lambda items: True, runs))) == [7]
+
+
+def test_the_smallest_that_fails_is_found_between_one_that_does_not_and_one_that_does() -> None:
+    for threshold in range(1, 20):
+
+        def fails(number: int, threshold: int = threshold) -> Generator[Any, Any, bool]:
+            return number >= threshold
+            yield
+
+        assert ran(bisect(0, 19, fails)) == threshold
 
 
 def generated(choose: Choices) -> list[int]:
@@ -149,7 +167,8 @@ def test_what_makes_a_model_wrong_may_be_imprecise_of_its_parts(op_class: str, l
         while True:  # the whole graph is imprecise, and Tanh alone is wrong
             whole, ops = asked.case is None, asked.case.ops if asked.case else ()
             status = "wrong" if whole or ops == ("Tanh",) else "imprecise" if "Tanh" in ops else "pass"
-            asked = searched.send(row(**off | {"status": status, "op_class": op_class if whole else "composite"}))
+            judged = row(**off | {"status": status, "op_class": op_class if whole else "composite"})
+            asked = searched.send(Ran(row=judged))
     except StopIteration as end:
         found = end.value
     assert (found.by_parts, "+".join(found.case.ops) if found.case else "") == ("" if left else "imprecise", left)
@@ -163,7 +182,7 @@ def graph_case(*lines: str, **weights: Any) -> Any:
     pytest.importorskip("onnx")
     from planted_small import graph
 
-    from tasks.minimise.graph_case import GraphCase
+    from tasks.hunt.graph_case import GraphCase
 
     model = graph(*lines, **weights)
     random_ = np.random.default_rng(1)
@@ -189,7 +208,8 @@ def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool)
     asked = next(searched)
     try:
         while True:
-            asked = searched.send(hung if hangs or asked.case is None or not asked.patient else passed)
+            left = hangs or asked.case is None or not asked.patient
+            asked = searched.send(Ran(row=hung if left else passed))
     except StopIteration as end:
         found = end.value
     assert (found.case is None) is not hangs and not found.flaky
@@ -198,7 +218,7 @@ def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool)
 
 def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_choices() -> None:
     from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
-    from tasks.minimise.chosen_case import ChosenCase
+    from tasks.hunt.chosen_case import ChosenCase
     from tasks.minimise.search import search
 
     group = Group("fuzz:Elu", VARIANT, "float32", 1)
@@ -209,7 +229,7 @@ def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_c
     try:
         while True:
             whole = asked.case is None or isinstance(asked.case, ChosenCase)
-            asked = searched.send(wrong if whole else row(status="pass"))
+            asked = searched.send(Ran(row=wrong if whole else row(status="pass")))
     except StopIteration as end:
         found = end.value
     assert isinstance(found.case, ChosenCase) and found.failed == found.tried == 2
@@ -227,23 +247,23 @@ def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
 
 
 def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
-    from tasks.minimise.hunt import Hunt
+    from tasks.minimise.question import Question
     from tasks.minimise.sizes import smaller_dims
 
     case = graph_case("h = MatMul(x, w)", "y = Reshape(h, s)", w=np.ones((6, 5), np.float32), s=np.int64([5, 4]))
     wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="composite")
 
-    hunt = Hunt(Failure.of(wrong), case, 200)
-    search = smaller_dims(hunt)
+    question = Question(Failure.of(wrong), case, 200)
+    search = smaller_dims(question)
     try:
         next(search)
         while True:
-            search.send(wrong)
+            search.send(Ran(row=wrong))
     except StopIteration:
         pass
-    shapes = {name: x.shape for name, x in hunt.best.arrays.items()}
+    shapes = {name: x.shape for name, x in question.best.arrays.items()}
     assert shapes["x"] == (1, 1) and shapes["w"] == (1, 1)
-    assert elements(hunt.best) <= 4 and hunt.runs <= 30
+    assert elements(question.best) <= 4 and question.runs <= 30
 
 
 def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:

@@ -47,7 +47,7 @@ def test_an_edit_is_another_key(tmp_path: Path, edited: str, changes: list[bool]
 
 
 #: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes as well.
-RUN_CASES = ("tasks.canary", "tasks.minimise", "tasks.twin")
+RUN_CASES = ("tasks.canary", "tasks.twin")
 CONSTANTS = ("tasks.model.row.INTERPRETED", "tasks.model.row.Row", "tasks.model.row.YOUR_OWN")
 
 

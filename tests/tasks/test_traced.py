@@ -16,11 +16,12 @@ from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.graphs import program as programs
 from tasks.graphs.program import Part
+from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.hunt.torch_program import TorchProgram
 from tasks.judge.plain import compare
 from tasks.localise import nodes
-from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran
-from tasks.localise.search import search
-from tasks.localise.traced import Traced
+from tasks.localise.question import Clock, Question
+from tasks.localise.search import Culprit, search
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests.stand_in import driven
 from tests.tiny_module import block
@@ -34,21 +35,20 @@ class Case:
     def __init__(self) -> None:
         module, self.inputs = block()
         self.program = programs.trace_module(module, self.inputs)
-        names = [x.name for x in self.program.graph.nodes if x.op == "placeholder"]
-        self.feeds = {name: x.numpy() for name, x in zip(names, self.inputs)}
-        self.subject = Traced(self.program, self.feeds, self.fails)
+        self.feeds = programs.name_arguments(self.program, self.inputs)
+        self.subject = TorchProgram(self.program, self.feeds)
 
     def fails(self, outputs: Sequence[np.ndarray]) -> bool:
-        exact = self.subject._run()
+        exact = self.subject.evaluate()
         leaves = [Leaf("float32", y.shape, y, np.full(y.shape, 1e-6)) for y in map(exact.get, self.subject.outputs)]
         return float(compare(outputs, leaves, OpClass.MODEL).error_units or 0) > nodes.LIMIT
 
-    def culprit(self, faults: Mapping[str, Any], hidden: str = "") -> Found:
+    def culprit(self, faults: Mapping[str, Any], hidden: str = "") -> Culprit:
         """faults: what an operation's result becomes, by name; hidden: strikes only where this tensor is no output."""
 
         def ran(asked: Ask) -> Ran:
-            wanted = asked.model or Part(tuple(self.feeds), tuple(self.subject.outputs))
-            feeds = asked.feeds if asked.model else self.feeds
+            piece = asked.case if isinstance(asked.case, Piece) else self.subject.probed([])
+            wanted, feeds = piece.program, piece.feeds
             part = programs.part(self.program, wanted)
             made = {x.name for x in part.graph.nodes if x.op == "call_function"}
 
@@ -62,7 +62,7 @@ class Case:
                 outputs = Faulty(part).run(*[torch.from_numpy(np.array(feeds[x])) for x in wanted.inputs])
             return Ran([x.numpy() for x in outputs])
 
-        return driven(search(self.subject, Clock(60)), ran)
+        return driven(search(Question(self.subject, self.fails, Clock(60))), ran)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def place(case: Case, name: str) -> int:
 )
 def test_a_fault_in_one_operation_is_named(case: Case, name: str, op: str, fault: Any) -> None:
     found = case.culprit({name: fault})
-    assert (found.culprit, found.effect, found.alone) == (f"node {name} ({op})", "same", True)
+    assert (found.name, found.effect, found.alone) == (f"node {name} ({op})", "same", True)
     assert found.places == (place(case, name),)
 
 
@@ -96,11 +96,11 @@ def test_a_sound_run_is_not_blamed(case: Case) -> None:
 
 def test_what_is_wrong_only_fused_is_a_window(case: Case) -> None:
     found = case.culprit({"softmax": lambda x: x * 1.01}, hidden="matmul")
-    assert (found.culprit, found.effect) == ("window matmul..softmax", "healed")
+    assert (found.name, found.effect) == ("window matmul..softmax", "healed")
 
 
 def test_an_operation_says_its_module_attributes_and_tensors(case: Case) -> None:
-    told = case.subject.described(place(case, "layer_norm"))
+    told = case.subject.describe(place(case, "layer_norm"))
     assert (told["op"], told["module"]) == ("layer_norm", "norm")
     assert told["attributes"]["normalized_shape"] == "[16]" and told["outputs"] == ["layer_norm float32[2, 6, 16]"]
     assert told["inputs"][0] == "add float32[2, 6, 16]"
@@ -110,7 +110,7 @@ def test_the_float64_evaluation_is_that_of_the_whole(case: Case) -> None:
     module, inputs = block()
     with torch.no_grad():
         exact = copy.deepcopy(module).double()(*[x.double() if x.is_floating_point() else x for x in inputs])
-    found = case.subject._run()
+    found = case.subject.evaluate()
     for name, y in zip(case.subject.outputs, exact):
         np.testing.assert_allclose(found[name], y.numpy(), rtol=1e-12, atol=1e-12)
 
@@ -134,7 +134,7 @@ def test_a_program_is_stored_without_its_weights_and_read_again(case: Case) -> N
     stored = json.loads(json.dumps(programs.encode_program(made)))
     again, feeds = programs.read(stored), case.feeds | weights
     assert programs.encode_program(again) == stored and len(weights) == 9
-    exact = case.subject._run()
+    exact = case.subject.evaluate()
     found = programs.evaluate_program(again, feeds)
     assert list(found) == list(case.subject.outputs)
     for name, y in exact.items():

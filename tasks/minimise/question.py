@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Case, Unfit
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.dialogue import Ask, Search, Unfit
 from tasks.minimise.same import Failure
 from tasks.model import Status
 from tasks.model.row import Row
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What is to be run on the backend. case: None for the stored one, as it was run; before: which of the earlier cases of
-    its process, by number, are to be run before it in a process of their own; fresh: in a new process; patient: one that hangs
-    is given its whole deadline."""
-
-    case: Case | None = None
-    before: tuple[int, ...] = ()
-    fresh: bool = False
-    patient: bool = False
-
-
 #: How many ordinary cases are tried in the place of a structured one: one may have its structure by chance.
 ORDINARY = 2
-
-#: A part of a search: yields Ask, is sent the row of the last case, returns what it found.
-Search = Generator[Ask, Row, T]
-
-
-class NotFailing(Exception):
-    """There is nothing to make smaller; the text says why."""
 
 
 class Spent(Exception):
@@ -44,7 +22,7 @@ class Spent(Exception):
 
 
 @dataclass
-class Hunt:
+class Question:
     """best: the smallest case that fails as ``wanted`` says; budget: runs of the backend that are left; runs: taken so far;
     refused: cases that the reference did not take, which cost no run; told: what was done to the case; fresh: whether each is
     run in a new process, since what others left behind in one made a case fail; structured: whether it takes the structure of an
@@ -65,7 +43,9 @@ class Hunt:
         if self.runs >= self.budget:
             raise Spent
         self.runs += 1
-        return (yield ask)
+        ran = yield ask
+        assert ran.row is not None
+        return ran.row
 
     def fails(self, case: Case) -> Search[bool]:
         """Whether a valid case fails in the same way; nobody is asked twice. Raises Spent."""

@@ -1,4 +1,4 @@
-"""A generated case, as a search makes its choices simpler before it looks at what they made."""
+"""A generated case: the choices that made it, and what they made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.draw.choices import Choices
-from tasks.minimise.call_case import CallCase
-from tasks.minimise.case import Unfit
-from tasks.minimise.choices import simplest
-from tasks.minimise.graph_case import GraphCase
-from tasks.minimise.hunt import Hunt, Search
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.dialogue import Unfit
+from tasks.hunt.graph_case import GraphCase
 from tasks.model import Group
 
 
@@ -91,24 +89,3 @@ class ChosenCase:
     def call(self) -> CallCase:
         """What the choices made, as a call."""
         return CallCase.of(self.made()[1], self.group, self.draws)
-
-
-def simpler_choices(hunt: Hunt) -> Search[None]:
-    """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they made, since a
-    choice less makes another graph."""
-    case = hunt.best
-    if not isinstance(case, ChosenCase):
-        return
-
-    def fails(taken: list[int]) -> Search[Choices | None]:
-        tried = ChosenCase(tuple(taken), case.group, case.draws)
-        return tried.choose if (yield from hunt.take(tried, f"{len(taken)} choices")) else None
-
-    case.made()
-    graph = case.graph()
-    if graph is not None and len(graph.ops) > 1 and (yield from hunt.take(graph, "the graph")):
-        return
-    yield from simplest(case.choose, fails)
-    left = hunt.best
-    if isinstance(left, ChosenCase):
-        yield from hunt.take(left.graph() or left.call(), "what they make")

@@ -14,11 +14,11 @@ from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.catalogs.base import Sample
 from tasks.graphs import program as programs
-from tasks.graphs.operations import Operations
 from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
-from tasks.minimise import case as cases
-from tasks.minimise.case import Unfit
+from tasks.hunt import case as cases
+from tasks.hunt.dialogue import Unfit
+from tasks.hunt.torch_program import TorchProgram
 from tasks.model import Form, Group, Leaf, OpClass
 
 
@@ -40,14 +40,17 @@ class TracedCase:
             program, given = programs.trace_step(form.call, given)
         else:
             program = programs.trace_module(form.call, given)
-        names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+        return cls.of_program(program, programs.name_arguments(program, given), group, draws)
+
+    @classmethod
+    def of_program(cls, program: Any, feeds: Mapping[str, np.ndarray], group: Group, draws: int) -> TracedCase:
+        """That of a traced program. Raises Unsupported for one that cannot be stored."""
         made, weights = programs.lift_weights(program)
-        feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
-        return cls(programs.encode_program(made), feeds | weights, group, draws)._tidy()
+        return cls(programs.encode_program(made), {**feeds, **weights}, group, draws)._tidy()
 
     @functools.cached_property
-    def _operations(self) -> Operations:
-        return Operations(programs.read(self.program), self.arrays, self.group.dtype)
+    def _operations(self) -> TorchProgram:
+        return TorchProgram(programs.read(self.program), self.arrays, self.group.dtype)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> TracedCase:
         made = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in arrays.items()}
@@ -101,11 +104,9 @@ class TracedCase:
 
     def of(self, places: Collection[int], given: Mapping[str, np.ndarray]) -> TracedCase:
         """Some of its operations. given: values of the tensors that come to them from the others."""
-        operations = self._operations
-        part, inputs, _ = operations.piece(places)
-        made = programs.encode_program(programs.part(operations.program, part))
-        known = {**given, **self.arrays}
-        return replace(self, program=made, arrays={name: known[name] for name in inputs})
+        piece = self._operations.piece(places, given)
+        made = programs.encode_program(programs.part(self._operations.program, piece.program))
+        return replace(self, program=made, arrays=dict(piece.feeds))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,6 +122,10 @@ class TracedCase:
         return [(one["op"].split(".")[1], one) for _, one in self._computing if one["op"] != programs.PICK]
 
     def made(self) -> tuple[Group, Sample]:
+        return self._made
+
+    @functools.cached_property
+    def _made(self) -> tuple[Group, Sample]:
         if not self.ops or not self.program["outputs"]:
             raise Unfit("no operation is left")
         try:

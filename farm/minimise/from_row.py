@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.fleet import scratch
-from farm.minimise import bundle, kept
-from farm.minimise.drive import HANG_S, minimise, version_here
 from farm.minimise.earlier import earlier_cases
+from farm.minimise.files import make_files
+from farm.minimise.record import describe_minimal, keep
+from farm.minimise.search import HANG_S, run_search, version_here
 from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
@@ -79,20 +80,20 @@ def _took(row: Mapping[str, Any]) -> float:
     return ((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3
 
 
-def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
+def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
     """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
     lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()
-        found, seconds = minimise(case, strategy, budget, Path(folder), earlier, sound_s=_sound_s(case, results))
+        found, seconds = run_search(case, strategy, budget, Path(folder), earlier, sound_s=_sound_s(case, results))
         if found.error:
             return Kept(error=found.error)
-        record = kept.record_of(case, found, strategy, seconds)
+        record = describe_minimal(case, found, strategy, seconds)
         record["after"] = [earlier.keys[number].case_id for number in record["before"]]
-        files = bundle.of(case, found, record, results)
+        files = make_files(case, found, record, results)
         try:
-            kept.keep(results, record, files, Path(found.item.pack) if found.item else None)
+            keep(results, record, files, Path(found.item.pack) if found.item else None)
         except lakes.LakeError as error:
             return Kept(record, files, lost=error)
     return Kept(record, files)

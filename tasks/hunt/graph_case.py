@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.graphs.cut import reads, types_of
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.cut import reads
 from tasks.graphs.expected import compute_expected
-from tasks.graphs.harvest import dtype_of
 from tasks.graphs.left_open import LeftOpen, check_zeros
 from tasks.graphs.widening import NoOracle
-from tasks.minimise.case import Unfit, build_group
+from tasks.hunt.case import build_group
+from tasks.hunt.dialogue import Unfit
+from tasks.hunt.onnx_program import OnnxProgram
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 from tasks.model.errors import text_of
@@ -88,7 +89,9 @@ class GraphCase:
         graph = self.model.graph
         outputs = [x.name for x in graph.output]
         for name in outputs if len(outputs) > 1 else ():
-            yield f"output {name}", self.of(range(len(graph.node)), outputs=[x for x in outputs if x != name])
+            model = copy(self.model)
+            model.graph.output.remove(model.graph.output[outputs.index(name)])
+            yield f"output {name}", replace(self, model=model).tidy()
         if any(node.op_type == "Constant" for node in graph.node):
             yield "constants as initializers", self.without_constants()
         for n, node in enumerate(graph.node):
@@ -137,49 +140,33 @@ class GraphCase:
         model.graph.node.extend(kept)
         return replace(self, model=model)
 
+    @cached_property
+    def _program(self) -> OnnxProgram:
+        return OnnxProgram(self.model, self.feeds, self.group.dtype)
+
     @property
     def places(self) -> list[int]:
-        return [n for n, node in enumerate(self.model.graph.node) if node.op_type != "Constant"]
+        return self._program.places
 
     def values(self) -> dict[str, np.ndarray]:
         """What every node makes, by the float64 evaluation, in the dtypes that the tensors have; nothing where there is none."""
         try:
-            return self._values() if self.judged else {}
+            found = self._program.exact if self.judged else {}
         except NoOracle:
             return {}
+        return {name: x for name, x in found.items() if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"}
 
-    def _values(self) -> dict[str, np.ndarray]:
-        graph = Graph(self.model)
-        wanted = [name for node in graph.nodes for name in node.outputs if name]
-        found = graph.run(self.feeds, keep=wanted)
-        return {
-            name: x.astype(np_dtype(dtype_of(graph, name, x))) if x.dtype == np.float64 else x
-            for name, x in found.items()
-            if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"
-        }
-
-    def of(
-        self, places: Collection[int], given: Mapping[str, Any] | None = None, outputs: Sequence[str] = ()
-    ) -> GraphCase:
-        """Some of its nodes, by place, with the constants that they read. given: values of the tensors that come to them from the others;
-        outputs: those that are kept (default: all that the others, or the graph's outputs, took)."""
-        graph, given = self.model.graph, dict(given or {})
-        read = {name for place in places for name in reads(graph.node[place])}
-        places = {*places, *(n for n, x in enumerate(graph.node) if x.op_type == "Constant" and x.output[0] in read)}
-        kept = [graph.node[place] for place in sorted(places)]
-        made = {name for node in kept for name in node.output if name}
-        computed = {name for node in kept if node.op_type != "Constant" for name in node.output if name}
-        taken = {x.name for x in graph.output}
-        taken |= {name for n, node in enumerate(graph.node) if n not in set(places) for name in reads(node)}
-        wanted = list(outputs) or [x for node in kept for x in node.output if x in taken and x in computed]
-        model = copy(self.model, nodes=kept)
-        known = types_of(self.model)
-        feeds = dict(self.feeds)
-        for name in dict.fromkeys(name for node in kept for name in reads(node)):
-            if name in given and name not in made and name not in feeds:
-                feeds[name] = given[name]
-                model.graph.input.append(_value_info(name, given[name]))
-        model.graph.output.extend(known.get(name) or _build_value_info(name) for name in wanted)
+    def of(self, places: Collection[int], given: Mapping[str, Any]) -> GraphCase:
+        """Some of its nodes, with the constants that they read. given: values of the tensors that come to them from the others."""
+        piece = self._program.piece(places, given)
+        model, feeds = piece.program, piece.feeds
+        inputs = [
+            x if x.name in self.feeds else _value_info(x.name, feeds[x.name])
+            for x in model.graph.input
+            if x.name in feeds
+        ]
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
         return replace(self, model=model, feeds=feeds).tidy()
 
     def tidy(self) -> GraphCase:
@@ -221,6 +208,10 @@ class GraphCase:
         return build_group("onnx", self.ops, self.group.dtype)
 
     def made(self) -> tuple[Group, Sample]:
+        return self._made
+
+    @cached_property
+    def _made(self) -> tuple[Group, Sample]:
         if not self._computing or not self.model.graph.output:
             raise Unfit("no node is left")
         self._check_zeros()
@@ -246,7 +237,7 @@ class GraphCase:
             return ()
         names = [x.name for x in self.model.graph.input if x.name in self.feeds]
         places = tuple(k for k, name in enumerate(names) if name in self.batched)
-        graph = Graph(self.model)
+        graph = self._program.evaluated
 
         def reference(given: list[np.ndarray]) -> list[np.ndarray]:
             return list(graph.run(dict(zip(names, given, strict=True))).values())
@@ -257,8 +248,7 @@ class GraphCase:
 
     def _expected(self) -> tuple[list[Leaf], OpClass]:
         try:
-            graph = Graph(self.model)
-            leaves, op_class = compute_expected(graph, self.feeds, self.draws)
+            leaves, op_class = compute_expected(self._program.evaluated, self.feeds, self.draws)
         except NoOracle as error:
             raise Unfit(str(error)) from None
         except Exception as error:  # shape inference, a reader: whatever it is, this is no case
@@ -314,16 +304,12 @@ class GraphCase:
         return replace(self, model=model, feeds=feeds, batched=tuple(names.get(k, k) for k in self.batched))
 
 
-def copy(model: Any, nodes: Sequence[Any] | None = None) -> Any:
-    """A ModelProto of its own; with other nodes, and then without outputs, if there are any given."""
+def copy(model: Any) -> Any:
+    """A ModelProto of its own."""
     import onnx
 
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    if nodes is not None:
-        del made.graph.node[:]
-        del made.graph.output[:]
-        made.graph.node.extend(nodes)
     return made
 
 
@@ -344,12 +330,6 @@ def _value_info(name: str, value: Any) -> Any:
     from onnx import helper
 
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-
-
-def _build_value_info(name: str) -> Any:
-    import onnx
-
-    return onnx.ValueInfoProto(name=name)
 
 
 def _node(value: Any, arrays: list[np.ndarray]) -> Any:

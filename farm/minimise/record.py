@@ -16,7 +16,7 @@ from farm.reproduce.folder import RUN
 from farm.reproduce.show import known_failure
 from tasks.backends.shared.artefacts import processor_name
 from tasks.model import FORWARD
-from tasks.wire import Minimised
+from tasks.wire import Found
 
 #: What of a row says how it failed.
 _TOLD = (
@@ -35,7 +35,7 @@ _TOLD = (
 )
 
 
-def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float) -> dict[str, Any]:
+def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: float) -> dict[str, Any]:
     """What is known of the minimal case of a row."""
     assert found.row is not None and found.item is not None
     facts, row = found.facts, case.row

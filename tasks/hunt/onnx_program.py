@@ -1,9 +1,9 @@
-"""The failing model of a search: its graph, its exact tensors, and whether values given for some of them make it fail."""
+"""An ONNX model on given inputs: its nodes, their exact tensors, pieces of it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,28 +13,33 @@ from tasks.graphs.cut import add_outputs, crossing, cut, producers, reads, types
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import SUMS, node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
-from tasks.localise.searched import Searched, format_tensor_type
+from tasks.hunt.dialogue import Piece
+from tasks.hunt.program import Move, Program
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
 
-class Subject(Searched):
+def inline_functions(model: Any) -> Any:
+    """The ModelProto without functions of its own: what they are made of are nodes as well."""
+    import onnx
+
+    return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+class OnnxProgram(Program):
     """model: a ModelProto; feeds: its inputs by name."""
 
-    def __init__(
-        self,
-        model: Any,
-        feeds: Mapping[str, np.ndarray],
-        fails: Callable[[Sequence[np.ndarray]], bool],
-        dtype: str = "float32",
-        precision: str = "",
-    ) -> None:
-        import onnx
+    def __init__(self, model: Any, feeds: Mapping[str, Any], dtype: str = "float32") -> None:
+        super().__init__(feeds, dtype, [x.name for x in model.graph.output])
+        self.model = model
 
-        if model.functions:  # what they are made of are nodes as well
-            model = onnx.inliner.inline_local_functions(model)
-        self.model = inline_branches(model, feeds)  # and so are those of branches
-        self.types = types_of(self.model)
-        super().__init__(feeds, fails, dtype, precision, [x.name for x in self.model.graph.output])
+    @classmethod
+    def inlined(cls, model: Any, feeds: Mapping[str, Any], dtype: str = "float32") -> OnnxProgram:
+        """With the nodes of functions and of the branches that are taken in their place. Raises NoOracle."""
+        return cls(inline_branches(inline_functions(model), feeds), feeds, dtype)
+
+    @functools.cached_property
+    def types(self) -> dict[str, Any]:
+        return types_of(self.model)
 
     @property
     def graph(self) -> Any:
@@ -69,7 +74,7 @@ class Subject(Searched):
     def of_node(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
         node, inputs = self._call(place, feeds)
         if node.blocks:
-            return Graph(self.piece([place])[0]).run(dict(feeds))
+            return Graph(self.piece([place], feeds).program).run(dict(feeds))
         return dict(zip(node.outputs, self.evaluated.run_node(node, inputs)))
 
     def spread_of(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -89,23 +94,21 @@ class Subject(Searched):
     def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
         node, inputs = self._call(place, feeds)
         if node.blocks:
-            part = Graph(self.piece([place])[0])
+            part = Graph(self.piece([place], feeds).program)
             return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws).floors))
         return dict(zip(node.outputs, node_floor(self.evaluated, node, inputs, draws)))
 
     def _call(self, place: int, feeds: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
         """A node of the evaluation and its inputs by place. Raises NoOracle where one is not to be had."""
         node = self._nodes[next(name for name in self.graph.node[place].output if name)]
-        known = self.evaluated.weights
+        known = self.weights
         if lacking := [x for x in node.inputs if x and x not in feeds and x not in known]:
             raise NoOracle(f"nothing gives the tensor {lacking[0]!r}")
         return node, [None if not x else feeds[x] if x in feeds else known[x] for x in node.inputs]
 
-    @functools.cached_property
-    def exact(self) -> dict[str, np.ndarray]:
-        wanted = [name for place in self.places for name in self.graph.node[place].output if name]
-        found = self.evaluated.run(dict(self.feeds), keep=wanted)
-        return dict(self.feeds) | {name: self.rounded(name, value) for name, value in found.items()}
+    def evaluate(self, keep: Sequence[str] = (), move: Move | None = None) -> dict[str, Any]:
+        moved = None if move is None else lambda name, x, eps: move(name, x)
+        return self.evaluated.run(dict(self.feeds), move=moved, keep=keep)
 
     def rounded(self, name: str, value: Any) -> Any:
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
@@ -130,30 +133,32 @@ class Subject(Searched):
     def _taken(self) -> set[str]:
         return {x for node in self.graph.node for x in reads(node)} | set(self.outputs)
 
-    def piece(self, places: Collection[int]) -> tuple[Any, list[str], list[str]]:
-        inputs, outputs = crossing(self.graph, places)
-        return cut(self.model, inputs, outputs, self.types), inputs, outputs
+    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> Piece:
+        """Its own inputs come first, in their order, then what other nodes make."""
+        given, read = self.exact if given is None else given, self._reads(places)
+        crossed, outputs = crossing(self.graph, places)
+        inputs = list(dict.fromkeys([*(name for name in self.feeds if name in read), *crossed]))
+        known = {name: source[name] for name in inputs for source in (self.feeds, given) if name in source}
+        return Piece(cut(self.model, inputs, outputs, self.types), known, tuple(outputs))
 
-    def probed(self, names: Sequence[str]) -> Any:
-        return add_outputs(self.model, names, self.types)
+    def _reads(self, places: Collection[int]) -> set[str]:
+        return {name for place in places for name in reads(self.graph.node[place])}
 
-    def with_moves(self, move: Callable[[str, np.ndarray], np.ndarray]) -> list[Any]:
-        found = self.evaluated.run(dict(self.feeds), move=lambda name, x, eps: move(name, x))
-        return [self.rounded(name, np.asarray(found[name])) for name in self.outputs]
+    def probed(self, names: Sequence[str]) -> Piece:
+        further = [name for name in dict.fromkeys(names) if name not in self.outputs]
+        return Piece(add_outputs(self.model, further, self.types), self.feeds, (*self.outputs, *further))
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> list[Any]:
         later = self._after(values)
         known = self.exact | dict(values)
         wanted = [name for name in self.outputs if self.producer.get(name) in later and name not in values]
         if wanted:
-            inputs = list(dict.fromkeys([*crossing(self.graph, later)[0], *self._read_by(later, values)]))
+            read = self._reads(later)
+            inputs = list(dict.fromkeys([*crossing(self.graph, later)[0], *(name for name in values if name in read)]))
             part = cut(self.model, inputs, wanted, self.types)
             left = {x.name for x in part.graph.input}
             known |= Graph(part).run({name: known[name] for name in inputs if name in left})
         return [self.rounded(name, np.asarray(known[name])) for name in self.outputs]
-
-    def _read_by(self, places: Collection[int], names: Collection[str]) -> list[str]:
-        return [name for place in places for name in reads(self.graph.node[place]) if name in names]
 
     def _after(self, names: Collection[str]) -> set[int]:
         """Places of the nodes that tensors reach, but for those that only make ``names`` themselves."""
@@ -165,24 +170,16 @@ class Subject(Searched):
                 reached |= set(node.output)
         return later
 
-    def described(self, place: int) -> dict[str, Any]:
+    def attributes(self, place: int) -> dict[str, str]:
         from onnx import helper
 
-        node = self.graph.node[place]
-        attributes = {
-            x.name: helper.get_attribute_value(x) for x in node.attribute if not (x.HasField("g") or x.graphs)
-        }
-        known = self.exact | dict(self.evaluated.weights)
+        plain = [x for x in self.graph.node[place].attribute if not (x.HasField("g") or x.graphs)]
+        values = {x.name: helper.get_attribute_value(x) for x in plain}
+        return {k: v.decode(errors="replace") if isinstance(v, bytes) else str(v) for k, v in values.items()}
 
-        def tensors(names: Sequence[str]) -> list[str]:
-            return [f"{x} {format_tensor_type(known[x])}" if x in known else x for x in names if x]
+    def takes(self, place: int) -> list[str]:
+        return list(self.graph.node[place].input)
 
-        return {
-            "name": self.name(place),
-            "op": node.op_type,
-            "attributes": {
-                k: v.decode(errors="replace") if isinstance(v, bytes) else str(v)[:100] for k, v in attributes.items()
-            },
-            "inputs": tensors(node.input),
-            "outputs": tensors(node.output),
-        }
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        return self.evaluated.weights

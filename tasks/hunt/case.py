@@ -10,15 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.catalogs.base import Sample
+from tasks.hunt.dialogue import Runnable
 from tasks.model import Group
 
 
-class Unfit(Exception):
-    """The reference does not take a case: it is no valid one."""
-
-
-class Case(Protocol):
+class Case(Runnable, Protocol):
     """A case that can be made smaller; never changed, only made again."""
 
     @property
@@ -45,9 +41,6 @@ class Case(Protocol):
     @property
     def ops(self) -> tuple[str, ...]:
         """Its operations."""
-
-    def made(self) -> tuple[Group, Sample]:
-        """The case with its reference, as a backend is given it. Raises Unfit."""
 
     def key(self) -> Any:
         """Equal for equal cases."""

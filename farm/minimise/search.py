@@ -10,19 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet.child_process import Death
 from farm.minimise.earlier import Earlier
 from farm.reproduce.again import job_of, ready
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
-from farm.work.conversation import Ended, conversation
-from farm.work.culprits import seeker_of
+from farm.work.conversation import Ended, run_last, search
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
 from tasks import wire
 from tasks.model import Status
 from tasks.model.row import NAMES, Row
-from tasks.wire import Minimised, ToRun, Wants
+from tasks.wire import Found, ToRun, Wants
 
 #: Seconds that a step of the search may take: a few references.
 STEP_S = 120.0
@@ -80,29 +78,11 @@ class Runner:
 
     def _after(self, wants: Wants) -> Row:
         """The row of a case that is run after others in a process of their own."""
-        job = self.job
         assert self.earlier is not None
-        items = [self.earlier[number] for number in wants.before] + [wants.item]
-        POOL.forget(job)
-        got = POOL.get(job)
-        row = _nothing(wants.item, "the process died before its last case")
-        if isinstance(got, Death) or isinstance(got[1], wire.Refused):
-            return row
-        last = sum(len(item.positions) for item in items) - 1
-        for message in got[0].call(wire.Run(tuple(items))):
-            if isinstance(message, Death) and message.number == last:
-                told = {"status": message.status, "kind": message.kind, "stage": message.stage, "error": message.text}
-                row = row.with_values(told | {"error_type": message.kind})
-            elif isinstance(message, wire.Done) and message.number == last:
-                row = message.row
-        POOL.forget(job)
+        POOL.forget(self.job)
+        row = run_last(self.job, [*(self.earlier[number] for number in wants.before), wants.item], POOL)
+        POOL.forget(self.job)
         return row
-
-
-def _nothing(item: ToRun, why: str) -> Row:
-    return Row.of(
-        {"op": item.group.op, "dtype": item.group.dtype, "status": Status.LOST.value, "started_at": 0.0, "error": why}
-    )
 
 
 def row_of(values: Mapping[str, Any]) -> Row:
@@ -123,27 +103,25 @@ def version_here(case: StoredCase) -> str:
     return str(ready(case, job_alone(case)).info.get("runtime_version", ""))
 
 
-def minimise(
+def run_search(
     case: StoredCase,
     strategy: str,
     budget: int,
     folder: Path,
     earlier: Earlier | None = None,
-    told: Told | None = None,
     sound_s: float | None = None,
-) -> tuple[Minimised, float]:
+) -> tuple[Found, float]:
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases that end
     take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
-    runner = Runner(job, earlier, sound_s, told or _progress, case.row["status"] == Status.TIMEOUT)
-    seeker = seeker_of(job, "minimise", case.asked)
-    command = wire.Minimise(case.asked, case.spec, row_of(case.row), str(folder), strategy, budget, len(earlier or ()))
-    *_, answer = conversation(seeker, command, STEP_S, POOL, runner)
-    if told is None and sys.stderr.isatty():
+    runner = Runner(job, earlier, sound_s, _progress, case.row["status"] == Status.TIMEOUT)
+    what = wire.Minimise(row_of(case.row), strategy, budget, len(earlier or ()))
+    *_, answer = search(job, what, case.asked, folder, STEP_S, POOL, runner)
+    if sys.stderr.isatty():
         print(f"\r{' ' * 60}\r", end="", file=sys.stderr, flush=True)
     if isinstance(answer, Ended):
         raise ReproduceError(f"nothing was reduced: {answer.text}")
-    assert isinstance(answer, Minimised)
+    assert isinstance(answer, Found)
     return answer, time.monotonic() - began
 
 

@@ -23,8 +23,7 @@ from tasks.backends.shared.recipe import NoScript
 from tasks.judge.worst import beyond
 from tasks.model import Leaf, Status, is_inexact, np_dtype
 from tasks.model.dtypes import round_to_dtype
-from tasks.prepare.cases import PreparedGroup
-from tasks.wire import Minimised
+from tasks.wire import Found
 
 #: The issue's text, a file of a minimal case.
 ISSUE = "issue.md"
@@ -34,14 +33,14 @@ TIMES = 20
 ALL, FEW = 64, 8
 
 
-def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
+def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
     its run.py showed.
 
     That of a case that fails only sometimes is run TIMES times; that of one that needs earlier cases runs these first.
     """
-    minimal = _alone(case, found)
-    assert found.row is not None
+    assert found.item is not None and found.row is not None
+    minimal = case.of_item(found.item)
     # What does not end gives nothing: it has just been seen not to. Nor does what was seen to fail fail again alone, or always.
     seen = Outcome(found.row.values())
     outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_child(minimal)
@@ -59,15 +58,6 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     files[ISSUE] = issue.text(record, files.get(RUN, b"").decode(), sorted(shown)).encode()
     record["files"] = sorted(files)
     return files
-
-
-def _alone(case: StoredCase, found: Minimised) -> StoredCase:
-    """The minimal case as one of its own."""
-    assert found.item is not None
-    sample = PreparedGroup(found.item.pack, found.item.group.check).samples[found.item.positions[0]]
-    sample = sample.on(case.spec.create().torch_device)
-    key = Key(case.key.run_id, found.item.group.case_id(sample.index), case.key.backend)
-    return replace(case, key=key, stored=None, group=found.item.group, sample=sample, asked=found.item)
 
 
 def _values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:

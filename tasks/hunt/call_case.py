@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from tasks import catalogs
 from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, tensor_specs, with_tensors
 from tasks.catalogs.base import Sample
-from tasks.minimise.case import Unfit, digest, integers, with_integers
+from tasks.hunt.case import digest, integers, with_integers
+from tasks.hunt.dialogue import Unfit
 from tasks.model import Group
 from tasks.prepare import derived
 
@@ -123,6 +125,10 @@ class CallCase:
         return (self.group.op_name,)
 
     def made(self) -> tuple[Group, Sample]:
+        return self._made
+
+    @cached_property
+    def _made(self) -> tuple[Group, Sample]:
         given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
         try:
             sample = derived.remade(catalogs.get(self.group.catalog), self.group, given, self.draws)

@@ -1,0 +1,9 @@
+"""What the searches of the hunt share: programs that can be cut into pieces, cases with their references, how a search asks a
+backend, its serving in a child.
+
+A `Program` is read: its nodes, what they make in float64, pieces of it. A `Case` is changed and run: it has a reference of its own.
+
+A search is a generator: it asks for cases or pieces to be run on the backend and is sent what came of them. So it knows nothing of
+processes, and a stand-in can answer it. Searches need onnx or torch, which a backend's environment may lack: they run in the
+farm's own.
+"""
