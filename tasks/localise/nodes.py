@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
 from tasks.localise.dialogue import Ask, Clock, Ran, Search
 from tasks.localise.searched import Searched
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
+from tasks.operators import table as operators
 
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
@@ -25,9 +25,8 @@ LIMIT = 32.0
 DRAWS = (1, 8)
 #: Bytes of tensors that are asked for in one run.
 CHUNK = 1 << 30
-#: Operators, ONNX's and torch's, whose terms a device may multiply in a coarser precision.
-PRODUCTS = (
-    *("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN"),
+#: Operators of torch whose terms a device may multiply in a coarser precision.
+_PRODUCTS = (
     *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"),
     *("scaled_dot_product_attention",),
 )
@@ -61,6 +60,11 @@ class Probe:
 
 #: The worst that happened to any part of a probe, the last the worst.
 _EFFECTS = ("same", "changed", "healed")
+
+
+def multiplies(op: str) -> bool:
+    """Whether a device may multiply the terms of an operator, ONNX's or torch's, in a coarser precision."""
+    return op in _PRODUCTS or operators.of(op).multiplies
 
 
 def probe(subject: Searched, first: Ran, clock: Clock) -> Search[Probe]:
@@ -135,7 +139,7 @@ def judge(subject: Searched, place: int, values: Mapping[str, np.ndarray]) -> Su
     evaluation. Units are infinite where shapes differ.
     """
     inputs, outputs = subject.border(place)
-    if subject.op(place) in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    if operators.of(subject.op(place)).draws or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
     try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tasks.localise import nodes, settings, windows
 from tasks.localise.dialogue import NOTHING, Ask, Clock, Found, NotFailing, Ran, Search, Settings
-from tasks.localise.nodes import PRODUCTS, Probe, Suspect
+from tasks.localise.nodes import Probe, Suspect
 from tasks.localise.searched import FURTHER, Searched
 
 #: Suspects whose own error is followed to the model's outputs: each costs an evaluation of what comes after it.
@@ -118,8 +118,8 @@ def _describe_probe(probe: Probe) -> str:
 def _precision(subject: Searched, probe: Probe) -> str:
     """What most products of the model are computed in, if that is coarser than asked; "" if it is not."""
     kinds = {place: subject.op(place) for place in probe.units}
-    products = [place for place, kind in kinds.items() if kind in PRODUCTS]
-    beyond: list[Suspect] = [x for x in probe.suspects if kinds[x.place] in PRODUCTS]
+    products = [place for place, kind in kinds.items() if nodes.multiplies(kind)]
+    beyond: list[Suspect] = [x for x in probe.suspects if nodes.multiplies(kinds[x.place])]
     if len(beyond) < 2 or 2 * len(beyond) < len(products):
         return ""
     return Counter(nodes.coarser(subject, x) for x in beyond).most_common(1)[0][0]

@@ -14,9 +14,10 @@ import numpy as np
 from tasks import counterparts
 from tasks.backends.shared import onnx_graph
 from tasks.counterparts import by_torch
-from tasks.counterparts.onnx_names import OPERATORS, Over
 from tasks.model import Form, Unsupported, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
+from tasks.operators.table import NAMED
+from tasks.operators.torch_names import Over
 
 #: A constant of more elements than these is handed over as an input: compilers fold what they are told is constant.
 LARGE = 64
@@ -83,7 +84,7 @@ class Network:
                 found: Any = np.array([int(n) for n in inputs[0].shape], np.int64)
             elif step.op in _OF_CONSTANTS and all(isinstance(x, np.ndarray) for x in inputs):
                 found = np.asarray(_OF_CONSTANTS[step.op](*inputs, **step.attributes))
-            elif step.op in OPERATORS:
+            elif step.op in NAMED:
                 found = self._of(step, Over(inputs, step.attributes, self._opset, len(step.outputs), named, tensor))
             else:
                 raise Unsupported(f"no counterpart of ONNX's {step.op} for {self._framework}")
@@ -92,7 +93,7 @@ class Network:
 
     def _of(self, step: _Step, over: Over) -> Any:
         try:
-            found = OPERATORS[step.op](over)
+            found = NAMED[step.op](over)
         except ValueError as error:
             raise Unsupported(f"ONNX's {step.op} for {self._framework}: {error}") from None
         if found is None:

@@ -10,8 +10,8 @@ import numpy as np
 from tasks.fuzz import values
 from tasks.fuzz.onnx.spec import FLOATS, NUMBERS, Draw, Given, Made, Spec, ints
 from tasks.fuzz.values import Domain
-from tasks.graphs.left_open import LeftOpen
 from tasks.model.dtypes import ELEMENT_TYPE, integers
+from tasks.operators.left_open import LeftOpen
 
 _NOOP = (
     "noop_with_empty_axes: 'When axes is empty and this attribute is set to true, input tensor will not be reduced, and the "

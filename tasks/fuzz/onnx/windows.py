@@ -7,8 +7,8 @@ from typing import Any
 from tasks.fuzz import values
 from tasks.fuzz.onnx.spec import FLOATS, Draw, Made, Spec
 from tasks.fuzz.values import Domain
-from tasks.graphs.left_open import LeftOpen
-from tasks.graphs.spatial import window_of
+from tasks.operators.left_open import LeftOpen
+from tasks.operators.spatial import window_of
 
 _CEIL = (
     "ceil_mode: 'Sliding windows that would start in the right padded region are ignored' stands in the operator's text from "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
+from tasks.operators.call import Call
 
 
 def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -107,18 +107,3 @@ def lp_normalization(call: Call) -> list[np.ndarray]:
     axis, p = int(a.get("axis", -1)), int(a.get("p", 2))
     norm = np.abs(x).sum(axis=axis, keepdims=True) if p == 1 else np.sqrt(np.square(x).sum(axis=axis, keepdims=True))
     return [np.where(norm == 0, 0.0, x / np.where(norm == 0, 1.0, norm))]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {
-    "BatchNormalization": batch_normalization,
-    "GroupNormalization": group_normalization,
-    "InstanceNormalization": instance_normalization,
-    "LRN": lrn,
-    "LayerNormalization": layer_normalization,
-    "LogSoftmax": log_softmax,
-    "LpNormalization": lp_normalization,
-    "MeanVarianceNormalization": mean_variance_normalization,
-    "RMSNormalization": rms_normalization,
-    "Softmax": softmax,
-}

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
-from tasks.graphs.elementwise import logistic
-from tasks.graphs.widening import NoOracle
+from tasks.operators.call import Call, NoOracle
+from tasks.operators.elementwise import logistic
 
 #: The next states (the first of them is the output) of an input and the states before.
 Step = Callable[[np.ndarray, list[np.ndarray]], list[np.ndarray]]
@@ -101,7 +100,3 @@ def _recurrent(
     if by_batch:
         found = [np.transpose(found[0], (2, 0, 1, 3)), *(np.swapaxes(s, 0, 1) for s in found[1:])]
     return found[: call.outputs]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {"GRU": gru, "LSTM": lstm, "RNN": rnn}
