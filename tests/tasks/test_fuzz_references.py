@@ -11,7 +11,7 @@ import pytest
 
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
 from tasks.catalogs.onnx import node_suite
-from tasks.fuzz.onnx import second, table
+from tasks.fuzz import table
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.widening import widen
 from tasks.model import Group
@@ -30,6 +30,9 @@ NOT_GENERATED = {
     "float4": "4 bits",
     "dynamicquantizelinear": "is not generated: half a step of its scale in float32",
 }
+
+#: By operator: what onnx's evaluator does, and the sentence by which it is at fault.
+AT_FAULT = {spec.op: spec.at_fault for spec in table.SPECS.values() if spec.at_fault}
 
 
 def _given(case: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -78,15 +81,15 @@ def test_onnx_evaluator_agrees_but_where_it_is_at_fault(part: int) -> None:
     ops = sorted(table.SPECS)[part::4]
     for op in ops:
         for dtype in table.dtypes(op):
-            for sample in Fuzz().samples(Group(f"fuzz:{op}", VARIANT, dtype, 16 if op in second.AT_FAULT else 3, 7), 4):
+            for sample in Fuzz().samples(Group(f"fuzz:{op}", VARIANT, dtype, 16 if op in AT_FAULT else 3, 7), 4):
                 large = sum(leaf.reference.size for leaf in sample.expected if leaf.reference is not None) > 2000
-                if not sample.failure and not sample.others and not large and op not in second._BY_TORCH:
+                if not sample.failure and not sample.others and not large and not table.SPECS[op].by_torch:
                     apart[op].append(f"{dtype} {sample.columns['flags']}")
-    assert {op: said for op, said in apart.items() if op not in second.AT_FAULT} == {}
-    assert {op for op in second.AT_FAULT if op in ops} - set(apart) == set()
+    assert {op: said for op, said in apart.items() if op not in AT_FAULT} == {}
+    assert {op for op in AT_FAULT if op in ops} - set(apart) == set()
 
 
-@pytest.mark.parametrize("op", sorted(second.AT_FAULT))
+@pytest.mark.parametrize("op", sorted(AT_FAULT))
 def test_the_sentences_are_those_of_the_specification(op: str) -> None:
     text = ""
     for version in (13, 21, 23):
@@ -98,7 +101,7 @@ def test_the_sentences_are_those_of_the_specification(op: str) -> None:
                 *(x.description for x in schema.inputs),
             ]
             text += " ".join(" ".join(parts).split())
-    assert second.AT_FAULT[op][1] in text
+    assert AT_FAULT[op][1] in text
 
 
 def test_a_slope_of_prelu_that_is_larger_than_the_input_is_no_case() -> None:

@@ -14,8 +14,9 @@ from tasks.catalogs.base import Entry, Failure, GeneratingCatalog, Sample
 from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.draw.choices import Choices
 from tasks.draw.seeds import derive
+from tasks.fuzz import table
 from tasks.fuzz.graphs import build
-from tasks.fuzz.onnx import generate, second, table
+from tasks.fuzz.onnx import generate, second
 from tasks.fuzz.onnx.generate import GENERATOR, Generated
 from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.widening import NoOracle

@@ -13,6 +13,7 @@ from tasks.draw.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import Made
 from tasks.fuzz.onnx.second import agrees
+from tasks.fuzz.table import STEPS
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import NoOracle
@@ -24,7 +25,7 @@ AND, GRAPH, TWICE = "+", "graph", "rewritten"
 #: The variant of today's generator of graphs.
 VARIANT = f"g{build.GENERATOR}"
 #: Every op whose cases are graphs.
-NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH, TWICE)
+NAMES = (*(f"{op}{AND}" for op in sorted(STEPS)), GRAPH, TWICE)
 
 
 _OF_MANY = {GRAPH: build.graph, TWICE: build.twice}

@@ -11,8 +11,7 @@ import numpy as np
 
 from tasks.draw.choices import Choices
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import ELEMENTS, Draw
-from tasks.fuzz.onnx.table import takes
+from tasks.fuzz.onnx.spec import ELEMENTS, Draw, takes
 from tasks.fuzz.values import Domain
 from tasks.graphs.widening import WIDENED, NoOracle, widen
 from tasks.model.dtypes import dtype_name, np_dtype

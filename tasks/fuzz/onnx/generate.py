@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.draw.choices import Choices
-from tasks.fuzz.onnx import table
+from tasks.fuzz import table
 from tasks.fuzz.onnx.spec import Draw, Made
 from tasks.graphs.widening import NoOracle, widen
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
