@@ -19,6 +19,7 @@ from tasks.graphs.nodes import Node
 from tasks.graphs.products import Change
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, LARGEST, OpClass, round_to_dtype
+from tasks.model.dtypes import round_digits
 
 
 def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
@@ -100,6 +101,4 @@ def product_weights(graph: Graph) -> frozenset[str]:
 
 def rounded_to(x: np.ndarray, precision: str) -> np.ndarray:
     """float64 numbers to the nearest with the digits of ``precision``, ties to even; the range is left as it is."""
-    significand, exponent = np.frexp(x)
-    unit = EPS[precision] / 2  # the significand lies between a half and one
-    return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent))
+    return round_digits(x, EPS[precision])

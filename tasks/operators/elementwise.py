@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, round_to_dtype
+from tasks.operators import formulas
 from tasks.operators.call import NARROW, Call, Evaluate
 from tasks.operators.left_open import LeftOpen
 
@@ -161,33 +161,16 @@ def cast(call: Call) -> list[np.ndarray] | None:
     return [np.trunc(x).astype(np_dtype(to))]
 
 
-def softplus(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.logaddexp(0.0, x))
-
-
-_ERF = np.frompyfunc(math.erf, 1, 1)
-
-
-_ERFC = np.frompyfunc(math.erfc, 1, 1)
-
-
 def erf(call: Call) -> list[np.ndarray]:
     """Erf; onnx's rounds to float32."""
-    return [np.asarray(_ERF(call.inputs[0]), np.float64)]
+    return [formulas.erf(np.asarray(call.inputs[0]))]
 
 
 def gelu(call: Call) -> list[np.ndarray]:
-    """Gelu: x·Φ(x), Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small; or by tanh, which is 2·sigmoid(2u) − 1."""
+    """Gelu, by erfc or by tanh."""
     (x,) = call.arrays()
-    if call.attributes.get("approximate", "none") == "tanh":
-        return [x * logistic(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))]
-    return [0.5 * x * np.asarray(_ERFC(x * -math.sqrt(0.5)), np.float64)]
-
-
-def logistic(x: np.ndarray) -> np.ndarray:
-    """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+    by_tanh = call.attributes.get("approximate", "none") == "tanh"
+    return [(formulas.gelu_tanh if by_tanh else formulas.gelu)(x)]
 
 
 def hard_sigmoid(call: Call) -> list[np.ndarray]:
@@ -205,7 +188,7 @@ def hard_swish(call: Call) -> list[np.ndarray]:
 def mish(call: Call) -> list[np.ndarray]:
     """Mish: x·tanh(log(1 + exp(x)))."""
     (x,) = call.arrays()
-    return [x * np.tanh(np.logaddexp(0.0, x))]
+    return [x * np.tanh(formulas.softplus(x))]
 
 
 def window(*a: float) -> Evaluate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.operators import formulas
 from tasks.operators.call import Call
 
 
@@ -18,15 +19,13 @@ def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
 def softmax(call: Call) -> list[np.ndarray]:
     """Softmax; onnx's takes one axis in every opset."""
     x, axes = _along(call)
-    y = np.exp(x - x.max(axis=axes, keepdims=True, initial=-np.inf))
-    return [y / y.sum(axis=axes, keepdims=True)]
+    return [formulas.softmax(x, axes)]
 
 
 def log_softmax(call: Call) -> list[np.ndarray]:
     """LogSoftmax."""
     x, axes = _along(call)
-    shifted = x - x.max(axis=axes, keepdims=True, initial=-np.inf)
-    return [shifted - np.log(np.exp(shifted).sum(axis=axes, keepdims=True))]
+    return [formulas.log_softmax(x, axes)]
 
 
 def batch_normalization(call: Call) -> list[np.ndarray] | None:
@@ -57,7 +56,7 @@ def rms_normalization(call: Call) -> list[np.ndarray]:
     """RMSNormalization; onnx's computes in one stash_type only."""
     x, scale = call.arrays()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
-    return [x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + _epsilon(call)) * scale]
+    return [formulas.standardise(x, axes, _epsilon(call), centred=False) * scale]
 
 
 def group_normalization(call: Call) -> list[np.ndarray]:
@@ -65,7 +64,7 @@ def group_normalization(call: Call) -> list[np.ndarray]:
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     groups = int(call.attributes["num_groups"])
     parts = x.reshape(x.shape[0], groups, -1)
-    y = (parts - parts.mean(axis=2, keepdims=True)) / np.sqrt(parts.var(axis=2, keepdims=True) + _epsilon(call))
+    y = formulas.standardise(parts, 2, _epsilon(call))
     if call.opset < 21:
         scale, bias = (np.repeat(v, x.shape[1] // groups) for v in (scale, bias))
     shape = (-1, *(1,) * (x.ndim - 2))
@@ -85,8 +84,7 @@ def instance_normalization(call: Call) -> list[np.ndarray]:
     """InstanceNormalization: over the spatial axes of each channel of each image."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
-    y = (x - x.mean(axis=axes, keepdims=True)) / np.sqrt(x.var(axis=axes, keepdims=True) + _epsilon(call))
-    return [y * scale.reshape(shape) + bias.reshape(shape)]
+    return [formulas.standardise(x, axes, _epsilon(call)) * scale.reshape(shape) + bias.reshape(shape)]
 
 
 def lrn(call: Call) -> list[np.ndarray]:

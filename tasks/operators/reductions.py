@@ -47,13 +47,6 @@ def extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
     return function
 
 
-def log_sum_exp(x: np.ndarray, axes: Any, keep: bool) -> np.ndarray:
-    top = x.max(axis=axes, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    found = np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top
-    return np.asarray(found if keep else found.squeeze(axis=axes))
-
-
 def arg(function: Callable[..., Any]) -> Evaluate:
     def operator(call: Call) -> list[np.ndarray]:
         (x,), a = call.arrays(), call.attributes

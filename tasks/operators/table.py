@@ -36,6 +36,7 @@ from tasks.model.placement import (
 )
 from tasks.operators import (
     elementwise,
+    formulas,
     integers,
     movement,
     normalising,
@@ -418,7 +419,7 @@ ROWS = (
         "ReduceL2", REDUCES, reductions.make_reduction(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k)))
     ),
     Operator("ReduceLogSum", REDUCES, reductions.make_reduction(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k)))),
-    Operator("ReduceLogSumExp", REDUCES, reductions.make_reduction(reductions.log_sum_exp)),
+    Operator("ReduceLogSumExp", REDUCES, reductions.make_reduction(formulas.log_sum_exp)),
     Operator(
         "ReduceMax",
         SELECTS,
@@ -506,12 +507,7 @@ ROWS = (
     Operator("Shape", MOVES, movement.shape_of, acts="size"),
     Operator("Shrink", COMPOSES, elementwise.shrink, elementwise=1),
     Operator(
-        "Sigmoid",
-        DERIVED,
-        elementwise.of_one(elementwise.logistic),
-        named.one("sigmoid"),
-        witnessed=True,
-        elementwise=1,
+        "Sigmoid", DERIVED, elementwise.of_one(formulas.sigmoid), named.one("sigmoid"), witnessed=True, elementwise=1
     ),
     Operator("Sign", SELECTS, elementwise.of_one(np.sign), elementwise=1, open_at_nan=True),
     Operator("Sin", TABULATED, elementwise.of_one(np.sin), elementwise=1),
@@ -525,7 +521,7 @@ ROWS = (
     Operator(
         "Softplus",
         ACTIVATES,
-        elementwise.of_one(elementwise.softplus),
+        elementwise.of_one(formulas.softplus),
         named.one("nn.functional.softplus"),
         witnessed=True,
         elementwise=1,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-_erfc = np.frompyfunc(math.erfc, 1, 1)
+from tasks.operators import formulas
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -100,26 +100,19 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016, arXiv:1606.08415).
-
-    Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small.
-    """
-    return 0.5 * x * np.asarray(_erfc(x * -math.sqrt(0.5)), np.float64)
+    """x·Φ(x), Φ the normal distribution function."""
+    return formulas.gelu(x)
 
 
 def gelu_tanh(x: np.ndarray, approximate: str) -> np.ndarray:
-    """x/2·(1 + tanh(u)), u = √(2/π)·(x + 0.044715·x³): the tanh approximation of arXiv:1606.08415.
-
-    (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u. ``approximate`` is "tanh": it
-    has no default here, since without it torch computes another function.
-    """
-    return x * sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
+    """`gelu` approximated by tanh. ``approximate`` is "tanh": it has no default here, since without it torch computes another
+    function."""
+    return formulas.gelu_tanh(x)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+    """1/(1 + exp(−x))."""
+    return formulas.sigmoid(x)
 
 
 def silu(x: np.ndarray) -> np.ndarray:
@@ -129,7 +122,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)); x itself beyond 20, which torch.nn.Softplus documents as its default threshold."""
-    return np.where(x > 20.0, x, np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
+    return np.where(x > 20.0, x, formulas.softplus(x))
 
 
 def hardswish(x: np.ndarray) -> np.ndarray:
@@ -142,19 +135,12 @@ def hardswish(x: np.ndarray) -> np.ndarray:
 
 def softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """x (...) -> (...): exp(x − max) over its sum along ``dim``."""
-    e = np.exp(x - x.max(axis=dim, keepdims=True))
-    return e / e.sum(axis=dim, keepdims=True)
+    return formulas.softmax(x, dim)
 
 
 def log_softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """x (...) -> (...): x − max − log(sum(exp(x − max))) along ``dim``."""
-    shifted = x - x.max(axis=dim, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=dim, keepdims=True))
-
-
-def _standardise(x: np.ndarray, axes: tuple[int, ...], eps: float) -> np.ndarray:
-    centred = x - x.mean(axis=axes, keepdims=True)
-    return centred / np.sqrt((centred * centred).mean(axis=axes, keepdims=True) + eps)
+    return formulas.log_softmax(x, dim)
 
 
 def layer_norm(
@@ -164,7 +150,7 @@ def layer_norm(
 
     Over the dimensions of ``normalized_shape`` (Ba et al. 2016, arXiv:1607.06450).
     """
-    return _standardise(x, tuple(range(-len(normalized_shape), 0)), eps) * weight + bias
+    return formulas.standardise(x, tuple(range(-len(normalized_shape), 0)), eps) * weight + bias
 
 
 def rms_norm(x: np.ndarray, normalized_shape: Sequence[int], weight: np.ndarray, eps: float) -> np.ndarray:
@@ -173,7 +159,7 @@ def rms_norm(x: np.ndarray, normalized_shape: Sequence[int], weight: np.ndarray,
     Zhang & Sennrich 2019, arXiv:1910.07467; eps inside the root as in torch.nn.RMSNorm.
     """
     axes = tuple(range(-len(normalized_shape), 0))
-    return x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps) * weight
+    return formulas.standardise(x, axes, eps, centred=False) * weight
 
 
 def group_norm(x: np.ndarray, num_groups: int, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
@@ -181,7 +167,7 @@ def group_norm(x: np.ndarray, num_groups: int, weight: np.ndarray, bias: np.ndar
 
     Wu & He 2018, arXiv:1803.08494; biased variance.
     """
-    grouped = _standardise(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
+    grouped = formulas.standardise(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
     return grouped * _channels(x, weight) + _channels(x, bias)
 
 
@@ -201,7 +187,7 @@ def instance_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: floa
 
     Ulyanov et al. 2016, arXiv:1607.08022; biased variance.
     """
-    return _standardise(x, tuple(range(2, x.ndim)), eps) * _channels(x, weight) + _channels(x, bias)
+    return formulas.standardise(x, tuple(range(2, x.ndim)), eps) * _channels(x, weight) + _channels(x, bias)
 
 
 # ---- reductions, scans and selections along ``dim``
