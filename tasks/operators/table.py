@@ -119,30 +119,37 @@ RESAMPLES = replace(STEPS, unless=("mode=linear", "mode=cubic"))
 SAMPLES = replace(COMPOSES, unless=("mode=nearest",), instead=OpClass.DISCONTINUOUS)
 DROPS = replace(MOVES, why="dropped at random in training, else moved; judged as the suite's stored output tells")
 
+
+def _of_one(
+    name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
+) -> Operator:
+    """An operator of one tensor, element by element, by a function of NumPy's."""
+    return Operator(name, placement, elementwise.of_one(function), by_name, elementwise=1, **more)
+
+
+def _of_two(
+    name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
+) -> Operator:
+    """An operator of two tensors, element by element, by a function of NumPy's; before operator set 7 it did not broadcast as NumPy does."""
+    return Operator(name, placement, since(7, elementwise.of_two(function)), by_name, elementwise=2, **more)
+
+
 ROWS = (
-    Operator("Abs", BITS, elementwise.of_one(np.abs), named.one("abs"), elementwise=1, defined=integers.avoid_least),
-    Operator("Acos", TABULATED, elementwise.of_one(np.arccos), elementwise=1),
-    Operator("Acosh", TABULATED, elementwise.of_one(np.arccosh), elementwise=1),
+    _of_one("Abs", BITS, np.abs, named.one("abs"), defined=integers.avoid_least),
+    _of_one("Acos", TABULATED, np.arccos),
+    _of_one("Acosh", TABULATED, np.arccosh),
     Operator("Adagrad", COMPOSES),
     Operator("Adam", COMPOSES),
-    Operator(
-        "Add",
-        ROUNDED,
-        since(7, elementwise.of_two(np.add)),
-        lambda o: o.t(0) + o.t(1),
-        of_sizes=True,
-        elementwise=2,
-        defined=integers.keep_range(np.add, 0),
-    ),
+    _of_two("Add", ROUNDED, np.add, lambda o: o.t(0) + o.t(1), of_sizes=True, defined=integers.keep_range(np.add, 0)),
     Operator("AffineGrid", COMPOSES),
     Operator("And", SELECTS, since(7, elementwise.of_two(np.logical_and)), named.two("logical_and")),
     Operator("ArgMax", FIRST, reductions.arg(np.argmax)),
     Operator("ArgMin", FIRST, reductions.arg(np.argmin)),
     Operator("ArrayFeatureExtractor", MOVES),
-    Operator("Asin", TABULATED, elementwise.of_one(np.arcsin), elementwise=1),
-    Operator("Asinh", TABULATED, elementwise.of_one(np.arcsinh), elementwise=1),
-    Operator("Atan", TABULATED, elementwise.of_one(np.arctan), elementwise=1),
-    Operator("Atanh", TABULATED, elementwise.of_one(np.arctanh), elementwise=1),
+    _of_one("Asin", TABULATED, np.arcsin),
+    _of_one("Asinh", TABULATED, np.arcsinh),
+    _of_one("Atan", TABULATED, np.arctan),
+    _of_one("Atanh", TABULATED, np.arctanh),
     Operator("Attention", COMPOSES, sums="attention"),
     Operator(
         "AveragePool", REDUCES, pooling.average_pool, named.average_pool, witnessed=True, texts=dict(auto_pad=AUTO_PAD)
@@ -152,15 +159,15 @@ ROWS = (
     Operator("Binarizer", SELECTS),
     Operator("BitCast", BITS),
     Operator("BitShift", BITS, elementwise.bit_shift),
-    Operator("BitwiseAnd", BITS, elementwise.of_two(np.bitwise_and), elementwise=2),
-    Operator("BitwiseNot", BITS, elementwise.of_one(np.bitwise_not), elementwise=1),
-    Operator("BitwiseOr", BITS, elementwise.of_two(np.bitwise_or), elementwise=2),
-    Operator("BitwiseXor", BITS, elementwise.of_two(np.bitwise_xor), elementwise=2),
+    _of_two("BitwiseAnd", BITS, np.bitwise_and),
+    _of_one("BitwiseNot", BITS, np.bitwise_not),
+    _of_two("BitwiseOr", BITS, np.bitwise_or),
+    _of_two("BitwiseXor", BITS, np.bitwise_xor),
     Operator("BlackmanWindow", COMPOSES, elementwise.window(0.42, 0.5, 0.08)),
     Operator("Cast", ROUNDS, since(6, elementwise.cast), named.cast, acts="cast", to_integers=True),
     Operator("CastLike", ROUNDS, acts="cast"),
     Operator("CausalConvWithState", CONTRACTS),
-    Operator("Ceil", ROUNDS, elementwise.of_one(np.ceil), to_integers=True, elementwise=1),
+    _of_one("Ceil", ROUNDS, np.ceil, to_integers=True),
     Operator("Celu", ACTIVATES, elementwise.celu, elementwise=1, open_at_nan=True),
     Operator("CenterCropPad", MOVES),
     Operator("Clip", SELECTS, since(11, elementwise.clip), named.clip, structural=range(1, 3)),
@@ -196,8 +203,8 @@ ROWS = (
         added=2,
         texts=dict(auto_pad=AUTO_PAD),
     ),
-    Operator("Cos", TABULATED, elementwise.of_one(np.cos), elementwise=1),
-    Operator("Cosh", TABULATED, elementwise.of_one(np.cosh), elementwise=1),
+    _of_one("Cos", TABULATED, np.cos),
+    _of_one("Cosh", TABULATED, np.cosh),
     Operator("CumProd", REDUCES),
     Operator("CumSum", REDUCES, reductions.make_cumulative(np.cumsum, 0), named.cum_sum),
     Operator("DFT", CONTRACTS, not_zero=(1,), sums="transform"),
@@ -230,14 +237,14 @@ ROWS = (
         witnessed=True,
         elementwise=1,
     ),
-    Operator("Equal", SELECTS, since(7, elementwise.of_two(np.equal)), named.two("eq"), elementwise=2),
+    _of_two("Equal", SELECTS, np.equal, named.two("eq")),
     Operator("Erf", TABULATED, elementwise.erf, named.one("erf"), witnessed=True, elementwise=1),
-    Operator("Exp", TABULATED, elementwise.of_one(np.exp), named.one("exp"), elementwise=1),
+    _of_one("Exp", TABULATED, np.exp, named.one("exp")),
     Operator("Expand", MOVES, movement.expand, named.expand, structural=(1,), not_zero=(1,), of_sizes=True),
     Operator("EyeLike", MOVES, movement.eye_like),
     Operator("Flatten", MOVES, movement.flatten, named.flatten, hands_on=True),
     Operator("FlexAttention", COMPOSES, sums="attention"),
-    Operator("Floor", ROUNDS, elementwise.of_one(np.floor), to_integers=True, elementwise=1),
+    _of_one("Floor", ROUNDS, np.floor, to_integers=True),
     Operator(
         "GRU", COMPOSES, recurrent.gru, witnessed=True, sums="recurrent", texts=dict(direction=("forward", "reverse"))
     ),
@@ -263,8 +270,8 @@ ROWS = (
     Operator("GlobalAveragePool", REDUCES, pooling.global_average_pool, named.over_image("mean"), witnessed=True),
     Operator("GlobalLpPool", UNPLACED, since(2, pooling.global_lp_pool)),
     Operator("GlobalMaxPool", SELECTS, pooling.global_max_pool, named.over_image("amax")),
-    Operator("Greater", SELECTS, since(7, elementwise.of_two(np.greater)), named.two("gt"), elementwise=2),
-    Operator("GreaterOrEqual", SELECTS, elementwise.of_two(np.greater_equal), named.two("ge"), elementwise=2),
+    _of_two("Greater", SELECTS, np.greater, named.two("gt")),
+    _of_two("GreaterOrEqual", SELECTS, np.greater_equal, named.two("ge")),
     Operator(
         "GridSample",
         SAMPLES,
@@ -292,9 +299,7 @@ ROWS = (
         open_at_nan=True,
     ),
     Operator("Hardmax", SELECTS, reductions.hardmax),
-    Operator(
-        "Identity", MOVES, elementwise.of_one(np.asarray), lambda o: o.t(0), hands_on=True, of_sizes=True, elementwise=1
-    ),
+    _of_one("Identity", MOVES, np.asarray, lambda o: o.t(0), hands_on=True, of_sizes=True),
     Operator("If", MOVES, acts="control"),
     Operator("ImageDecoder", COMPOSES),
     Operator(
@@ -305,7 +310,7 @@ ROWS = (
         witnessed=True,
     ),
     Operator("IsInf", SELECTS, elementwise.is_inf, elementwise=1, variants={"negative": {"detect_positive": 0}}),
-    Operator("IsNaN", SELECTS, elementwise.of_one(np.isnan), named.one("isnan"), elementwise=1),
+    _of_one("IsNaN", SELECTS, np.isnan, named.one("isnan")),
     Operator("LRN", NORMALISES, normalising.lrn),
     Operator(
         "LSTM", COMPOSES, recurrent.lstm, witnessed=True, sums="recurrent", texts=dict(direction=("forward", "reverse"))
@@ -319,10 +324,10 @@ ROWS = (
         lambda o: o("nn.functional.leaky_relu", o.t(0), float(o.attributes.get("alpha", np.float32(0.01)))),
         elementwise=1,
     ),
-    Operator("Less", SELECTS, since(7, elementwise.of_two(np.less)), named.two("lt"), elementwise=2),
-    Operator("LessOrEqual", SELECTS, elementwise.of_two(np.less_equal), named.two("le"), elementwise=2),
+    _of_two("Less", SELECTS, np.less, named.two("lt")),
+    _of_two("LessOrEqual", SELECTS, np.less_equal, named.two("le")),
     Operator("LinearAttention", COMPOSES, sums="attention"),
-    Operator("Log", TABULATED, elementwise.of_one(np.log), named.one("log"), elementwise=1),
+    _of_one("Log", TABULATED, np.log, named.one("log")),
     Operator("LogSoftmax", NORMALISES, normalising.log_softmax, named.along("log_softmax"), witnessed=True),
     Operator("Loop", MOVES, acts="control"),
     Operator("LpNormalization", NORMALISES, normalising.lp_normalization),
@@ -355,25 +360,16 @@ ROWS = (
     Operator("Mish", ACTIVATES, elementwise.mish, elementwise=1),
     Operator("Mod", STEPS, elementwise.modulo, of_sizes=True, elementwise=2, defined=integers.avoid_zero_divisors),
     Operator("Momentum", COMPOSES),
-    Operator(
+    _of_two(
         "Mul",
         ROUNDED,
-        since(7, elementwise.of_two(np.multiply)),
+        np.multiply,
         lambda o: o.t(0) * o.t(1),
         of_sizes=True,
-        elementwise=2,
         defined=integers.keep_range(np.multiply, 1),
     ),
     Operator("Multinomial", DRAWS),
-    Operator(
-        "Neg",
-        BITS,
-        elementwise.of_one(np.negative),
-        lambda o: -o.t(0),
-        of_sizes=True,
-        elementwise=1,
-        defined=integers.avoid_least,
-    ),
+    _of_one("Neg", BITS, np.negative, lambda o: -o.t(0), of_sizes=True, defined=integers.avoid_least),
     Operator("NegativeLogLikelihoodLoss", LOSES, reductions.loss, texts=dict(reduction=("none", "mean", "sum"))),
     Operator("NonMaxSuppression", STEPS, structural=range(2, 5)),
     Operator("NonZero", SELECTS, movement.non_zero),
@@ -413,7 +409,7 @@ ROWS = (
     Operator(
         "Range", ROUNDED, movement.range_of, structural=range(0, 3), not_zero=(2,), to_integers=True, of_sizes=True
     ),
-    Operator("Reciprocal", TABULATED, elementwise.of_one(lambda x: 1.0 / x), named.one("reciprocal"), elementwise=1),
+    _of_one("Reciprocal", TABULATED, lambda x: 1.0 / x, named.one("reciprocal")),
     Operator("ReduceL1", REDUCES, reductions.make_reduction(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k))),
     Operator(
         "ReduceL2", REDUCES, reductions.make_reduction(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k)))
@@ -456,12 +452,11 @@ ROWS = (
         "ReduceSumSquare", REDUCES, reductions.make_reduction(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k))
     ),
     Operator("RegexFullMatch", SELECTS),
-    Operator(
+    _of_one(
         "Relu",
         SELECTS,
-        elementwise.of_one(lambda x: np.maximum(x, np.zeros((), x.dtype))),
+        lambda x: np.maximum(x, np.zeros((), x.dtype)),
         named.one("nn.functional.relu"),
-        elementwise=1,
         open_at_nan=True,
     ),
     Operator(
@@ -484,7 +479,7 @@ ROWS = (
     Operator("ReverseSequence", MOVES, movement.reverse_sequence),
     Operator("RoiAlign", COMPOSES, texts=dict(coordinate_transformation_mode=COORDINATES, mode=("avg", "max"))),
     Operator("RotaryEmbedding", COMPOSES),
-    Operator("Round", ROUNDS, elementwise.of_one(np.rint), to_integers=True, elementwise=1),
+    _of_one("Round", ROUNDS, np.rint, to_integers=True),
     Operator("STFT", CONTRACTS, not_zero=(1, 3), sums="transform"),
     Operator("Scan", COMPOSES, acts="control"),
     Operator("Scatter", MOVES),
@@ -506,49 +501,39 @@ ROWS = (
     Operator("SequenceMap", COMPOSES),
     Operator("Shape", MOVES, movement.shape_of, acts="size"),
     Operator("Shrink", COMPOSES, elementwise.shrink, elementwise=1),
-    Operator(
-        "Sigmoid", DERIVED, elementwise.of_one(formulas.sigmoid), named.one("sigmoid"), witnessed=True, elementwise=1
-    ),
-    Operator("Sign", SELECTS, elementwise.of_one(np.sign), elementwise=1, open_at_nan=True),
-    Operator("Sin", TABULATED, elementwise.of_one(np.sin), elementwise=1),
-    Operator("Sinh", TABULATED, elementwise.of_one(np.sinh), elementwise=1),
+    _of_one("Sigmoid", DERIVED, formulas.sigmoid, named.one("sigmoid"), witnessed=True),
+    _of_one("Sign", SELECTS, np.sign, open_at_nan=True),
+    _of_one("Sin", TABULATED, np.sin),
+    _of_one("Sinh", TABULATED, np.sinh),
     Operator("Size", MOVES, lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)], acts="size"),
     Operator(
         "Slice", MOVES, since(10, movement.slice_), named.slice_, structural=range(1, 5), not_zero=(4,), of_sizes=True
     ),
     Operator("Softmax", NORMALISES, normalising.softmax, named.along("softmax"), witnessed=True),
     Operator("SoftmaxCrossEntropyLoss", LOSES, reductions.loss, texts=dict(reduction=("none", "mean", "sum"))),
-    Operator(
-        "Softplus",
-        ACTIVATES,
-        elementwise.of_one(formulas.softplus),
-        named.one("nn.functional.softplus"),
-        witnessed=True,
-        elementwise=1,
-    ),
-    Operator("Softsign", DERIVED, elementwise.of_one(lambda x: x / (1.0 + np.abs(x))), elementwise=1),
+    _of_one("Softplus", ACTIVATES, formulas.softplus, named.one("nn.functional.softplus"), witnessed=True),
+    _of_one("Softsign", DERIVED, lambda x: x / (1.0 + np.abs(x))),
     Operator("SpaceToDepth", MOVES, movement.space_to_depth),
     Operator("Split", MOVES, since(13, movement.split), named.split),
     Operator("SplitToSequence", MOVES),
-    Operator("Sqrt", TABULATED, elementwise.of_one(np.sqrt), named.one("sqrt"), elementwise=1),
+    _of_one("Sqrt", TABULATED, np.sqrt, named.one("sqrt")),
     Operator("Squeeze", MOVES, movement.squeeze, named.squeeze, hands_on=True, of_sizes=True),
     Operator("StringConcat", SELECTS),
     Operator("StringNormalizer", SELECTS),
     Operator("StringSplit", SELECTS),
-    Operator(
+    _of_two(
         "Sub",
         ROUNDED,
-        since(7, elementwise.of_two(np.subtract)),
+        np.subtract,
         lambda o: o.t(0) - o.t(1),
         of_sizes=True,
-        elementwise=2,
         defined=integers.keep_range(np.subtract, 0),
     ),
     Operator("Sum", REDUCES, elementwise.make_fold(np.add)),
     Operator("SwiGLU", ACTIVATES),
     Operator("Swish", ACTIVATES),
-    Operator("Tan", TABULATED, elementwise.of_one(np.tan), elementwise=1),
-    Operator("Tanh", TABULATED, elementwise.of_one(np.tanh), named.one("tanh"), witnessed=True, elementwise=1),
+    _of_one("Tan", TABULATED, np.tan),
+    _of_one("Tanh", TABULATED, np.tanh, named.one("tanh"), witnessed=True),
     Operator("TensorScatter", MOVES),
     Operator("TfIdfVectorizer", REDUCES),
     Operator("ThresholdedRelu", SELECTS, elementwise.thresholded_relu, elementwise=1, open_at_nan=True),

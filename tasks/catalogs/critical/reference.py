@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
-from tasks.operators import formulas
+from tasks.operators import formulas, pooling, spatial
+from tasks.operators.call import Call
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -22,6 +22,11 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
         return value, value
     first, second = value
     return first, second
+
+
+def _call(*inputs: np.ndarray, **attributes: Any) -> Call:
+    """A call of ONNX's operator that is the op."""
+    return Call(inputs, attributes, opset=22, outputs=1)
 
 
 def _channels(x: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -50,18 +55,11 @@ def conv2d(
     padding: int | Sequence[int] = 0,
     groups: int = 1,
 ) -> np.ndarray:
-    """x (N, C, H, W), weight (O, C/groups, KH, KW), bias (O) -> (N, O, H', W'): cross-correlation by im2col.
+    """x (N, C, H, W), weight (O, C/groups, KH, KW), bias (O) -> (N, O, H', W'): cross-correlation.
 
     H' = floor((H + 2·padding − KH) / stride) + 1; the definition of torch.nn.Conv2d and of ONNX Conv.
     """
-    (sh, sw), (ph, pw) = _pair(stride), _pair(padding)
-    out_channels, _, kh, kw = weight.shape
-    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
-    windows = sliding_window_view(padded, (kh, kw), axis=(2, 3))[:, :, ::sh, ::sw]
-    n, _, height, width = windows.shape[:4]
-    columns = windows.transpose(0, 1, 4, 5, 2, 3).reshape(n, groups, -1, height * width)
-    product = weight.reshape(groups, out_channels // groups, -1) @ columns
-    return product.reshape(n, out_channels, height, width) + _channels(x, bias)
+    return spatial.conv(_call(x, weight, bias, strides=_pair(stride), pads=_pair(padding) * 2, group=groups))[0]
 
 
 def conv1d(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int = 1, padding: int = 0) -> np.ndarray:
@@ -77,18 +75,7 @@ def conv_transpose2d(
     Every input element adds its multiple of the kernel at ``stride`` times its place; ``padding`` rows and
     columns are cut off each side: H' = (H − 1)·stride − 2·padding + KH (torch.nn.ConvTranspose2d).
     """
-    n, _, height, width = x.shape
-    _, out_channels, kh, kw = weight.shape
-    full = np.zeros((n, out_channels, (height - 1) * stride + kh, (width - 1) * stride + kw))
-    for i in range(kh):
-        for j in range(kw):
-            rows, columns = (
-                slice(i, i + (height - 1) * stride + 1, stride),
-                slice(j, j + (width - 1) * stride + 1, stride),
-            )
-            full[:, :, rows, columns] += np.einsum("nchw,co->nohw", x, weight[:, :, i, j], optimize=True)
-    cut = full[:, :, padding : full.shape[2] - padding, padding : full.shape[3] - padding]
-    return cut + _channels(x, bias)
+    return spatial.conv_transpose(_call(x, weight, bias, strides=_pair(stride), pads=(padding,) * 4))[0]
 
 
 # ---- activations: x (...) -> (...)
@@ -303,19 +290,18 @@ def transpose(x: np.ndarray, dim0: int, dim1: int) -> np.ndarray:
 # ---- pooling and resampling: x (N, C, H, W) -> (N, C, H', W')
 
 
-def _pool_windows(x: np.ndarray, kernel_size: int, stride: int, padding: int, fill: float) -> np.ndarray:
-    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
-    return sliding_window_view(padded, (kernel_size, kernel_size), axis=(2, 3))[:, :, ::stride, ::stride]
+def _pool(x: np.ndarray, kernel_size: int, stride: int, padding: int, **more: int) -> Call:
+    return _call(x, kernel_shape=_pair(kernel_size), strides=_pair(stride), pads=(padding,) * 4, **more)
 
 
 def max_pool2d(x: np.ndarray, kernel_size: int, stride: int, padding: int) -> np.ndarray:
     """Largest value of every window; the padding never wins (torch.nn.MaxPool2d)."""
-    return _pool_windows(x, kernel_size, stride, padding, -math.inf).max(axis=(4, 5))
+    return pooling.max_pool(_pool(x, kernel_size, stride, padding))[0]
 
 
 def avg_pool2d(x: np.ndarray, kernel_size: int, stride: int, padding: int) -> np.ndarray:
     """Mean of every window, the padding's zeros counted (count_include_pad, the default of torch.nn.AvgPool2d)."""
-    return _pool_windows(x, kernel_size, stride, padding, 0.0).mean(axis=(4, 5))
+    return pooling.average_pool(_pool(x, kernel_size, stride, padding, count_include_pad=1))[0]
 
 
 def adaptive_avg_pool2d(x: np.ndarray, output_size: tuple[int, int]) -> np.ndarray:
