@@ -113,7 +113,10 @@ class Operator:
         return contracts or self.sums in ("recurrent", "attention")
 
 
-AUTO_PAD = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+AUTO_PAD = {"auto_pad": ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")}
+DIRECTION = {"direction": ("forward", "reverse")}
+OF_LOSS = {"reduction": ("none", "mean", "sum")}
+OF_SCATTER = {"reduction": ("none", "add", "mul", "max", "min")}
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
 RESAMPLES = replace(STEPS, unless=("mode=linear", "mode=cubic"))
 SAMPLES = replace(COMPOSES, unless=("mode=nearest",), instead=OpClass.DISCONTINUOUS)
@@ -151,9 +154,7 @@ ROWS = (
     _of_one("Atan", TABULATED, np.arctan),
     _of_one("Atanh", TABULATED, np.arctanh),
     Operator("Attention", COMPOSES, sums="attention"),
-    Operator(
-        "AveragePool", REDUCES, pooling.average_pool, named.average_pool, witnessed=True, texts=dict(auto_pad=AUTO_PAD)
-    ),
+    Operator("AveragePool", REDUCES, pooling.average_pool, named.average_pool, witnessed=True, texts=AUTO_PAD),
     Operator("BatchNormalization", NORMALISES, normalising.batch_normalization, named.batch_norm, witnessed=True),
     Operator("Bernoulli", DRAWS),
     Operator("Binarizer", SELECTS),
@@ -182,17 +183,8 @@ ROWS = (
     ),
     Operator("Constant", MOVES),
     Operator("ConstantOfShape", MOVES, movement.constant_of_shape, structural=(0,), not_zero=(0,)),
-    Operator(
-        "Conv",
-        CONTRACTS,
-        spatial.conv,
-        named.conv,
-        witnessed=True,
-        sums="layer",
-        added=2,
-        texts=dict(auto_pad=AUTO_PAD),
-    ),
-    Operator("ConvInteger", BITS, texts=dict(auto_pad=AUTO_PAD)),
+    Operator("Conv", CONTRACTS, spatial.conv, named.conv, witnessed=True, sums="layer", added=2, texts=AUTO_PAD),
+    Operator("ConvInteger", BITS, texts=AUTO_PAD),
     Operator(
         "ConvTranspose",
         CONTRACTS,
@@ -201,7 +193,7 @@ ROWS = (
         witnessed=True,
         sums="layer",
         added=2,
-        texts=dict(auto_pad=AUTO_PAD),
+        texts=AUTO_PAD,
     ),
     _of_one("Cos", TABULATED, np.cos),
     _of_one("Cosh", TABULATED, np.cosh),
@@ -209,7 +201,7 @@ ROWS = (
     Operator("CumSum", REDUCES, reductions.make_cumulative(np.cumsum, 0), named.cum_sum),
     Operator("DFT", CONTRACTS, not_zero=(1,), sums="transform"),
     Operator("DeformConv", CONTRACTS, added=3),
-    Operator("DepthToSpace", MOVES, movement.depth_to_space, texts=dict(mode=("DCR", "CRD"))),
+    Operator("DepthToSpace", MOVES, movement.depth_to_space, texts={"mode": ("DCR", "CRD")}),
     Operator("DequantizeLinear", STEPS, quantizing.dequantize_linear, structural=range(1, 3), not_zero=(1,)),
     Operator("Det", SOLVES),
     Operator(
@@ -245,9 +237,7 @@ ROWS = (
     Operator("Flatten", MOVES, movement.flatten, named.flatten, hands_on=True),
     Operator("FlexAttention", COMPOSES, sums="attention"),
     _of_one("Floor", ROUNDS, np.floor, to_integers=True),
-    Operator(
-        "GRU", COMPOSES, recurrent.gru, witnessed=True, sums="recurrent", texts=dict(direction=("forward", "reverse"))
-    ),
+    Operator("GRU", COMPOSES, recurrent.gru, witnessed=True, sums="recurrent", texts=DIRECTION),
     Operator("Gather", MOVES, movement.gather, named.gather, of_sizes=True),
     Operator(
         "GatherElements",
@@ -264,7 +254,7 @@ ROWS = (
         witnessed=True,
         elementwise=1,
         variants={"tanh": {"approximate": "tanh"}},
-        texts=dict(approximate=("none", "tanh")),
+        texts={"approximate": ("none", "tanh")},
     ),
     Operator("Gemm", CONTRACTS, since(7, reductions.gemm), named.gemm, witnessed=True, sums="layer", added=2),
     Operator("GlobalAveragePool", REDUCES, pooling.global_average_pool, named.over_image("mean"), witnessed=True),
@@ -312,9 +302,7 @@ ROWS = (
     Operator("IsInf", SELECTS, elementwise.is_inf, elementwise=1, variants={"negative": {"detect_positive": 0}}),
     _of_one("IsNaN", SELECTS, np.isnan, named.one("isnan")),
     Operator("LRN", NORMALISES, normalising.lrn),
-    Operator(
-        "LSTM", COMPOSES, recurrent.lstm, witnessed=True, sums="recurrent", texts=dict(direction=("forward", "reverse"))
-    ),
+    Operator("LSTM", COMPOSES, recurrent.lstm, witnessed=True, sums="recurrent", texts=DIRECTION),
     Operator("LabelEncoder", SELECTS),
     Operator("LayerNormalization", NORMALISES, normalising.layer_normalization, named.layer_norm, witnessed=True),
     Operator(
@@ -331,7 +319,7 @@ ROWS = (
     Operator("LogSoftmax", NORMALISES, normalising.log_softmax, named.along("log_softmax"), witnessed=True),
     Operator("Loop", MOVES, acts="control"),
     Operator("LpNormalization", NORMALISES, normalising.lp_normalization),
-    Operator("LpPool", REDUCES, since(2, pooling.lp_pool), texts=dict(auto_pad=AUTO_PAD)),
+    Operator("LpPool", REDUCES, since(2, pooling.lp_pool), texts=AUTO_PAD),
     Operator("MatMul", CONTRACTS, reductions.matmul, named.two("matmul"), witnessed=True, sums="layer"),
     Operator("MatMulInteger", BITS, reductions.matmul_integer),
     Operator(
@@ -343,7 +331,7 @@ ROWS = (
         elementwise=2,
         open_at_nan=True,
     ),
-    Operator("MaxPool", SELECTS, pooling.max_pool, named.max_pool, witnessed=True, texts=dict(auto_pad=AUTO_PAD)),
+    Operator("MaxPool", SELECTS, pooling.max_pool, named.max_pool, witnessed=True, texts=AUTO_PAD),
     Operator("MaxUnpool", MOVES),
     Operator("Mean", REDUCES, lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())]),
     Operator("MeanVarianceNormalization", NORMALISES, normalising.mean_variance_normalization),
@@ -370,7 +358,7 @@ ROWS = (
     ),
     Operator("Multinomial", DRAWS),
     _of_one("Neg", BITS, np.negative, lambda o: -o.t(0), of_sizes=True, defined=integers.avoid_least),
-    Operator("NegativeLogLikelihoodLoss", LOSES, reductions.loss, texts=dict(reduction=("none", "mean", "sum"))),
+    Operator("NegativeLogLikelihoodLoss", LOSES, reductions.loss, texts=OF_LOSS),
     Operator("NonMaxSuppression", STEPS, structural=range(2, 5)),
     Operator("NonZero", SELECTS, movement.non_zero),
     Operator("Not", SELECTS, elementwise.of_one(np.logical_not)),
@@ -397,11 +385,11 @@ ROWS = (
         defined=integers.avoid_negative_exponents,
         refused=("bfloat16",),
     ),
-    Operator("QLinearConv", STEPS, not_zero=(1, 4, 6), texts=dict(auto_pad=AUTO_PAD)),
+    Operator("QLinearConv", STEPS, not_zero=(1, 4, 6), texts=AUTO_PAD),
     Operator("QLinearMatMul", STEPS, not_zero=(1, 4, 6)),
     Operator("QuantizeLinear", STEPS, quantizing.quantize_linear, structural=range(1, 3), not_zero=(1,)),
     Operator("RMSNormalization", NORMALISES, normalising.rms_normalization),
-    Operator("RNN", COMPOSES, recurrent.rnn, sums="recurrent", texts=dict(direction=("forward", "reverse"))),
+    Operator("RNN", COMPOSES, recurrent.rnn, sums="recurrent", texts=DIRECTION),
     Operator("RandomNormal", DRAWS),
     Operator("RandomNormalLike", DRAWS),
     Operator("RandomUniform", DRAWS),
@@ -483,19 +471,8 @@ ROWS = (
     Operator("STFT", CONTRACTS, not_zero=(1, 3), sums="transform"),
     Operator("Scan", COMPOSES, acts="control"),
     Operator("Scatter", MOVES),
-    Operator(
-        "ScatterElements",
-        REDUCES,
-        movement.scatter_elements,
-        texts=dict(reduction=("none", "add", "mul", "max", "min")),
-    ),
-    Operator(
-        "ScatterND",
-        REDUCES,
-        movement.scatter_nd,
-        of_sizes=True,
-        texts=dict(reduction=("none", "add", "mul", "max", "min")),
-    ),
+    Operator("ScatterElements", REDUCES, movement.scatter_elements, texts=OF_SCATTER),
+    Operator("ScatterND", REDUCES, movement.scatter_nd, of_sizes=True, texts=OF_SCATTER),
     Operator("Selu", ACTIVATES, since(6, elementwise.selu), elementwise=1),
     Operator("SequenceInsert", MOVES),
     Operator("SequenceMap", COMPOSES),
@@ -510,7 +487,7 @@ ROWS = (
         "Slice", MOVES, since(10, movement.slice_), named.slice_, structural=range(1, 5), not_zero=(4,), of_sizes=True
     ),
     Operator("Softmax", NORMALISES, normalising.softmax, named.along("softmax"), witnessed=True),
-    Operator("SoftmaxCrossEntropyLoss", LOSES, reductions.loss, texts=dict(reduction=("none", "mean", "sum"))),
+    Operator("SoftmaxCrossEntropyLoss", LOSES, reductions.loss, texts=OF_LOSS),
     _of_one("Softplus", ACTIVATES, formulas.softplus, named.one("nn.functional.softplus"), witnessed=True),
     _of_one("Softsign", DERIVED, lambda x: x / (1.0 + np.abs(x))),
     Operator("SpaceToDepth", MOVES, movement.space_to_depth),
