@@ -12,8 +12,7 @@ from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.operators import formulas
-from tasks.operators.formulas import Function, erf, erfc
+from tasks.operators.formulas import Function, erf, erfc, gelu, gelu_tanh, sigmoid, softplus
 
 
 def _rounding_once(function: Function) -> Function:
@@ -66,8 +65,8 @@ def _tanh_gelu(x: np.ndarray) -> np.ndarray:
 
 _ROOT = math.sqrt(0.5)
 
-#: exp of a sigmoid is that of a library: rounded once.
-sigmoid = functools.partial(formulas.sigmoid, exp=exp)
+#: Its exp is that of a library: rounded once.
+_sigmoid = functools.partial(sigmoid, exp=exp)
 
 #: Of one number: the function, and its wrong ways by their words.
 OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
@@ -102,7 +101,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         },
     ),
     "sigmoid": (
-        sigmoid,
+        _sigmoid,
         {
             "sigmoid as (1 + tanh(x/2))/2": lambda x: (1 + tanh(x / 2)) / 2,
             "sigmoid as exp(x)/(1 + exp(x))": lambda x: exp(x) / (1 + exp(x)),
@@ -110,14 +109,14 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         },
     ),
     "silu": (
-        lambda x: x * sigmoid(x),
+        lambda x: x * _sigmoid(x),
         {
             "sigmoid as exp(x)/(1 + exp(x))": lambda x: x * (exp(x) / (1 + exp(x))),
             "sigmoid as 1/(1 + exp(-x))": lambda x: x * (1 / (1 + exp(-x))),
         },
     ),
     "softplus": (
-        formulas.softplus,
+        softplus,
         {
             "softplus as log(1 + exp(x))": lambda x: log(1 + exp(x)),
             "softplus as log(1 + exp(x)) up to 20": lambda x: np.asarray(np.where(x > 20, x, log(1 + exp(x)))),
@@ -131,19 +130,19 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "erf": (erf, {"erf by a polynomial (Abramowitz and Stegun 7.1.26)": _polynomial_erf}),
     "erfc": (erfc, {"erfc as 1 - erf(x)": lambda x: 1 - erf(x)}),
     "gelu": (
-        formulas.gelu,
+        gelu,
         {
             "gelu by tanh": _tanh_gelu,
-            "gelu by a sigmoid": lambda x: x * sigmoid(x.dtype.type(1.702) * x),
+            "gelu by a sigmoid": lambda x: x * _sigmoid(x.dtype.type(1.702) * x),
             "gelu as x/2·(1 + erf(x/√2))": lambda x: x.dtype.type(0.5) * x * (1 + erf(x * x.dtype.type(_ROOT))),
         },
     ),
     "gelu by tanh": (
-        formulas.gelu_tanh,
+        gelu_tanh,
         {
-            "gelu by erf, where tanh is asked for": formulas.gelu,
+            "gelu by erf, where tanh is asked for": gelu,
             "gelu as x/2·(1 + tanh(…))": _tanh_gelu,
-            "π is taken for 22/7": lambda x: formulas.gelu_tanh(x, math.sqrt(7 / 11), exp),
+            "π is taken for 22/7": lambda x: gelu_tanh(x, math.sqrt(7 / 11), exp),
         },
     ),
     "reciprocal": (lambda x: 1 / x, {}),

@@ -16,7 +16,7 @@ from tasks.diagnose.model import Model
 from tasks.diagnose.rounding import coarser, to
 from tasks.diagnose.sums import bound_cancellation
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.operators.formulas import log_softmax, softmax
+from tasks.operators.formulas import log_softmax, one_pass_variance, softmax
 
 #: What is added to a variance so that its root is not zero: those in use.
 EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
@@ -95,7 +95,7 @@ def _normalise_input(
     n = x.shape[how.axis]
     mean = x.mean(how.axis, keepdims=True) if how.centred else np.zeros(1, kind)
     if one_pass:
-        var = (x * x).mean(how.axis, keepdims=True) - mean * mean
+        var = one_pass_variance(x, how.axis)
     else:
         var = np.square(x - mean).sum(how.axis, keepdims=True) / (1 if how.summed else n - how.ddof)
     eps = x.dtype.type(how.eps)

@@ -74,12 +74,19 @@ def _shift(x: np.ndarray, axes: Axes) -> np.ndarray:
     return np.asarray(x - x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)))
 
 
-def log_sum_exp(x: np.ndarray, axes: Axes, keep: bool) -> np.ndarray:
-    """log(sum(exp(x))) along axes, by the finite maximum."""
-    top = x.max(axis=axes, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    found = np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top
+def log_sum_exp(
+    x: np.ndarray, axes: Axes, keep: bool, exp: Function = np.exp, log: Function = np.log, shifted: bool = True
+) -> np.ndarray:
+    """log(sum(exp(x))) along axes, by the finite maximum; it is left out where it is not ``shifted``."""
+    top = x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)) if shifted else np.zeros((), x.dtype)
+    top = np.where(np.isfinite(top), top, np.zeros((), x.dtype))
+    found = log(exp(x - top).sum(axis=axes, keepdims=True)) + top
     return np.asarray(found if keep else found.squeeze(axis=axes))
+
+
+def one_pass_variance(x: np.ndarray, axes: Axes) -> np.ndarray:
+    """E[x²] − E[x]² along axes, which are kept: it cancels where the mean is large."""
+    return np.asarray(np.square(x).mean(axis=axes, keepdims=True) - np.square(x.mean(axis=axes, keepdims=True)))
 
 
 def standardise(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> np.ndarray:

@@ -76,7 +76,7 @@ def mean_variance_normalization(call: Call) -> list[np.ndarray]:
     (x,) = call.arrays()
     axes = tuple(call.attributes.get("axes", (0, 2, 3)))
     mean = x.mean(axis=axes, keepdims=True)
-    deviation = np.sqrt(np.square(x).mean(axis=axes, keepdims=True) - np.square(mean))
+    deviation = np.sqrt(formulas.one_pass_variance(x, axes))
     return [(x - mean) / (deviation + float(np.float32(1e-9)))]
 
 

@@ -6,7 +6,7 @@ no row: inputs and which of them are optional, dtypes, attributes and their defa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -539,8 +539,18 @@ ROWS = (
     Operator("Xor", SELECTS, since(7, elementwise.of_two(np.logical_xor))),
 )
 
+
+def index_rows(rows: Sequence[Operator]) -> dict[str, Operator]:
+    """By name. Raises ValueError for an operator that has two rows."""
+    found = {row.name: row for row in rows}
+    for row in rows:
+        if found[row.name] is not row:
+            raise ValueError(f"tasks.operators.table: {row.name} has two rows")
+    return found
+
+
 #: By name.
-TABLE: Mapping[str, Operator] = {row.name: row for row in ROWS}
+TABLE: Mapping[str, Operator] = index_rows(ROWS)
 #: The operators that have a float64 evaluation of the farm's own.
 EVALUATED: dict[str, Evaluate] = {row.name: row.evaluate for row in ROWS if row.evaluate}
 #: Those that are told by torch's names.
