@@ -19,14 +19,18 @@ def _single(value: float) -> float:
 
 
 def of_one(function: Callable[[np.ndarray], Any]) -> Evaluate:
+    """An operator that is a function of each element."""
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0])))]
 
 
 def of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Evaluate:
+    """An operator that is a function of two broadcast tensors."""
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0]), np.asarray(call.inputs[1])))]
 
 
 def make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evaluate:
+    """An operator of any number of broadcast tensors, folded from the first on."""
+
     def operator(call: Call) -> list[np.ndarray]:
         first, *others = call.arrays()
         for x in others:

@@ -21,6 +21,8 @@ def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
 
 
 def make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate:
+    """A reduction by a function of an array, its axes, and whether they are kept."""
+
     def operator(call: Call) -> list[np.ndarray]:
         x = np.asarray(call.inputs[0])
         axes = axes_of(call, 1, x.ndim)
@@ -48,6 +50,8 @@ def extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
 
 
 def arg(function: Callable[..., Any]) -> Evaluate:
+    """The place of an extreme along an axis, the first or the last of equals."""
+
     def operator(call: Call) -> list[np.ndarray]:
         (x,), a = call.arrays(), call.attributes
         axis = int(a.get("axis", 0)) % x.ndim
@@ -61,6 +65,8 @@ def arg(function: Callable[..., Any]) -> Evaluate:
 
 
 def make_cumulative(function: Callable[..., Any], start: int) -> Evaluate:
+    """A running reduction that starts with ``start``."""
+
     def operator(call: Call) -> list[np.ndarray]:
         x, axis = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
         if call.attributes.get("reverse"):

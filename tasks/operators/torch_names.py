@@ -126,6 +126,7 @@ def dtype_of(x: Any) -> str:
 
 
 def over_image(name: str) -> Counterpart:
+    """A reduction over the spatial axes, which are kept."""
     return lambda o: o(name, o.t(0), tuple(range(2, len(o.inputs[0].shape))), True)
 
 
@@ -158,6 +159,8 @@ def gemm(o: Over) -> Any:
 
 
 def along(name: str) -> Counterpart:
+    """A softmax or log_softmax along one axis; before operator set 13 along all from it on."""
+
     def operator(o: Over) -> Any:
         x = o.t(0)
         if o.opset >= 13:
@@ -171,6 +174,8 @@ def along(name: str) -> Counterpart:
 
 
 def make_reduction(name: str) -> Counterpart:
+    """A reduction along given axes; over all without them."""
+
     def operator(o: Over) -> Any:
         axes, keep = o.numbers(1, "axes"), bool(o.attributes.get("keepdims", 1))
         if not axes and o.attributes.get("noop_with_empty_axes"):
@@ -324,14 +329,18 @@ def gelu(o: Over) -> Any:
 
 
 def one(name: str) -> Counterpart:
+    """An operator that torch has by this name, of one tensor."""
     return lambda o: o(name, o.t(0))
 
 
 def two(name: str) -> Counterpart:
+    """An operator that torch has by this name, of two tensors."""
     return lambda o: o(name, o.t(0), o.t(1))
 
 
 def many(name: str) -> Counterpart:
+    """An operator of any number of tensors, folded by torch's of two."""
+
     def operator(o: Over) -> Any:
         x = o.t(0)
         for k in range(1, len(o.inputs)):
@@ -347,5 +356,6 @@ def p_relu(o: Over) -> Any:
 
 
 def is_two(o: Over) -> bool:
+    """Whether the exponent is the constant 2: a square is more exact than a power."""
     power = o.at(1)
     return isinstance(power, np.ndarray) and power.size == 1 and float(power.reshape(())) == 2.0

@@ -32,6 +32,8 @@ def _within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
 
 
 def one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
+    """A function of one tensor, held to a range before; options: attributes with what they may be."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         attributes: dict[str, Any] = {}
         for name, some in options.items():
@@ -77,6 +79,8 @@ def _broadcast(a: Tensor, b: Tensor) -> bool:
 
 
 def two(op: str, turned: bool = True) -> Put:
+    """A function of a tensor and another; ``turned``: in either order."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         other = _other(g, x)
         return g.add(op, [other, x] if turned and g.choose.chance(1, 3) else [x, other])
@@ -106,6 +110,8 @@ def where(g: Grown, x: Tensor) -> list[Tensor]:
 
 
 def build_reduction(op: str, axes_input: int = 18) -> Put:
+    """A reduction whose axes are an input from an operator set on."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         axes = g.axes(x.rank) if g.choose.chance(3, 4) else [-1]
         keep = g.maybe("keepdims", [1, 0])
@@ -121,6 +127,7 @@ def put_cumsum(g: Grown, x: Tensor) -> list[Tensor]:
 
 
 def along(op: str) -> Put:
+    """A softmax along an axis."""
     return lambda g, x: g.add(op, [x], axis=g.axis(x.rank))
 
 
@@ -202,6 +209,8 @@ def conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
 
 
 def pool(op: str, **options: Sequence[Any]) -> Put:
+    """A pool of an image."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         kernel, attributes = _windows(g, x, (1, 2, 3))
         for name, some in options.items():

@@ -33,6 +33,7 @@ def function(domain: Domain, **attributes: Sequence[Any]) -> Callable[[Draw], Ma
 
 
 def plain(domain: Domain = values.ANY) -> Callable[[Draw], Made]:
+    """A function of one tensor of a domain, without attributes."""
     return lambda d: Made((d.tensor(d.shape(), domain),))
 
 
@@ -64,6 +65,7 @@ def _pair(d: Draw, first: Domain, second: Domain | None = None) -> tuple[Given, 
 
 
 def two(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+    """A function of two tensors of the domain that a case has."""
     return lambda d: Made(_pair(d, domain(d)))
 
 
@@ -120,6 +122,8 @@ def shift(d: Draw) -> Made:
 
 
 def variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+    """A function of one to four tensors of the domain that a case has."""
+
     def make(d: Draw) -> Made:
         whole, count = d.shape(), d.choose.of([2, 1, 3, 4])
         some = domain(d)
