@@ -1,6 +1,6 @@
 """The one table of ONNX's operators: a row holds what the farm knows of an operator that its schema (`onnx.defs`) does not say.
 
-Every reader takes its column: models, nodes, ONNX's node suite, generated cases, diagnosis and minimising. What is asked of a schema is in
+Every reader takes its column: models, nodes, ONNX's node suite, diagnosis, networks by a framework's functions. What is asked of a schema is in
 no row: inputs and which of them are optional, dtypes, attributes and their defaults.
 """
 
@@ -59,9 +59,8 @@ class Operator:
     name: str
     #: How it is judged, and why.
     placement: Placement = UNPLACED
-    #: It in float64. Where there is none, or it returns None, onnx's own evaluator is asked where that is allowed: never for a
-    #: generated case, whose second oracle it is. tests/tasks/test_fuzz_references.py holds both against each other, and
-    #: `tasks.fuzz.onnx.second` says who is right where they differ.
+    #: It in float64. Where there is none, or it returns None, onnx's own evaluator is asked where that is allowed: never where it is the
+    #: second oracle. tests/tasks/test_fuzz_references.py holds both against each other.
     evaluate: Evaluate | None = None
     #: It by torch's names of operations, for torch and for every framework with counterparts.
     by_name: Counterpart | None = None
