@@ -224,6 +224,15 @@ RECIPES: dict[str, list[Edit]] = {
         ),
         Edit("tasks/checks/__init__.py", "        Bounded(),\n        Forward(),\n", "        Forward(),\n"),
     ],
+    "row of an ONNX operator": [
+        Edit(
+            "tasks/operators/table.py",
+            '    Operator(\n        "Swish",\n        ACTIVATES,\n'
+            "        lambda call: [call.inputs[0] * formulas.sigmoid(call.attributes.get('alpha', 1.0) * call.inputs[0])],\n"
+            "        lambda o: o.t(0) * o('sigmoid', o.t(0)),\n        elementwise=1,\n    ),\n",
+            '    Operator("Swish", ACTIVATES),\n',
+        )
+    ],
     "dtype": [
         Edit(
             "tasks/model/dtypes.py",
@@ -330,6 +339,27 @@ def test_a_new_vendor_is_detected(changed: tuple[Path, pd.DataFrame, str]) -> No
 def test_a_new_executor_is_given_the_jobs(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, _, _ = changed
     assert len((tree / "jobs.txt").read_text().split()) > 2
+
+
+OPERATOR = """\
+import numpy as np
+import onnx
+from tasks.catalogs import get
+from tasks.counterparts.by_torch import operators
+from tasks.graphs.evaluate import Graph
+from tasks.model import EXHAUSTIVE, Group
+
+(sample,) = get("onnx").samples(Group("onnx:Swish", "", "float16", 1, distribution=EXHAUSTIVE), 4)
+exact = sample.expected[0].reference
+graph = Graph(onnx.load_from_string(sample.model), operators(["Swish"]))
+print(sample.op_class.value, exact.size, np.allclose(graph.run({"x": sample.arrays[0]})["y"], exact, 1e-12, equal_nan=True))
+"""
+
+
+def test_a_row_of_an_operator_is_judged_at_every_value_and_has_counterparts(
+    changed: tuple[Path, pd.DataFrame, str],
+) -> None:
+    assert python(changed[0], "-c", OPERATOR).split() == ["composite", "65536", "True"]
 
 
 def test_a_noise_twice_as_large_is_in_every_floor(changed: tuple[Path, pd.DataFrame, str]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.model.dtypes import round_digits
+
 
 @dataclass(frozen=True)
 class Accumulator:
@@ -87,8 +89,7 @@ def _exponent(x: np.ndarray) -> np.ndarray:
 
 def _cut(x: np.ndarray, bits: int) -> np.ndarray:
     """Towards zero, to so many bits of a fraction."""
-    significand, exponent = np.frexp(x)
-    return np.asarray(np.ldexp(np.trunc(np.ldexp(significand, bits + 1)), exponent - bits - 1))
+    return round_digits(x, 2.0**-bits, np.trunc)
 
 
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")

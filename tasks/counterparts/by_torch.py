@@ -1,4 +1,4 @@
-"""The heavy operators of ONNX by torch in float64: a second computation of what `tasks.graphs.ops` computes with NumPy."""
+"""The heavy operators of ONNX by torch in float64: a second computation of what `tasks.operators.table` computes with NumPy."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from tasks.counterparts import onnx_names
-from tasks.counterparts.onnx_names import CASTS, Over
-from tasks.graphs.call import Call, Operator
-from tasks.graphs.ops import OPERATORS
-
-NAMES = (
-    "AveragePool BatchNormalization Conv ConvTranspose Elu Erf GRU Gelu Gemm GlobalAveragePool HardSigmoid HardSwish "
-    "InstanceNormalization LSTM LayerNormalization LogSoftmax MatMul MaxPool ReduceMean ReduceSum Resize Sigmoid Softmax "
-    "Softplus Tanh"
-).split()
+from tasks.operators.call import Call, Evaluate
+from tasks.operators.table import EVALUATED, NAMED, ROWS
+from tasks.operators.torch_names import CASTS, Counterpart, Over
 
 
-def operators(names: Iterable[str] = NAMES) -> dict[str, Operator]:
-    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in names}
+def operators(names: Iterable[str] | None = None) -> dict[str, Evaluate]:
+    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`, those of some names by torch (by default
+    those that it is to witness): what torch does not do is done by NumPy."""
+    names = [row.name for row in ROWS if row.witnessed] if names is None else names
+    return EVALUATED | {name: _or_numpy(alone(name), EVALUATED.get(name)) for name in names}
 
 
-def alone(op: str) -> Operator:
-    """torch's computation of an operator of NAMES; None is what it returns where torch does not do it."""
+def alone(op: str) -> Evaluate:
+    """torch's computation of an operator that it has; None is what it returns where torch does not do it."""
     whole = {"Gelu": _gelu, "GRU": _gru, "LSTM": _lstm}  # the latter are layers of torch, no functions
-    return whole[op] if op in whole else _by_torch(onnx_names.OPERATORS[op])
+    return whole[op] if op in whole else _by_torch(NAMED[op])
 
 
-def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
+def _or_numpy(by_torch: Evaluate, by_numpy: Evaluate | None) -> Evaluate:
     def either(call: Call) -> list[np.ndarray] | None:
         found = by_torch(call)
         return by_numpy(call) if found is None and by_numpy else found
@@ -41,7 +36,7 @@ def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
     return either
 
 
-def _by_torch(over: onnx_names.Operator) -> Operator:
+def _by_torch(over: Counterpart) -> Evaluate:
     def by_torch(call: Call) -> list[np.ndarray] | None:
         if call.inputs[0].dtype != np.float64:
             return None

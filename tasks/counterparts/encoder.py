@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from tasks.operators.torch_names import Named
 
 #: Weights of a layer, in their order: of query, key, value and output projection, of the first norm, of the two dense
 #: layers, of the second norm, each a matrix (out, in) or gain, and a bias.
 PER_LAYER = 16
 #: BERT's ε of layer normalisation.
 EPSILON = 1e-12
-
-#: An op of torch by its name: the function of some framework that means the same.
-Named = Callable[[str], Callable[..., Any]]
 
 
 def bert_encoder(named: Named, x: Any, mask: Any, weights: Sequence[Any], heads: int) -> Any:

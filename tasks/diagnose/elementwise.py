@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,21 +12,7 @@ from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
-
-Function = Callable[..., np.ndarray]
-
-
-def _each(function: Callable[[float], float]) -> Function:
-    """A function of Python's own for arrays, in the dtype of its argument."""
-    made = np.frompyfunc(function, 1, 1)
-
-    def of(x: np.ndarray) -> np.ndarray:
-        return np.asarray(made(x.astype(np.float64)), np.float64).astype(x.dtype)
-
-    return of
-
-
-erf, erfc = _each(math.erf), _each(math.erfc)
+from tasks.operators.formulas import Function, erf, erfc, gelu, gelu_tanh, sigmoid, softplus
 
 
 def _rounding_once(function: Function) -> Function:
@@ -72,16 +58,15 @@ def _with_reduced_angle(function: Function) -> Function:
     return of
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.where(x < 0, exp(x) / (1 + exp(x)), 1 / (1 + exp(-x)))
-
-
 def _tanh_gelu(x: np.ndarray) -> np.ndarray:
     inner = x.dtype.type(math.sqrt(2 / math.pi)) * (x + x.dtype.type(0.044715) * x**3)
     return x.dtype.type(0.5) * x * (1 + tanh(inner))
 
 
 _ROOT = math.sqrt(0.5)
+
+#: Its exp is that of a library: rounded once.
+_sigmoid = functools.partial(sigmoid, exp=exp)
 
 #: Of one number: the function, and its wrong ways by their words.
 OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
@@ -131,7 +116,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         },
     ),
     "softplus": (
-        lambda x: np.maximum(x, 0) + np.log1p(exp(-np.abs(x))),
+        softplus,
         {
             "softplus as log(1 + exp(x))": lambda x: log(1 + exp(x)),
             "softplus as log(1 + exp(x)) up to 20": lambda x: np.asarray(np.where(x > 20, x, log(1 + exp(x)))),
@@ -145,7 +130,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "erf": (erf, {"erf by a polynomial (Abramowitz and Stegun 7.1.26)": _polynomial_erf}),
     "erfc": (erfc, {"erfc as 1 - erf(x)": lambda x: 1 - erf(x)}),
     "gelu": (
-        lambda x: x * erfc(-x * _ROOT) / 2,
+        gelu,
         {
             "gelu by tanh": _tanh_gelu,
             "gelu by a sigmoid": lambda x: x * _sigmoid(x.dtype.type(1.702) * x),
@@ -153,13 +138,11 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         },
     ),
     "gelu by tanh": (
-        lambda x: x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+        gelu_tanh,
         {
-            "gelu by erf, where tanh is asked for": lambda x: x * erfc(-x * x.dtype.type(_ROOT)) / 2,
+            "gelu by erf, where tanh is asked for": gelu,
             "gelu as x/2·(1 + tanh(…))": _tanh_gelu,
-            "π is taken for 22/7": lambda x: (
-                x * _sigmoid(x.dtype.type(2 * math.sqrt(7 / 11)) * (x + x.dtype.type(0.044715) * x**3))
-            ),
+            "π is taken for 22/7": lambda x: gelu_tanh(x, math.sqrt(7 / 11), exp),
         },
     ),
     "reciprocal": (lambda x: 1 / x, {}),

@@ -9,35 +9,12 @@ from typing import Any
 import numpy as np
 
 from tasks.diagnose.model import FEW, Model, Result
+from tasks.operators import table as operators
 
 #: Nodes of a graph, and ways in which it is computed again, at most: each takes a fraction of a millisecond a node.
 NODES, WAYS = 40, 120
 #: By how much the coordinates of a grid are moved to break a tie.
 TIE = 1e-7
-#: What attributes of text may be taken for, by their names, of operators where these say something else.
-_TEXTS = {
-    "coordinate_transformation_mode": ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"),
-    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
-    "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
-    "padding_mode": ("zeros", "border", "reflection"),
-    "approximate": ("none", "tanh"),
-    "NegativeLogLikelihoodLoss.reduction": ("none", "mean", "sum"),
-    "SoftmaxCrossEntropyLoss.reduction": ("none", "mean", "sum"),
-    "ScatterElements.reduction": ("none", "add", "mul", "max", "min"),
-    "ScatterND.reduction": ("none", "add", "mul", "max", "min"),
-    "direction": ("forward", "reverse"),
-    "auto_pad": ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"),
-    "Resize.mode": ("nearest", "linear", "cubic"),
-    "GridSample.mode": ("linear", "nearest", "cubic"),
-    "Pad.mode": ("constant", "edge", "reflect", "wrap"),
-    "SpaceToDepth.mode": ("DCR", "CRD"),
-    "DepthToSpace.mode": ("DCR", "CRD"),
-    "RoiAlign.mode": ("avg", "max"),
-}  # fmt: skip
-
-#: Operators whose mean is over the targets that are not ignored.
-_MEANS = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
-
 #: (words, what is done to a node: whether anything was).
 Way = tuple[str, Callable[[Any], bool]]
 
@@ -77,7 +54,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
     exact = computed(())
     if exact is None or not _same(exact, result):
         return
-    for op in _MEANS & {node.op_type for node in nodes}:
+    for op in sorted({node.op_type for node in nodes if _is_mean_of_some(node, onnx)}):
         total, counted = computed([("", _put(op, "reduction", "sum", onnx))]), inputs[1].size
         if total is not None and total.shape == exact.shape:
             yield Model("ignored targets are counted in the mean", total / counted)
@@ -116,6 +93,13 @@ def _otherwise_fed(node: Any, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple
             yield "heads of key and value are repeated in turn, not each by itself", tiled
 
 
+def _is_mean_of_some(node: Any, onnx: Any) -> bool:
+    """Whether an operator takes the mean over the targets that are not ignored."""
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+        return False
+    return {"reduction", "ignore_index"} <= set(onnx.defs.get_schema(node.op_type).attributes)
+
+
 def _same(exact: np.ndarray, result: Result) -> bool:
     """Whether the graph as it is gives what is expected; numbers that were stored in the output's dtype as well."""
     return exact.shape == result.exact.shape and bool(
@@ -150,7 +134,7 @@ def _other_values(op: str, told: str, given: Mapping[str, Any], schema: Any, onn
         value = value.decode() if isinstance(value, bytes) else value
         others: Sequence[Any] = ()
         if isinstance(value, str):
-            others = _TEXTS.get(name) or _TEXTS.get(f"{op}.{name}", ())
+            others = operators.of(op).texts.get(name, ())
         elif isinstance(value, int) and name == "axis":
             others = [axis for axis in range(rank) if axis != value % max(rank, 1)]
         elif isinstance(value, int) and value in (0, 1):

@@ -16,6 +16,7 @@ from tasks.diagnose.model import Model
 from tasks.diagnose.rounding import coarser, to
 from tasks.diagnose.sums import bound_cancellation
 from tasks.model.kind import CAUSE_ARITHMETIC
+from tasks.operators.formulas import log_softmax, one_pass_variance, softmax
 
 #: What is added to a variance so that its root is not zero: those in use.
 EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
@@ -41,11 +42,7 @@ def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
 
 
 def _softmax(given: Sequence[np.ndarray], axis: int, log: bool) -> np.ndarray:
-    x = given[0]
-    top = np.max(x, axis=axis, keepdims=True)
-    shifted = x - np.where(np.isfinite(top), top, 0.0)
-    total = np.sum(np.exp(shifted), axis=axis, keepdims=True)
-    return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
+    return log_softmax(given[0], axis) if log else softmax(given[0], axis)
 
 
 def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str) -> Iterator[Model]:
@@ -61,14 +58,13 @@ def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str
             yield Model(f"the log of the sum is rounded to {name} before it is subtracted", x - whole, digits=True)
     for kind in types(dtype):
         some = x.astype(kind)
-        e = exp(some)
-        total = e.sum(axis, keepdims=True)
-        plain = some - logarithm(total) if log else e / total
+        plain = (
+            log_softmax(some, axis, exp, logarithm, shifted=False) if log else softmax(some, axis, exp, shifted=False)
+        )
         words = f"exp without a shift by the maximum, in {kind}"
         yield Model(words, plain.astype(np.float64), digits=kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
         if log:
-            shifted = exp(some - some.max(axis, keepdims=True))
-            of_result = logarithm(shifted / shifted.sum(axis, keepdims=True))
+            of_result = logarithm(softmax(some, axis, exp))
             yield Model(f"log of the softmax, in {kind}", of_result.astype(np.float64), code=CAUSE_ARITHMETIC)
     for other in range(x.ndim):
         if other != axis % x.ndim and x.shape[other] > 1:
@@ -99,7 +95,7 @@ def _normalise_input(
     n = x.shape[how.axis]
     mean = x.mean(how.axis, keepdims=True) if how.centred else np.zeros(1, kind)
     if one_pass:
-        var = (x * x).mean(how.axis, keepdims=True) - mean * mean
+        var = one_pass_variance(x, how.axis)
     else:
         var = np.square(x - mean).sum(how.axis, keepdims=True) / (1 if how.summed else n - how.ddof)
     eps = x.dtype.type(how.eps)

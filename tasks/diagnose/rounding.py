@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tasks.model import EPS, SMALLEST_NORMAL, round_to_dtype
+from tasks.model.dtypes import round_digits
 
 #: Formats that runtimes compute in unasked.
 FORMATS = ("float32", "tfloat32", "bfloat16")
@@ -31,25 +32,17 @@ def rounded_to(name: str) -> str:
 
 def to(x: np.ndarray, name: str) -> np.ndarray:
     """float64 numbers rounded to a format, as wide as before: to its range as well, if an array may have it."""
-    if name != "tfloat32":
-        return np.asarray(round_to_dtype(x, name))
-    significand, exponent = np.frexp(x)
-    unit = EPS[name] / 2
-    return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent))
+    return round_digits(x, EPS[name]) if name == "tfloat32" else np.asarray(round_to_dtype(x, name))
 
 
 def cut(x: np.ndarray, name: str) -> np.ndarray:
     """float64 numbers cut off, towards zero, to the digits of a format."""
-    significand, exponent = np.frexp(x)
-    unit = EPS[name] / 2
-    return np.asarray(np.ldexp(np.trunc(significand / unit) * unit, exponent))
+    return round_digits(x, EPS[name], np.trunc)
 
 
 def ties_away(x: np.ndarray, name: str) -> np.ndarray:
     """float64 numbers rounded to the digits of a format, what is half-way between two away from zero."""
-    significand, exponent = np.frexp(x)
-    unit = EPS[name] / 2
-    return np.asarray(np.ldexp(np.copysign(np.floor(np.abs(significand) / unit + 0.5) * unit, x), exponent))
+    return round_digits(x, EPS[name], lambda s: np.copysign(np.floor(np.abs(s) + 0.5), s))
 
 
 def up_if_odd(x: np.ndarray, name: str) -> np.ndarray:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,13 @@ from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
+from tasks.operators.formulas import Axes, log_sum_exp, one_pass_variance
 
 #: Blocks of which the last, partial one may be forgotten.
 BLOCKS = (256, 128, 64, 32, 16, 8)
 
-Axis = Optional[Union[int, tuple[int, ...]]]  # Python 3.9 evaluates it
 #: A reduction: of an array along an axis.
-Reduce = Callable[[np.ndarray, Axis], np.ndarray]
+Reduce = Callable[[np.ndarray, Axes], np.ndarray]
 
 
 def formulas(floats: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> Iterator[Formula]:
@@ -35,7 +36,7 @@ def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> I
         return
     for axis, _ in _axes(floats[0], result.exact.shape):
 
-        def terms(given: Sequence[np.ndarray], axis: Axis = axis) -> np.ndarray:
+        def terms(given: Sequence[np.ndarray], axis: Axes = axis) -> np.ndarray:
             rows = _rows(given[0], axis)
             return rows.reshape(len(rows), -1)[:, at]
 
@@ -45,9 +46,9 @@ def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> I
                 yield Summed(terms(floats), terms, scale)
 
 
-def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axis, bool]]:
+def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axes, bool]]:
     """Axes along which a reduction gives a shape, and whether they are kept."""
-    several: list[Axis] = [*range(x.ndim - 1, -1, -1), *((-2, -1),) * (x.ndim > 2), None]
+    several: list[Axes] = [*range(x.ndim - 1, -1, -1), *((-2, -1),) * (x.ndim > 2), None]
     for axis in several:
         for keep in (False, True):
             if np.sum(x, axis=axis, keepdims=keep).shape == shape:
@@ -64,7 +65,7 @@ def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[F
         for name, function in REDUCTIONS.items():
 
             def exact(
-                given: Sequence[np.ndarray], function: Reduce = function, axis: Axis = axis, keep: bool = keep
+                given: Sequence[np.ndarray], function: Reduce = function, axis: Axes = axis, keep: bool = keep
             ) -> np.ndarray:
                 found = function(given[0], axis)
                 return np.asarray(np.expand_dims(found, _places(axis, given[0])) if keep else found)
@@ -72,7 +73,7 @@ def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[F
             def wrong(
                 given: Sequence[np.ndarray],
                 name: str = name,
-                axis: Axis = axis,
+                axis: Axes = axis,
                 exact: Callable[..., np.ndarray] = exact,
             ) -> Iterator[Model]:
                 return _wrong_reduction(given[0], name, axis, dtype, exact)
@@ -80,23 +81,17 @@ def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[F
             yield Formula(exact, wrong)
 
 
-def _places(axis: Axis, x: np.ndarray) -> tuple[int, ...]:
+def _places(axis: Axes, x: np.ndarray) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
 
 
 def _spread(function: Callable[..., Any], ddof: int) -> Reduce:
-    def reduced(x: np.ndarray, axis: Axis) -> np.ndarray:
+    def reduced(x: np.ndarray, axis: Axes) -> np.ndarray:
         with warnings.catch_warnings():  # of one element it is NaN, which numpy would tell the user of
             warnings.simplefilter("ignore", RuntimeWarning)
             return np.asarray(function(x, axis=axis, ddof=ddof))
 
     return reduced
-
-
-def _log_of_sum(x: np.ndarray, axis: Axis) -> np.ndarray:
-    top = np.max(x, axis=axis, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
-    return np.asarray(np.log(np.sum(np.exp(x - top), axis=axis)) + np.squeeze(top, axis=axis))
 
 
 REDUCTIONS: dict[str, Reduce] = {
@@ -106,7 +101,7 @@ REDUCTIONS: dict[str, Reduce] = {
     "var0": _spread(np.var, 0),
     "std1": _spread(np.std, 1),
     "std0": _spread(np.std, 0),
-    "logsumexp": _log_of_sum,
+    "logsumexp": functools.partial(log_sum_exp, keep=False),
     "norm": lambda x, axis: np.sqrt(np.sum(x * x, axis=axis)),
     "squares": lambda x, axis: np.asarray(np.sum(x * x, axis=axis)),
     "prod": lambda x, axis: np.asarray(np.prod(x, axis=axis)),
@@ -114,7 +109,7 @@ REDUCTIONS: dict[str, Reduce] = {
 
 
 def _wrong_reduction(
-    x: np.ndarray, name: str, axis: Axis, dtype: str, exact: Callable[[Sequence[np.ndarray]], np.ndarray]
+    x: np.ndarray, name: str, axis: Axes, dtype: str, exact: Callable[[Sequence[np.ndarray]], np.ndarray]
 ) -> Iterator[Model]:
     shape = exact([x]).shape
     rows = _rows(x, axis)
@@ -126,7 +121,7 @@ def _wrong_reduction(
     if name == "logsumexp":
         for kind in types(dtype):
             given = rows.astype(kind)
-            plain = log(exp(given).sum(0)).reshape(shape)
+            plain = log_sum_exp(given, 0, False, exp, log, shifted=False).reshape(shape)
             yield Model(
                 f"log of a sum of exp without a shift, in {kind}",
                 plain,
@@ -157,7 +152,7 @@ def _wrong_reduction(
                 yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True, code=CAUSE_ARITHMETIC)
 
 
-def _rows(x: np.ndarray, axis: Axis) -> np.ndarray:
+def _rows(x: np.ndarray, axis: Axes) -> np.ndarray:
     """The terms of each sum along a first axis."""
     places = tuple(p % x.ndim for p in _places(axis, x))
     others = [p for p in range(x.ndim) if p not in places]
@@ -166,7 +161,7 @@ def _rows(x: np.ndarray, axis: Axis) -> np.ndarray:
 
 
 def _wrong_variance(
-    x: np.ndarray, rows: np.ndarray, name: str, axis: Axis, dtype: str, shape: tuple[int, ...]
+    x: np.ndarray, rows: np.ndarray, name: str, axis: Axes, dtype: str, shape: tuple[int, ...]
 ) -> Iterator[Model]:
     ddof = int(name[-1])
     finish = np.sqrt if name.startswith("std") else np.asarray
@@ -176,8 +171,7 @@ def _wrong_variance(
     for kind in types(dtype):
         given = rows.astype(kind)
         n = len(given)
-        plain = (given * given).mean(0) - given.mean(0) ** 2
-        plain = plain * given.dtype.type(n / (n - ddof))
+        plain = one_pass_variance(given, 0)[0] * given.dtype.type(n / (n - ddof))
         lost = bound_cancellation(rows, kind)
         slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
         words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)

@@ -16,14 +16,10 @@ import numpy as np
 from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph, Move, Run, Values
 from tasks.graphs.nodes import Node
-from tasks.graphs.products import Change, is_transform
+from tasks.graphs.products import Change
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, LARGEST, OpClass, round_to_dtype
-
-#: Products whose class is another one, since more is done in them.
-_PRODUCTS = ("Attention", "FlexAttention", "GRU", "LinearAttention", "LSTM", "RNN")
-#: The place of the input that is added to a product, not multiplied.
-_ADDED = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
+from tasks.model.dtypes import round_digits
 
 
 def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
@@ -65,12 +61,11 @@ class OfProducts(Graph):
         self._change, self._numbers = change, itertools.count(1)
 
     def _outputs(self, node: Node, inputs: list[Any], outer: Values, run: Run) -> list[Any]:
-        product = is_product(node)
-        if product or is_transform(node.op):
+        product = node.operator.multiplies
+        if product or node.operator.sums == "transform":
             self.found.append(node.op)
         if product and self._change is not None:
-            added = _ADDED.get(node.op)
-            inputs = [x if k == added else self._changed(x) for k, x in enumerate(inputs)]
+            inputs = [x if k == node.operator.added else self._changed(x) for k, x in enumerate(inputs)]
         return super()._outputs(node, inputs, outer, run)
 
     def _changed(self, x: Any) -> Any:
@@ -93,7 +88,7 @@ def product_weights(graph: Graph) -> frozenset[str]:
     """Names of the weights that products take, as they are or moved about (transposed, reshaped …) before."""
     nodes = list(graph.block.walk())
     made_by = {name: node for node in nodes for name in node.outputs}
-    left = [name for node in nodes if is_product(node) for name in node.inputs]
+    left = [name for node in nodes if node.operator.multiplies for name in node.inputs]
     found: set[str] = set()
     while left:
         name = left.pop()
@@ -104,14 +99,6 @@ def product_weights(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def is_product(node: Node) -> bool:
-    """Whether matrix units compute a node: a contraction, or what is made of some."""
-    contracts = moving.op_class(node) is OpClass.CONTRACTION and not is_transform(node.op)
-    return contracts or node.op in _PRODUCTS
-
-
 def rounded_to(x: np.ndarray, precision: str) -> np.ndarray:
     """float64 numbers to the nearest with the digits of ``precision``, ties to even; the range is left as it is."""
-    significand, exponent = np.frexp(x)
-    unit = EPS[precision] / 2  # the significand lies between a half and one
-    return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent))
+    return round_digits(x, EPS[precision])

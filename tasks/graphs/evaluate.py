@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import moving, nodes
-from tasks.graphs.call import Call, Operator
 from tasks.graphs.nodes import Block, Node
-from tasks.graphs.ops import OPERATORS
 from tasks.graphs.roundings import Round
 from tasks.graphs.widening import NARROW, NoOracle, widen
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, round_to_dtype
 from tasks.model.errors import essential
+from tasks.operators.call import Call, Evaluate
+from tasks.operators.table import EVALUATED
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
 Move = Callable[[str, np.ndarray, float], np.ndarray]
@@ -44,10 +44,10 @@ class Graph:
 
     nodes: those of the main graph in order, with unique names; inputs, outputs: names of tensors; weights: of the main
     graph, as stored; dtypes: of all tensors whose type is known, as the model has them; places: a number of each tensor;
-    movable: the weights that noise moves. Operators are those given (`tasks.graphs.ops`), else of onnx's evaluator.
+    movable: the weights that noise moves. Operators are those given (`tasks.operators.table`), else of onnx's evaluator.
     """
 
-    def __init__(self, model: Any, operators: Mapping[str, Operator] = OPERATORS) -> None:
+    def __init__(self, model: Any, operators: Mapping[str, Evaluate] = EVALUATED) -> None:
         """``model``: a ModelProto that the checker takes. Raises NoOracle for one that cannot be held."""
         self._operators = operators
         self.block, self.dtypes = nodes.read(model)
@@ -200,7 +200,7 @@ class Graph:
         if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
             return value
         floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in inputs)
-        if floats or (node.op not in moving.DRAWN and moving.op_class(node) is not OpClass.EXACT):
+        if floats or (not node.operator.draws and moving.op_class(node) is not OpClass.EXACT):
             raise NoOracle(f"node {node.name!r}: onnx computes {node.op} in {value.dtype.name}")
         return value.astype(np.float64)
 
@@ -296,5 +296,5 @@ def _scan(node: Node, inputs: list[Any], body: Body) -> list[Any]:
     return [*states, *(np.stack(made, axis=axis) for made, axis in zip(found, axes))]
 
 
-#: By the operators of `moving.CONTROL`.
+#: By the operators that act as control.
 _CONTROL: dict[str, Callable[[Node, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

@@ -21,17 +21,7 @@ from tasks.graphs.nodes import Node
 from tasks.graphs.roundings import Round, Roundings, jumping
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
-
-#: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
-RECURRENT = ("GRU", "LSTM", "RNN")
-
-#: Fourier transforms: their error is a share of the largest output (Higham, Accuracy and Stability of Numerical
-#: Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so an output that cancels to zero has none of its own.
-TRANSFORMS = ("DFT", "STFT")
-
-
-#: Operators whose results are sums of products of two inputs, and of a third one's elements.
-SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+from tasks.operators import table as operators
 
 #: The smallest float16 above 0.
 _LEAST = 2.0**-24
@@ -124,12 +114,18 @@ def input_floors(
 def raise_floor(
     floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[str], given: bool
 ) -> np.ndarray | None:
-    """The noise floor of an output ``y`` of some nodes: at least ε in RECURRENT, ε of the largest element in
-    TRANSFORMS and where no input is a float; None for zero everywhere."""
+    """The noise floor of an output ``y`` of some nodes: None for zero everywhere.
+
+    At least ε for a recurrent operator: its gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off
+    by ε. At least ε of the largest element for a Fourier transform and where no input is a float: the error of a transform is a share of
+    the largest output (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so
+    an output that cancels to zero has none of its own.
+    """
     found = np.zeros(y.shape) if floor is None else floor
-    if dtype in WIDENED and not {*ops}.isdisjoint(RECURRENT):
+    sums = {operators.of(op).sums for op in ops}
+    if dtype in WIDENED and "recurrent" in sums:
         found = np.maximum(found, EPS[dtype])
-    elif dtype in WIDENED and (not {*ops}.isdisjoint(TRANSFORMS) or not given):
+    elif dtype in WIDENED and ("transform" in sums or not given):
         size = np.abs(y)
         found = np.maximum(found, EPS[dtype] * size.max(initial=0.0, where=np.isfinite(size)))
     return found if found.any() else None
@@ -212,7 +208,7 @@ def _estimate_flush_loss(ops: Collection[str], inputs: Sequence[Any]) -> float:
     Devices may do so (OpenCL 3.0 C, 5.5: support of single precision denormals is optional), and trained networks have
     channels whose weights are all that small.
     """
-    if len(ops) != 1 or not {*ops} <= {*SUMS} or not all(map(_is_wide, inputs[:2])):
+    if [operators.of(op).sums for op in ops] != ["layer"] or not all(map(_is_wide, inputs[:2])):
         return 0.0
     (op,), (data, weights) = ops, inputs[:2]
     terms = data.shape[-1] if op in ("MatMul", "Gemm") else weights.size // max(weights.shape[0], 1)

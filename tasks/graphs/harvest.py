@@ -17,7 +17,6 @@ import numpy as np
 from tasks.graphs.cut import crossing, cut
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor
-from tasks.graphs.moving import DRAWN
 from tasks.graphs.nodes import Node
 from tasks.graphs.widening import NoOracle
 from tasks.model import np_dtype
@@ -134,7 +133,7 @@ def _reason(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> 
     """Why a node is no case; "" for one that is."""
     if node.blocks:
         return "has a graph inside"
-    if node.op in DRAWN:
+    if node.operator.draws:
         return "draws at random"
     if any(name in values and name not in types for name in (*node.inputs, *node.outputs)):
         return "takes or gives what is no tensor of numbers"

@@ -12,46 +12,12 @@ from tasks.judge import op_classes
 from tasks.model import EPS, OpClass
 from tasks.model.dtypes import holds
 
-#: Ops with inputs that say what is computed, not on what: a moved scale of Resize changes a shape, a moved exponent of Pow
-#: makes NaN.
-_STRUCTURAL: Mapping[str, Collection[int]] = {
-    "Clip": range(1, 3),
-    "ConstantOfShape": range(1),
-    "DequantizeLinear": range(1, 3),
-    "Dropout": range(1, 3),
-    "Expand": range(1, 2),
-    "NonMaxSuppression": range(2, 5),
-    "OneHot": range(1, 3),
-    "Pad": range(1, 4),
-    "Pow": range(1, 2),
-    "QuantizeLinear": range(1, 3),
-    "Range": range(3),
-    "Reshape": range(1, 2),
-    "Resize": range(1, 4),
-    "Slice": range(1, 5),
-    "Tile": range(1, 2),
-    "TopK": range(1, 2),
-    "Upsample": range(1, 2),
-}
-#: Ops whose result is drawn at random.
-DRAWN = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
-#: Ops with subgraphs, in which what is inside is evaluated, and moved, node by node.
-CONTROL = ("If", "Loop", "Scan")
-#: Ops that change the dtype of what they are given.
-_CASTS = ("Cast", "CastLike")
-#: Ops whose output does not depend on the values of their input.
-_OF_SHAPES = ("Shape", "Size")
-#: Ops that round to an integer: their input counts as structural where it depends on shapes and weights alone.
-_TO_INTEGERS = ("Cast", "Ceil", "Floor", "Round", "Range")
-
 
 def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
     """Whether a node's outputs carry a rounding of their own; those of subgraphs have got it inside."""
-    if node.op in CONTROL:
+    if node.operator.acts == "control":
         return False
-    if node.op in _CASTS:
+    if node.operator.acts == "cast":
         before, after = (EPS.get(dtypes.get(names[0], ""), 0.0) for names in (node.inputs, node.outputs))
         return after > before > 0.0
     return op_class(node) is not OpClass.EXACT
@@ -62,7 +28,7 @@ def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
     rounding which the model asks for, unlike that of an operator, which may be left out where more digits are kept."""
     found = {}
     for node in block.walk():
-        if node.op in _CASTS:
+        if node.operator.acts == "cast":
             before, after = (dtypes.get(names[0]) or "float32" for names in (node.inputs, node.outputs))
             if after in WIDENED and before != "str" and not holds(after, before):
                 found[node.name] = after
@@ -73,8 +39,8 @@ def find_exact(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
     """Names of the tensors that no rounding makes uncertain: inputs, weights, and what is moved, chosen, compared or cast of such."""
     found = {*block.inputs, *block.all_weights()}
     for node in block.walk():
-        plain = not node.blocks and (node.op in _CASTS or not rounds(node, dtypes))
-        if plain and node.op not in CONTROL and found.issuperset(node.reads):
+        plain = not node.blocks and (node.operator.acts == "cast" or not rounds(node, dtypes))
+        if plain and node.operator.acts != "control" and found.issuperset(node.reads):
             found.update(node.outputs)
     return frozenset(found)
 
@@ -95,14 +61,9 @@ def op_class(node: Node) -> OpClass:
     return op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
 
 
-def structural_places(op: str) -> Collection[int]:
-    """Places of the inputs of an operator that say what is computed, not on what."""
-    return _STRUCTURAL.get(op, ())
-
-
 def is_structural(node: Node, place: int) -> bool:
     """Whether an input of a node says what is computed, not on what."""
-    return place in structural_places(node.op)
+    return place in node.operator.structural
 
 
 def find_fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
@@ -111,21 +72,21 @@ def find_fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
     nodes, weights = list(block.walk()), block.all_weights()
     static = set(weights)
     for node in nodes:
-        if node.op in _OF_SHAPES or (node.reads and not node.blocks and static.issuperset(node.reads)):
+        if node.operator.acts == "size" or (node.reads and not node.blocks and static.issuperset(node.reads)):
             static.update(node.outputs)
     made_by = {name: node for node in nodes for name in node.outputs}
     left = [
         name
         for node in nodes
         for place, name in enumerate(node.inputs)
-        if is_structural(node, place) or (node.op in _TO_INTEGERS and not _floating(node.outputs[0], dtypes))
+        if is_structural(node, place) or (node.operator.to_integers and not _floating(node.outputs[0], dtypes))
     ]
     found: set[str] = set()
     while left:
         name = left.pop()
         if name in static and name not in found:
             found.add(name)
-            left += made_by[name].inputs if name in made_by and made_by[name].op not in _OF_SHAPES else ()
+            left += made_by[name].inputs if name in made_by and made_by[name].operator.acts != "size" else ()
     return frozenset(found | {name for name, x in weights.items() if x.size == 1})
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from tasks.graphs.cut import infer_types
 from tasks.graphs.widening import NoOracle, widen_graph
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
+from tasks.operators import table as operators
+from tasks.operators.table import Operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,11 @@ class Node:
     blocks: Mapping[str, Block]
     proto: Any
     version: int
+
+    @property
+    def operator(self) -> Operator:
+        """What is known of its operator."""
+        return operators.of(self.op)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -8,17 +8,13 @@ from typing import Any
 import numpy as np
 
 from tasks.model import EPS
+from tasks.operators.call import NARROW as NARROW
+from tasks.operators.call import NoOracle as NoOracle
 
-#: What may be widened; the low-bit floats may not: their rounding is what their cases are about.
-NARROW = ("float32", "float16", "bfloat16")
 WIDENED = (*NARROW, "float64")
 
 #: Attributes that name the dtype something is computed or returned in.
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
-
-
-class NoOracle(Exception):
-    """A model or a node has no float64 evaluation; the text says why."""
 
 
 def is_floating(value: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from tasks.graphs.branches import inline_branches
 from tasks.graphs.cut import add_outputs, crossing, cut, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import SUMS, node_floor, reference_and_floor
+from tasks.graphs.floor import node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Piece
 from tasks.hunt.program import Move, Program
@@ -85,7 +85,7 @@ class OnnxProgram(Program):
         """
         node, inputs = self._call(place, feeds)
         plain = float(node.attributes.get("alpha", 1)) == float(node.attributes.get("beta", 1)) == 1
-        if node.op not in SUMS or not plain or any(x is not None and x.dtype.kind != "f" for x in inputs):
+        if node.operator.sums != "layer" or not plain or any(x is not None and x.dtype.kind != "f" for x in inputs):
             return {}
         squares = [None if x is None else np.square(x.astype(np.float64)) for x in inputs]
         found = zip(node.outputs, self.evaluated.run_node(node, squares))

@@ -16,6 +16,7 @@ from tasks.judge.plain import USUAL_UNITS, Metrics, error_unit
 from tasks.model.dtypes import SMALLEST_NORMAL, is_complex, is_inexact
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
+from tasks.operators.formulas import softmax
 
 #: What an output may stand for. logits, probabilities: the largest along an axis is the decision; mask: what lies above a
 #: threshold, number by number; embedding: nothing is decided by it alone.
@@ -81,7 +82,7 @@ def interpret(
                 rows = (np.moveaxis(x, meaning.axis, -1) for x in np.broadcast_arrays(a, y, tolerance))
                 a, y, tolerance = (x.reshape(-1, x.shape[-1]) for x in rows)
                 _choice(metrics, a, y, tolerance, limit)
-                p, q = (y, a) if meaning.word == "probabilities" else (_softmax(y), _softmax(a))
+                p, q = (y, a) if meaning.word == "probabilities" else (softmax(y), softmax(a))
                 metrics.divergence = max(metrics.divergence or 0.0, _divergence(p, q, SMALLEST_NORMAL[leaf.dtype]))
 
 
@@ -109,11 +110,6 @@ def _count(metrics: Metrics, flipped: np.ndarray, margin: np.ndarray, limit: flo
     metrics.flips = (metrics.flips or 0) + flips
     metrics.ties = (metrics.ties or 0) + margin.size - flips
     metrics.flip_units = max(metrics.flip_units or 0.0, float(margin.max(initial=0.0)))
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
 
 
 def _divergence(p: np.ndarray, q: np.ndarray, smallest: float) -> float:

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tasks.model import OpClass, is_complex
-
-
-@dataclass(frozen=True)
-class Placement:
-    """How an op is judged. definition: of a CHOICE, or of what draws random numbers, the name in `tasks.judge.definitions`;
-    why: the reason. Whether an op of torch's draws is not said here: the catalog finds it by drawing.
-
-    unless: arguments ("alpha", or with a value "mode=nearest", a positional one "3=True", counted from 0) in whose
-    presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another
-    one. own_dtype: the reference is computed in the dtype under test, not a wider one. constants: what is rounded is
-    not an input but numbers inside, so the noise floor is ε of the largest output. fixed: which of its floating
-    tensors, counted from 1, the noise floor leaves alone.
-    """
-
-    op_class: OpClass
-    why: str
-    definition: str = ""
-    unless: tuple[str, ...] = ()
-    instead: OpClass = OpClass.COMPOSITE
-    of_complex: OpClass | None = None
-    own_dtype: bool = False
-    constants: bool = False
-    fixed: tuple[int, ...] = ()
-
-
-#: What an op is that is not in the table.
-UNPLACED = Placement(OpClass.COMPOSITE, "not placed: judged by the conditioning of the whole op")
+from tasks.model.placement import (
+    ACTIVATES,
+    BITS,
+    COMPOSES,
+    CONTRACTS,
+    DERIVED,
+    EXACT_OF_REALS,
+    FILLS,
+    FIRST,
+    LOSES,
+    MOVES,
+    NO_BOUND,
+    NORMALISES,
+    OF_THE_DTYPE,
+    REDUCES,
+    REMAINDER,
+    ROUNDED,
+    ROUNDS,
+    SELECTS,
+    SOLVES,
+    STEPS,
+    TABULATED,
+    UNPLACED,
+    Placement,
+)
+from tasks.operators import table as operators
 
 
 def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] = (), dtype: str = "") -> Placement:
@@ -66,50 +65,6 @@ def _table() -> dict[str, Placement]:
     return table
 
 
-_EXACT, _ELEMENTARY, _COMPOSITE = OpClass.EXACT, OpClass.ELEMENTARY, OpClass.COMPOSITE
-
-_MOVES = Placement(_EXACT, "moves data: every output element is an input element or a constant")
-_SELECTS = Placement(_EXACT, "selects or compares: the inputs are given exactly, and nothing is rounded")
-_FIRST = Placement(_EXACT, "an index that the documentation fixes: among equals the first")
-_ROUNDS = Placement(_EXACT, "rounds to an integer or another dtype: the rounding itself is the result")
-_BITS = Placement(_EXACT, "integer, boolean or bit arithmetic, or an exact change of sign or exponent")
-_EXACT_OF_REALS = Placement(
-    _EXACT, "an exact function of a real number; of a complex one it takes a modulus or an angle", of_complex=_COMPOSITE
-)
-_OF_THE_DTYPE = Placement(
-    _EXACT, "its result is made of the dtype's own bits: wider numbers have another", own_dtype=True
-)
-_REMAINDER = Placement(_EXACT, "the remainder of a truncated division is a number of the dtype (C's fmod is exact)")
-_TABULATED = Placement(
-    _ELEMENTARY,
-    "a function of one or two real numbers with a published bound in ulps; for complex numbers there is none",
-    of_complex=_COMPOSITE,
-)
-_DERIVED = Placement(
-    _ELEMENTARY,
-    "a product or quotient of tabulated functions that nowhere cancels: its bound is the sum of theirs",
-    of_complex=_COMPOSITE,
-)
-_ROUNDED = Placement(
-    _ELEMENTARY, "one correctly rounded operation (more than one with alpha)", unless=("alpha",), of_complex=_COMPOSITE
-)
-_CONTRACTS = Placement(OpClass.CONTRACTION, "sums of products")
-_REDUCES = Placement(OpClass.REDUCTION, "accumulates many elements")
-_NORMALISES = Placement(OpClass.NORMALISATION, "divides by a statistic of the input")
-_SOLVES = Placement(OpClass.LINEAR_ALGEBRA, "factors or solves: its error follows the condition number")
-_COMPOSES = Placement(_COMPOSITE, "several rounded steps, which may cancel or feed a steep function")
-_NO_BOUND = Placement(
-    _COMPOSITE, "a function of one or two numbers without a published bound: zeros, poles or cancellation inside"
-)
-_ACTIVATES = Placement(
-    _COMPOSITE, "an activation without a published bound: common formulas cancel in a tail or around a zero"
-)
-_LOSES = Placement(_COMPOSITE, "a loss: elementwise functions, then a sum or mean")
-_STEPS = Placement(OpClass.DISCONTINUOUS, "an inexact step decides which side of a jump an element falls on")
-_DRAWS = Placement(OpClass.RANDOM, "draws random numbers")
-_FILLS = Placement(OpClass.UNINITIALISED, "the values are whatever the memory held")
-
-
 def _by(definition: str, why: str) -> Placement:
     return Placement(OpClass.CHOICE, why, definition)
 
@@ -118,11 +73,11 @@ def _by(definition: str, why: str) -> Placement:
 # fmt: off
 TABLE: dict[str, list[tuple[Placement, str]]] = {
     "torch": [
-        (_FILLS, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
-        (Placement(_COMPOSITE, "draws numbers whose tail is too heavy for moments", "squashed moments"), "cauchy log_normal"),
-        (Placement(_COMPOSITE, "factors of a projection on a basis that is drawn at random", "low rank"), "svd_lowrank"),
-        (Placement(_COMPOSITE, "factors of a projection on a basis that is drawn at random", "principal components"), "pca_lowrank"),
-        (_MOVES, "H T __getitem__ alias_copy argwhere as_strided as_strided.partial_views as_strided_copy as_strided_scatter"
+        (FILLS, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
+        (Placement(OpClass.COMPOSITE, "draws numbers whose tail is too heavy for moments", "squashed moments"), "cauchy log_normal"),
+        (Placement(OpClass.COMPOSITE, "factors of a projection on a basis that is drawn at random", "low rank"), "svd_lowrank"),
+        (Placement(OpClass.COMPOSITE, "factors of a projection on a basis that is drawn at random", "principal components"), "pca_lowrank"),
+        (MOVES, "H T __getitem__ alias_copy argwhere as_strided as_strided.partial_views as_strided_copy as_strided_scatter"
                  " atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors broadcast_to cartesian_prod cat"
                  " chunk clone column_stack combinations complex constant_pad_nd contiguous diag diag_embed diagflat diagonal"
                  " diagonal_copy diagonal_scatter dsplit dstack expand expand_as expand_copy eye fft.fftshift fft.ifftshift"
@@ -141,39 +96,39 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  " transpose_copy tril tril_indices triu triu_indices unbind unbind_copy unflatten unfold unfold_copy"
                  " unsafe_chunk unsafe_split unsqueeze unsqueeze_copy view view_as view_as_complex view_as_real view_copy"
                  " vsplit vstack where zero_ zeros zeros_like _chunk_cat _unsafe_masked_index"),
-        (Placement(_EXACT, "copies rows; with max_norm it scales them first", unless=("max_norm",)), "nn.functional.embedding"),
-        (Placement(_EXACT, "copies; with accumulate it adds", unless=("accumulate=True", "3=True")), "index_put put"),
-        (Placement(_EXACT, "copies; with reduce it adds or multiplies", unless=("reduce",)), "scatter"),
-        (_SELECTS, "all allclose amax amin aminmax any bucketize clamp clamp_max clamp_min count_nonzero eq equal fmax fmin ge"
+        (Placement(OpClass.EXACT, "copies rows; with max_norm it scales them first", unless=("max_norm",)), "nn.functional.embedding"),
+        (Placement(OpClass.EXACT, "copies; with accumulate it adds", unless=("accumulate=True", "3=True")), "index_put put"),
+        (Placement(OpClass.EXACT, "copies; with reduce it adds or multiplies", unless=("reduce",)), "scatter"),
+        (SELECTS, "all allclose amax amin aminmax any bucketize clamp clamp_max clamp_min count_nonzero eq equal fmax fmin ge"
                    " gt heaviside index_reduce.amax index_reduce.amin isfinite isin isinf isnan isneginf isposinf isreal le"
                    " logical_and logical_not logical_or logical_xor lt masked.amax masked.amin masked.median max.binary"
                    " max.reduction_no_dim maximum min.binary min.reduction_no_dim minimum msort ne"
                    " nn.functional.hardshrink nn.functional.hardtanh nn.functional.relu nn.functional.relu6"
                    " nn.functional.threshold scatter_reduce.amax scatter_reduce.amin searchsorted signbit unique_consecutive"),
-        (_FIRST, "argmax argmin masked.argmax masked.argmin max.reduction_with_dim min.reduction_with_dim"),
-        (_ROUNDS, "bfloat16 bool byte cdouble ceil cfloat chalf char double float floor frac half int long round"
+        (FIRST, "argmax argmin masked.argmax masked.argmin max.reduction_with_dim min.reduction_with_dim"),
+        (ROUNDS, "bfloat16 bool byte cdouble ceil cfloat chalf char double float floor frac half int long round"
                   " round.decimals_0 short to trunc"),
-        (_BITS, "__rand__ __ror__ __rxor__ bincount bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift"
+        (BITS, "__rand__ __ror__ __rxor__ bincount bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift"
                 " bitwise_xor conj conj_physical copysign frexp gcd lcm neg positive"
                 " unravel_index"),
-        (_EXACT_OF_REALS, "abs angle sgn sign"),
-        (_OF_THE_DTYPE, "hash_tensor nan_to_num nextafter"),
-        (_REMAINDER, "fmod"),
-        (_TABULATED, "acos acosh asin asinh atan atan2 atanh cos cosh deg2rad div.no_rounding_mode true_divide __rdiv__ erf erfc"
+        (EXACT_OF_REALS, "abs angle sgn sign"),
+        (OF_THE_DTYPE, "hash_tensor nan_to_num nextafter"),
+        (REMAINDER, "fmod"),
+        (TABULATED, "acos acosh asin asinh atan atan2 atanh cos cosh deg2rad div.no_rounding_mode true_divide __rdiv__ erf erfc"
                      " erfinv exp exp2 expm1 float_power hypot log log10 log1p log2 pow __rpow__ rad2deg reciprocal rsqrt sin"
                      " sinh sqrt tan tanh i0 special.i1 special.erfcx special.ndtr"),
-        (_DERIVED, "ldexp sigmoid nn.functional.silu special.entr special.xlog1py xlogy special.i0e special.i1e"
+        (DERIVED, "ldexp sigmoid nn.functional.silu special.entr special.xlog1py xlogy special.i0e special.i1e"
                    " nn.functional.softsign"),
-        (_ROUNDED, "__radd__ __rmul__ __rsub__ add kron mul outer rsub square sub nn.functional.leaky_relu nn.functional.prelu"
+        (ROUNDED, "__radd__ __rmul__ __rsub__ add kron mul outer rsub square sub nn.functional.leaky_relu nn.functional.prelu"
                    " nn.functional.softshrink"),
-        (_CONTRACTS, "__rmatmul__ addbmm addmm addmm.decomposed addmv addr baddbmm bmm bmm.triton_optimized cross dot einsum inner"
+        (CONTRACTS, "__rmatmul__ addbmm addmm addmm.decomposed addmv addr baddbmm bmm bmm.triton_optimized cross dot einsum inner"
                      " linalg.cross linalg.matrix_power linalg.multi_dot linalg.vecdot matmul mm mv nn.functional.bilinear"
                      " nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d"
                      " nn.functional.conv_transpose2d nn.functional.conv_transpose3d nn.functional.linear sparse.mm.reduce"
                      " sparse.sampled_addmm tensordot torch._scaled_mm torch._scaled_mm_v2 vdot"
                      " fft.fft fft.fft2 fft.fftn fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2 fft.ifftn fft.ihfft fft.ihfft2"
                      " fft.ihfftn fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2 fft.rfftn stft istft"),
-        (_REDUCES, "_segment_reduce.lengths _segment_reduce.offsets _unsafe_masked_index_put_accumulate cdist cov cumprod cumsum"
+        (REDUCES, "_segment_reduce.lengths _segment_reduce.offsets _unsafe_masked_index_put_accumulate cdist cov cumprod cumsum"
                    " cumulative_trapezoid dist index_add index_reduce.mean index_reduce.prod linalg.vector_norm linalg.norm"
                    " linalg.norm.subgradients_at_zero linalg.matrix_norm logcumsumexp logsumexp masked.cumprod masked.cumsum"
                    " masked.logsumexp masked.mean masked.norm masked.prod masked.std masked.sum masked.var mean nanmean nansum"
@@ -182,19 +137,19 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                    " nn.functional.interpolate.area nn.functional.pairwise_distance nn.functional.pdist norm norm.fro norm.inf"
                    " prod scatter_add scatter_reduce.mean scatter_reduce.prod scatter_reduce.sum std std.unbiased std_mean"
                    " std_mean.unbiased sum sum_to_size trace trapezoid trapz var var.unbiased var_mean var_mean.unbiased"),
-        (_NORMALISES, "_batch_norm_with_update _native_batch_norm_legit _softmax_backward_data corrcoef log_softmax"
+        (NORMALISES, "_batch_norm_with_update _native_batch_norm_legit _softmax_backward_data corrcoef log_softmax"
                       " log_softmax.with_dtype masked.log_softmax masked.normalize masked.softmax masked.softmin"
                       " native_batch_norm native_group_norm native_layer_norm nn.functional.batch_norm"
                       " nn.functional.batch_norm.without_cudnn nn.functional.cosine_similarity nn.functional.group_norm"
                       " nn.functional.instance_norm nn.functional.layer_norm nn.functional.local_response_norm"
                       " nn.functional.normalize nn.functional.rms_norm nn.functional.softmin nn.functional.softmin.with_dtype"
                       " renorm softmax softmax.with_dtype torch.ops.aten._safe_softmax.default"),
-        (_SOLVES, "cholesky cholesky_inverse cholesky_solve geqrf linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det"
+        (SOLVES, "cholesky cholesky_inverse cholesky_solve geqrf linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det"
                   " linalg.householder_product linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve"
                   " linalg.lu_solve linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.slogdet linalg.solve"
                   " linalg.solve_ex linalg.solve_triangular linalg.tensorinv linalg.tensorsolve logdet lu_solve matrix_exp"
                   " norm.nuc ormqr pinverse triangular_solve"),
-        (_NO_BOUND, "digamma igamma igammac lgamma logit mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5"
+        (NO_BOUND, "digamma igamma igammac lgamma logit mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5"
                     " logaddexp logaddexp2 masked.logaddexp polygamma.polygamma_n_0 polygamma.polygamma_n_1"
                     " polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 sinc special.airy_ai"
                     " special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1"
@@ -202,16 +157,16 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                     " special.modified_bessel_k0 special.modified_bessel_k1 special.ndtri special.polygamma.special_polygamma_n_0"
                     " special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1"
                     " special.spherical_bessel_j0 special.zeta"),
-        (replace(_NO_BOUND, why="a recurrence over a degree, which is a whole number whatever its dtype", fixed=(2,)),
+        (replace(NO_BOUND, why="a recurrence over a degree, which is a whole number whatever its dtype", fixed=(2,)),
          "special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v"
          " special.chebyshev_polynomial_w special.hermite_polynomial_h special.hermite_polynomial_he"
          " special.laguerre_polynomial_l special.legendre_polynomial_p special.shifted_chebyshev_polynomial_t"
          " special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v"
          " special.shifted_chebyshev_polynomial_w"),
-        (_ACTIVATES, "nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu nn.functional.hardsigmoid"
+        (ACTIVATES, "nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu nn.functional.hardsigmoid"
                      " nn.functional.hardswish nn.functional.logsigmoid nn.functional.mish nn.functional.selu"
                      " nn.functional.silu.complex nn.functional.softplus nn.functional.tanhshrink"),
-        (_LOSES, "nn.functional.binary_cross_entropy nn.functional.binary_cross_entropy_with_logits"
+        (LOSES, "nn.functional.binary_cross_entropy nn.functional.binary_cross_entropy_with_logits"
                  " nn.functional.cosine_embedding_loss nn.functional.cross_entropy nn.functional.ctc_loss"
                  " nn.functional.gaussian_nll_loss nn.functional.hinge_embedding_loss nn.functional.huber_loss nn.functional.kl_div"
                  " nn.functional.l1_loss nn.functional.linear_cross_entropy nn.functional.linear_cross_entropy.chunked"
@@ -220,33 +175,33 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  " nn.functional.nll_loss nn.functional.poisson_nll_loss nn.functional.smooth_l1_loss"
                  " nn.functional.soft_margin_loss nn.functional.triplet_margin_loss"
                  " nn.functional.triplet_margin_with_distance_loss"),
-        (replace(_COMPOSES, why="a float near 0 among larger ones: step and ends are rounded", constants=True),
+        (replace(COMPOSES, why="a float near 0 among larger ones: step and ends are rounded", constants=True),
          "arange linspace linspace.tensor_overload"),
-        (replace(_COMPOSES, why="a sum of cosines or powers with rounded coefficients, which cancel at the ends",
+        (replace(COMPOSES, why="a sum of cosines or powers with rounded coefficients, which cancel at the ends",
                  constants=True),
          "signal.windows.bartlett signal.windows.blackman signal.windows.cosine signal.windows.exponential"
          " signal.windows.gaussian signal.windows.general_cosine signal.windows.general_hamming signal.windows.hamming"
          " signal.windows.hann signal.windows.kaiser signal.windows.nuttall"),
-        (replace(_COMPOSES, why="counts that step where an element meets an edge; with weights or density, sums"),
+        (replace(COMPOSES, why="counts that step where an element meets an edge; with weights or density, sums"),
          "histogram histogramdd"),
-        (_COMPOSES, "_upsample_bilinear2d_aa addcdiv addcmul diff gradient lerp"
+        (COMPOSES, "_upsample_bilinear2d_aa addcdiv addcmul diff gradient lerp"
                     " linalg.vander logspace logspace.tensor_overload nanquantile"
                     " native_dropout_backward max_pool2d_with_indices_backward nn.functional.interpolate.bicubic"
                     " nn.functional.interpolate.bilinear nn.functional.interpolate.linear nn.functional.interpolate.trilinear"
                     " nn.functional.multi_head_attention_forward nn.functional.scaled_dot_product_attention"
                     " nn.functional.upsample_bilinear polar quantile torch.ops.aten._efficient_attention_forward"
                     " torch.ops.aten._flash_attention_forward"),
-        (Placement(_COMPOSITE, "made for CUDA only: it has no reference here"),
+        (Placement(OpClass.COMPOSITE, "made for CUDA only: it has no reference here"),
          "jiterator_2inputs_2outputs jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref"
          " jiterator_unary"),
-        (_STEPS, "__rmod__ div.floor_rounding div.trunc_rounding floor_divide histc isclose"
+        (STEPS, "__rmod__ div.floor_rounding div.trunc_rounding floor_divide histc isclose"
                  " linalg.matrix_rank linalg.matrix_rank.hermitian nn.functional.interpolate.nearest"
                  " nn.functional.interpolate.nearest-exact nn.functional.upsample_nearest remainder"
                  " round.decimals_neg_3"),
-        (replace(_COMPOSES, why="steps, and divides the rounded number again, which rounds"), "round.decimals_3"),
-        (replace(_COMPOSES, why="weights computed from the grid; nearest sampling steps", unless=("mode=nearest",),
+        (replace(COMPOSES, why="steps, and divides the rounded number again, which rounds"), "round.decimals_3"),
+        (replace(COMPOSES, why="weights computed from the grid; nearest sampling steps", unless=("mode=nearest",),
                  instead=OpClass.DISCONTINUOUS), "nn.functional.grid_sample"),
-        (replace(_COMPOSES, why="weights computed from the grid; nearest sampling (1) steps", unless=("2=1",),
+        (replace(COMPOSES, why="weights computed from the grid; nearest sampling (1) steps", unless=("2=1",),
                  instead=OpClass.DISCONTINUOUS), "grid_sampler_2d grid_sampler_3d"),
         (_by("sort", "equal elements may be sorted in any order"), "sort"),
         (_by("argsort", "equal elements may be sorted in any order"), "argsort"),
@@ -270,50 +225,20 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_by("lu_factor", "which of nearly equal pivots is taken is open"), "lu linalg.lu_factor linalg.lu_factor_ex"),
         (_by("lstsq", "of a matrix without full column rank many solutions are as good"), "linalg.lstsq linalg.lstsq.grad_oriented"),
     ],
-    "onnx": [
-        (_DRAWS, "Bernoulli"),
-        (_MOVES, "Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike Flatten Gather GatherElements GatherND"
-                 " Identity If Loop MaxUnpool OneHot OptionalGetElement OptionalHasElement Pad Reshape ReverseSequence Scatter"
-                 " SequenceInsert Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu"
-                 " Unsqueeze Where ArrayFeatureExtractor CenterCropPad"),
-        (_SELECTS, "And Binarizer Clip Equal Greater GreaterOrEqual Hardmax IsInf IsNaN LabelEncoder Less LessOrEqual Max Min"
-                   " MaxPool GlobalMaxPool NonZero Not Or ReduceMax ReduceMin Relu RegexFullMatch Sign StringConcat"
-                   " StringNormalizer StringSplit ThresholdedRelu Unique Xor"),
-        (_FIRST, "ArgMax ArgMin TopK"),
-        (_ROUNDS, "Cast CastLike Ceil Floor Round"),
-        (_BITS, "Abs BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor ConvInteger MatMulInteger Neg"),
-        (_TABULATED, "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Div Erf Exp Log Pow Reciprocal Sin Sinh Sqrt Tan Tanh"),
-        (_DERIVED, "Sigmoid Softsign"),
-        (_ROUNDED, "Add Mul Sub LeakyRelu PRelu Range"),
-        (_CONTRACTS, "CausalConvWithState Conv ConvTranspose DFT DeformConv Einsum Gemm MatMul STFT"),
-        (_REDUCES, "AveragePool Col2Im CumProd CumSum GlobalAveragePool LpPool Mean ReduceL1 ReduceL2 ReduceLogSum"
-                   " ReduceLogSumExp ReduceMean ReduceProd ReduceSum ReduceSumSquare ScatterElements ScatterND Sum"
-                   " TfIdfVectorizer TreeEnsemble"),
-        (_NORMALISES, "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LogSoftmax"
-                      " LpNormalization MeanVarianceNormalization RMSNormalization Softmax"),
-        (_SOLVES, "Det"),
-        (_ACTIVATES, "Celu Elu Gelu HardSigmoid HardSwish Mish Selu Softplus SwiGLU Swish"),
-        (_LOSES, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
-        (_COMPOSES, "Adagrad Adam AffineGrid Attention BlackmanWindow FlexAttention GRU HammingWindow HannWindow LSTM"
-                    " LinearAttention MelWeightMatrix Momentum RNN RoiAlign RotaryEmbedding Scan SequenceMap Shrink ImageDecoder"),
-        (_STEPS, "DequantizeLinear DynamicQuantizeLinear Mod NonMaxSuppression QLinearConv QLinearMatMul QuantizeLinear"),
-        (replace(_STEPS, unless=("mode=linear", "mode=cubic")), "Resize Upsample"),
-        (replace(_COMPOSES, unless=("mode=nearest",), instead=OpClass.DISCONTINUOUS), "GridSample"),
-        (replace(_MOVES, why="dropped at random in training, else moved; judged as the suite's stored output tells"), "Dropout"),
-    ],
+    "onnx": [(row.placement, row.name) for row in operators.TABLE.values() if row.placement is not UNPLACED],
     "critical": [
-        (_MOVES, "cat dropout embedding gather index_select interpolate_nearest transpose_contiguous where"),
-        (_SELECTS, "clamp max max_pool2d min relu sort topk"),
-        (_FIRST, "argmax"),
-        (_TABULATED, "div exp log pow rsqrt sqrt tanh"),
-        (_DERIVED, "sigmoid silu"),
-        (_ROUNDED, "add mul"),
-        (_CONTRACTS, "addmm bmm conv1d conv2d conv2d_depthwise conv2d_grouped conv_transpose2d linear matmul"),
-        (_REDUCES, "adaptive_avg_pool2d avg_pool2d cumsum mean scatter_add sum var"),
-        (_NORMALISES, "batch_norm group_norm instance_norm layer_norm log_softmax rms_norm softmax"),
-        (_ACTIVATES, "gelu gelu_tanh hardswish softplus swiglu"),
-        (_LOSES, "cross_entropy mse_loss"),
-        (_COMPOSES, "bert_encoder interpolate_bilinear rotary_embedding scaled_dot_product_attention scaled_dot_product_attention_causal"
+        (MOVES, "cat dropout embedding gather index_select interpolate_nearest transpose_contiguous where"),
+        (SELECTS, "clamp max max_pool2d min relu sort topk"),
+        (FIRST, "argmax"),
+        (TABULATED, "div exp log pow rsqrt sqrt tanh"),
+        (DERIVED, "sigmoid silu"),
+        (ROUNDED, "add mul"),
+        (CONTRACTS, "addmm bmm conv1d conv2d conv2d_depthwise conv2d_grouped conv_transpose2d linear matmul"),
+        (REDUCES, "adaptive_avg_pool2d avg_pool2d cumsum mean scatter_add sum var"),
+        (NORMALISES, "batch_norm group_norm instance_norm layer_norm log_softmax rms_norm softmax"),
+        (ACTIVATES, "gelu gelu_tanh hardswish softplus swiglu"),
+        (LOSES, "cross_entropy mse_loss"),
+        (COMPOSES, "bert_encoder interpolate_bilinear rotary_embedding scaled_dot_product_attention scaled_dot_product_attention_causal"
                     " scaled_dot_product_attention_gqa"),
     ],
 }

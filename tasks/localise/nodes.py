@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, Ran, Search
 from tasks.hunt.program import Program
@@ -17,6 +16,7 @@ from tasks.judge.plain import compare
 from tasks.localise.question import Question
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
+from tasks.operators import table as operators
 
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
@@ -26,9 +26,8 @@ LIMIT = 32.0
 DRAWS = (1, 8)
 #: Bytes of tensors that are asked for in one run.
 CHUNK = 1 << 30
-#: Operators, ONNX's and torch's, whose terms a device may multiply in a coarser precision.
-PRODUCTS = (
-    *("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN"),
+#: Operators of torch whose terms a device may multiply in a coarser precision.
+_PRODUCTS = (
     *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"),
     *("scaled_dot_product_attention",),
 )
@@ -62,6 +61,11 @@ class Probe:
 
 #: The worst that happened to any part of a probe, the last the worst.
 _EFFECTS = ("same", "changed", "healed")
+
+
+def multiplies(op: str) -> bool:
+    """Whether a device may multiply the terms of an operator, ONNX's or torch's, in a coarser precision."""
+    return op in _PRODUCTS or operators.of(op).multiplies
 
 
 def probe(question: Question, first: Ran) -> Search[Probe]:
@@ -137,7 +141,7 @@ def judge(question: Question, place: int, values: Mapping[str, np.ndarray]) -> S
     """
     program, precision = question.program, question.precision
     inputs, outputs = program.border(place)
-    if program.op(place) in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    if operators.of(program.op(place)).draws or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
     try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.hunt.dialogue import Ask, NotFailing, Ran, Search
 from tasks.localise import nodes, settings, windows
-from tasks.localise.nodes import PRODUCTS, Probe, Suspect
+from tasks.localise.nodes import Probe, Suspect
 from tasks.localise.question import FURTHER, Question
 from tasks.localise.settings import NOTHING, Settings
 
@@ -143,8 +143,8 @@ def _describe_probe(probe: Probe) -> str:
 def _precision(question: Question, probe: Probe) -> str:
     """What most products of the model are computed in, if that is coarser than asked; "" if it is not."""
     kinds = {place: question.program.op(place) for place in probe.units}
-    products = [place for place, kind in kinds.items() if kind in PRODUCTS]
-    beyond: list[Suspect] = [x for x in probe.suspects if kinds[x.place] in PRODUCTS]
+    products = [place for place, kind in kinds.items() if nodes.multiplies(kind)]
+    beyond: list[Suspect] = [x for x in probe.suspects if nodes.multiplies(kinds[x.place])]
     if len(beyond) < 2 or 2 * len(beyond) < len(products):
         return ""
     return Counter(nodes.coarser(question.program, x) for x in beyond).most_common(1)[0][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,6 +155,14 @@ def integers(dtype: str) -> tuple[int, int]:
     """The smallest and the largest value of an integer dtype."""
     row = TABLE[dtype]
     return (0, 2**row.bits - 1) if row.family == "unsigned" else (-(2 ** (row.bits - 1)), 2 ** (row.bits - 1) - 1)
+
+
+def round_digits(x: np.ndarray, eps: float, round: Callable[[np.ndarray], np.ndarray] = np.round) -> np.ndarray:
+    """float64 numbers with the digits of a format of a machine epsilon (2⁻ⁿ), to the nearest with ties to even or as ``round`` makes
+    integers of them; the range is left as it is."""
+    significand, exponent = np.frexp(x)
+    unit = eps / 2  # the significand lies between a half and one
+    return np.asarray(np.ldexp(round(significand / unit) * unit, exponent))
 
 
 def round_to_dtype(values: np.ndarray, dtype: str) -> np.ndarray:

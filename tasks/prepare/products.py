@@ -125,10 +125,9 @@ def _has_product_nodes(model: bytes | None) -> bool:
     import onnx
 
     from tasks.graphs import nodes
-    from tasks.graphs.coarse import is_product
 
     block, _ = nodes.read(onnx.load_from_string(model))
-    return any(is_product(node) for node in block.walk())
+    return any(node.operator.multiplies for node in block.walk())
 
 
 def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:

@@ -7,19 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from tasks.operators.formulas import erf, erfc
 from tasks.zoo.specimen import INF, NAN, Theme, torch
 
 THEME = Theme("activations", __name__)
 X = {"x": {"shape": ["n"], "low": -5, "high": 5}}
 DIMS = {"n": [33, 129, 1000]}
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
-
-
-def _erfc(x: np.ndarray) -> np.ndarray:
-    return np.vectorize(math.erfc, otypes=[np.float64])(x)
 
 
 def _gelu_tanh(x: Any) -> Any:
@@ -28,7 +21,7 @@ def _gelu_tanh(x: Any) -> Any:
 
 THEME.add(
     "gelu",
-    reference=lambda x: 0.5 * x * _erfc(-x / math.sqrt(2)),
+    reference=lambda x: 0.5 * x * erfc(-x / math.sqrt(2)),
     inputs=X,
     dims=DIMS,
     dtypes=["float32", "bfloat16"],
@@ -51,7 +44,7 @@ def _polynomial_erf(x: Any) -> Any:
 
 THEME.add(
     "erf",
-    reference=_erf,
+    reference=erf,
     inputs=X,
     dims=DIMS,
     op_class="elementary",

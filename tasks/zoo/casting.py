@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tasks.zoo.specimen import Theme, softmax, torch
+from tasks.operators.formulas import softmax
+from tasks.zoo.specimen import Theme, torch
 
 THEME = Theme("casting", __name__)
 CAST, SCALE = "cast left out", "quantisation scale"

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tasks.catalogs.user.ops import UserOp
 
 #: Stands between the op and the fault in the name of a faulty kernel: ``user:softmax--zero_padding``.
@@ -159,10 +157,3 @@ def blocks(count: int, drop_last: bool = False) -> Iterator[slice]:
 def padded(x: Any, value: float) -> Any:
     """A torch tensor with its last axis filled up to whole blocks."""
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % BLOCK), value=value)
-
-
-def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The softmax of a float64 array: what several references need."""
-    e = np.exp(x - x.max(axis, keepdims=True))
-    result: np.ndarray = e / e.sum(axis, keepdims=True)
-    return result

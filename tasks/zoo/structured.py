@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.zoo.specimen import Kernel, Theme, softmax, torch
+from tasks.operators.formulas import softmax
+from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("structure of inputs", __name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm import lake
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
-from tasks.fuzz.onnx import table
+from tasks.fuzz import table
 from tasks.model import FAILED, Group, names
 from tests.bench.record import Result
 from tests.bench.running import PLUGIN, Size, environment, run, write_config

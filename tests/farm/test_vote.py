@@ -20,9 +20,9 @@ from farm.exits import FOUND, OK
 from farm.lake.upgrade import code_of
 from farm.policies.rejudge import rejudge
 from farm.policies.vote import CHANGED, COLUMNS, suspects, undo_vote
-from tasks.graphs.ops import OPERATORS
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
+from tasks.operators.table import EVALUATED
 
 SUSPECT = ("invalid", "suspect")
 
@@ -210,7 +210,7 @@ def test_a_wrong_reference_blames_nobody(
     """Every runtime is against it, and onnx's evaluator too; with the right one all pass."""
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     if planted:
-        monkeypatch.setitem(OPERATORS, "Neg", lambda call: [np.array(call.inputs[0])])
+        monkeypatch.setitem(EVALUATED, "Neg", lambda call: [np.array(call.inputs[0])])
     (tmp_path / "x.yaml").write_text(
         "catalogs: [{name: fuzz, ops: [Neg], samples: 4}]\ndtypes: [float32]\nbackends: [ort-cpu, openvino-cpu]\n"
     )

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.operators.formulas import softmax
 from tasks.zoo.narrowing import rms_norm_with_offset
 from tasks.zoo.partial import differentiable
-from tasks.zoo.specimen import INF, Kernel, Theme, softmax, torch
+from tasks.zoo.specimen import INF, Kernel, Theme, torch
 
 THEME = Theme("public reports", __name__)
 WIDTH = 4

@@ -17,9 +17,9 @@ from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.counterparts import Counterpart, arguments, counterpart, rows
-from tasks.counterparts.onnx_names import CASTS, dtype_of
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group, Unsupported
+from tasks.operators.torch_names import CASTS, dtype_of
 from tasks.prepare import cases as prepare
 
 

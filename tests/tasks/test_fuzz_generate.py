@@ -14,7 +14,8 @@ from tasks.catalogs.base import Sample
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz, variant_of
 from tasks.draw.choices import Choices
 from tasks.draw.seeds import derive
-from tasks.fuzz.onnx import generate, table
+from tasks.fuzz import table
+from tasks.fuzz.onnx import generate
 from tasks.graphs.widening import NoOracle
 from tasks.model import Group
 from tasks.model.kind import KIND_SPEC

@@ -33,7 +33,7 @@ def digest(seed: int) -> str:
 
 def test_nearly_all_pairs_are_models_that_hold_both_operators() -> None:
     made = lacking = 0
-    for n, first in enumerate(build.KINDS):
+    for n, first in enumerate(build.STEPS):
         for second in range(n % 5, len(build.PARTNERS), 5):
             dtype = build.DTYPES[second % 2]
             one = build.pair(first, dtype, Choices.from_seed(derive(n, dtype), [second]))
@@ -42,7 +42,7 @@ def test_nearly_all_pairs_are_models_that_hold_both_operators() -> None:
             ops = [node.op_type for node in model.graph.node]
             made, lacking = made + 1, lacking + (first not in ops or build.PARTNERS[second] not in ops)
             assert len(ops) <= 6
-    assert len(build.KINDS) >= 45 and lacking <= 0.05 * made
+    assert len(build.STEPS) >= 45 and lacking <= 0.05 * made
 
 
 def test_a_few_groups_hold_every_pair() -> None:
@@ -68,7 +68,7 @@ def test_what_is_written_otherwise_is_the_same_to_the_bit() -> None:
 
 
 def test_the_simplest_choices_make_a_graph_of_each() -> None:
-    for first in build.KINDS:
+    for first in build.STEPS:
         build.pair(first, "float32", Choices.from_list([]))
     build.graph("float32", Choices.from_list([]))
 

@@ -11,13 +11,13 @@ import pytest
 
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
 from tasks.catalogs.onnx import node_suite
-from tasks.fuzz.onnx import second, table
-from tasks.graphs.call import Call
+from tasks.fuzz import table
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.left_open import LeftOpen
-from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import widen
 from tasks.model import Group
+from tasks.operators.call import Call
+from tasks.operators.left_open import LeftOpen
+from tasks.operators.table import EVALUATED
 
 #: Of the suite, what is not generated: words in a case's name, with the reason.
 NOT_GENERATED = {
@@ -31,9 +31,12 @@ NOT_GENERATED = {
     "dynamicquantizelinear": "is not generated: half a step of its scale in float32",
 }
 
+#: By operator: what onnx's evaluator does, and the sentence by which it is at fault.
+AT_FAULT = {spec.op: spec.at_fault for spec in table.SPECS.values() if spec.at_fault}
+
 
 def _given(case: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
-    graph = Graph(case.model, OPERATORS)
+    graph = Graph(case.model, EVALUATED)
     (node,) = graph.nodes
     feeds = {x.name: node_suite._dense(y) for x, y in zip(case.model.graph.input, inputs)}
     return node, [widen(feeds.get(name, graph.weights.get(name))) if name else None for name in node.inputs]
@@ -57,7 +60,7 @@ def test_the_references_compute_what_the_node_suite_stores() -> None:
             node, given = _given(case, inputs)
             with np.errstate(all="ignore"):
                 try:
-                    found = OPERATORS[node.op](Call(given, node.attributes, node.version, len(node.outputs)))
+                    found = EVALUATED[node.op](Call(given, node.attributes, node.version, len(node.outputs)))
                 except LeftOpen:
                     continue
             if found is None:  # casts to few bits
@@ -78,15 +81,15 @@ def test_onnx_evaluator_agrees_but_where_it_is_at_fault(part: int) -> None:
     ops = sorted(table.SPECS)[part::4]
     for op in ops:
         for dtype in table.dtypes(op):
-            for sample in Fuzz().samples(Group(f"fuzz:{op}", VARIANT, dtype, 16 if op in second.AT_FAULT else 3, 7), 4):
+            for sample in Fuzz().samples(Group(f"fuzz:{op}", VARIANT, dtype, 16 if op in AT_FAULT else 3, 7), 4):
                 large = sum(leaf.reference.size for leaf in sample.expected if leaf.reference is not None) > 2000
-                if not sample.failure and not sample.others and not large and op not in second._BY_TORCH:
+                if not sample.failure and not sample.others and not large and not table.SPECS[op].by_torch:
                     apart[op].append(f"{dtype} {sample.columns['flags']}")
-    assert {op: said for op, said in apart.items() if op not in second.AT_FAULT} == {}
-    assert {op for op in second.AT_FAULT if op in ops} - set(apart) == set()
+    assert {op: said for op, said in apart.items() if op not in AT_FAULT} == {}
+    assert {op for op in AT_FAULT if op in ops} - set(apart) == set()
 
 
-@pytest.mark.parametrize("op", sorted(second.AT_FAULT))
+@pytest.mark.parametrize("op", sorted(AT_FAULT))
 def test_the_sentences_are_those_of_the_specification(op: str) -> None:
     text = ""
     for version in (13, 21, 23):
@@ -98,16 +101,16 @@ def test_the_sentences_are_those_of_the_specification(op: str) -> None:
                 *(x.description for x in schema.inputs),
             ]
             text += " ".join(" ".join(parts).split())
-    assert second.AT_FAULT[op][1] in text
+    assert AT_FAULT[op][1] in text
 
 
 def test_a_slope_of_prelu_that_is_larger_than_the_input_is_no_case() -> None:
     with pytest.raises(LeftOpen, match="unidirectional broadcastable"):
-        OPERATORS["PRelu"](Call([np.ones((1, 1)), np.ones((2, 2))], {}, 16, 1))
+        EVALUATED["PRelu"](Call([np.ones((1, 1)), np.ones((2, 2))], {}, 16, 1))
 
 
 def test_indices_of_one_hot_that_are_no_integers_are_cast_to_integers_first() -> None:
     """As the operator's text has it; the suite has whole numbers alone."""
     given = [np.array([0.5, 1.9, -0.5, -1.0, 3.0]), np.int64(3), np.array([0.0, 1.0])]
-    (found,) = OPERATORS["OneHot"](Call(given, {}, 11, 1))
+    (found,) = EVALUATED["OneHot"](Call(given, {}, 11, 1))
     assert found.argmax(-1).tolist()[:4] == [0, 1, 0, 2] and not found[4].any()

@@ -16,12 +16,12 @@ from tasks.counterparts import by_torch
 from tasks.graphs.adequacy import find_unobserved, layers
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor
-from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, row_floor
+from tasks.operators.table import EVALUATED
 
 RNG = np.random.default_rng(20)
-BOTH = pytest.mark.parametrize("operators", [OPERATORS, by_torch.operators()], ids=["numpy", "torch"])
+BOTH = pytest.mark.parametrize("operators", [EVALUATED, by_torch.operators()], ids=["numpy", "torch"])
 
 
 def model(
@@ -56,7 +56,7 @@ def run_one(
     inputs: list[np.ndarray | None],
     outputs: int = 1,
     opset: int = 20,
-    operators: Any = OPERATORS,
+    operators: Any = EVALUATED,
     **attributes: Any,
 ) -> list[Any]:
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
@@ -74,7 +74,7 @@ def test_every_operator_computes_what_the_node_suite_expects(operators: Any) -> 
     judged = set()
     for name, case in cases.items():
         op = node_suite._op_type(name, cases)
-        if op not in {*OPERATORS, "If", "Loop", "Scan", "Resize", "Attention"} or name == "test_scan_sum":
+        if op not in {*EVALUATED, "If", "Loop", "Scan", "Resize", "Attention"} or name == "test_scan_sum":
             continue  # that one is of opset 8
         graph = Graph(case.model, operators)
         for inputs, outputs in case.data_sets:
@@ -125,7 +125,7 @@ def test_convolutions_agree_with_torch(dims: int, groups: int, stride: int, dila
 def test_a_convolution_that_is_unfolded_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = RNG.normal(size=(1, 4, 23, 9)), RNG.normal(size=(5, 4, 3, 3))
     whole = run_one("Conv", [x, w], strides=[2, 1])
-    monkeypatch.setattr("tasks.graphs.spatial._UNFOLDED", 1)
+    monkeypatch.setattr("tasks.operators.spatial._UNFOLDED", 1)
     np.testing.assert_allclose(run_one("Conv", [x, w], strides=[2, 1]), whole, rtol=1e-13)
 
 
@@ -210,7 +210,7 @@ def test_functions_of_one_number_keep_their_digits() -> None:
     tanh = functional.gelu(t, approximate="tanh").numpy()
     np.testing.assert_allclose(run_one("Gelu", [x], approximate="tanh")[0], tanh, rtol=1e-12, atol=1e-15)
     far = np.array([-9.0, -11.5])  # by mpmath, 50 digits
-    for operators in (OPERATORS, by_torch.operators()):
+    for operators in (EVALUATED, by_torch.operators()):
         (y,) = run_one("Gelu", [far], operators=operators)
         np.testing.assert_allclose(y, [-1.01572956536e-18, -7.58513716303e-30], rtol=1e-11)
     # alpha = 0 is no missing alpha

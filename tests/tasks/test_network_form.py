@@ -10,9 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.backends.shared import function_form, network
-from tasks.counterparts import by_torch, onnx_names
+from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.model import Form, Unsupported
+from tasks.operators.table import NAMED
 
 torch = pytest.importorskip("torch")
 RNG = np.random.default_rng(5)
@@ -71,8 +72,8 @@ def test_a_graph_is_walked_with_its_large_weights_as_inputs() -> None:
 
 def test_the_table_computes_what_the_network_does_and_a_planted_fault_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = small_image_network(), RNG.standard_normal((1, 3, 8, 7)).astype(np.float32)
-    sound = onnx_names.OPERATORS["HardSigmoid"]
-    monkeypatch.setitem(network.OPERATORS, "HardSigmoid", lambda o: sound(o) + 0.001)
+    sound = NAMED["HardSigmoid"]
+    monkeypatch.setitem(network.NAMED, "HardSigmoid", lambda o: sound(o) + 0.001)
     made = network.Network("jax", model.SerializeToString())
     (y,) = made(*[torch.from_numpy(np.array(a)) for a in (x, *made.weights)])
     assert np.abs(y.numpy() - Graph(model).run({"x": x})["y"]).max() > 5e-4

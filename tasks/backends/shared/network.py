@@ -14,28 +14,15 @@ import numpy as np
 from tasks import counterparts
 from tasks.backends.shared import onnx_graph
 from tasks.counterparts import by_torch
-from tasks.counterparts.onnx_names import OPERATORS, Over
 from tasks.model import Form, Unsupported, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
+from tasks.operators import table as operators
+from tasks.operators.call import Call
+from tasks.operators.table import EVALUATED, NAMED
+from tasks.operators.torch_names import Over
 
 #: A constant of more elements than these is handed over as an input: compilers fold what they are told is constant.
 LARGE = 64
-#: What is computed of constants alone, and of shapes, is computed here: it decides shapes.
-_OF_CONSTANTS: Mapping[str, Callable[..., Any]] = {
-    "Add": np.add,
-    "Cast": lambda x, to: x.astype(np_dtype(to)),
-    "Concat": lambda *x, axis: np.concatenate(x, axis),
-    "Div": lambda x, y: np.floor_divide(x, y) if x.dtype.kind in "iu" else x / y,
-    "Equal": np.equal,
-    "Gather": lambda x, i, axis=0: np.take(x, i, axis),
-    "Identity": lambda x: x,
-    "Mul": np.multiply,
-    "Reshape": lambda x, shape, allowzero=0: x.reshape([x.shape[k] if not n else n for k, n in enumerate(shape)]),
-    "Slice": lambda x, starts, ends, axes=(0,), steps=(1,): x[int(starts[0]) : int(ends[0]) : int(steps[0])],
-    "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(axes)),
-    "Sub": np.subtract,
-    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes)),
-}
 #: What makes a tensor, by framework: its module and name.
 TENSOR = {
     "jax": ("jax.numpy", "asarray"),
@@ -81,18 +68,28 @@ class Network:
             inputs: list[Any] = [values[name] if name else None for name in step.inputs]
             if step.op == "Shape":
                 found: Any = np.array([int(n) for n in inputs[0].shape], np.int64)
-            elif step.op in _OF_CONSTANTS and all(isinstance(x, np.ndarray) for x in inputs):
-                found = np.asarray(_OF_CONSTANTS[step.op](*inputs, **step.attributes))
-            elif step.op in OPERATORS:
+            elif (constant := self._of_constants(step, inputs)) is not None:
+                found = constant
+            elif step.op in NAMED:
                 found = self._of(step, Over(inputs, step.attributes, self._opset, len(step.outputs), named, tensor))
             else:
                 raise Unsupported(f"no counterpart of ONNX's {step.op} for {self._framework}")
             values.update(zip(step.outputs, found if isinstance(found, list) else [found]))
         return [tensor(values[name]) for name in self._outputs]
 
+    def _of_constants(self, step: _Step, inputs: list[Any]) -> list[np.ndarray] | None:
+        """What is computed of constants, and of shapes, alone: it decides shapes. None for anything else."""
+        if not all(x is None or isinstance(x, np.ndarray) for x in inputs):
+            return None
+        if step.op == "Cast":
+            return [inputs[0].astype(np_dtype(step.attributes["to"]))]
+        if not operators.of(step.op).of_sizes:
+            return None
+        return EVALUATED[step.op](Call(inputs, step.attributes, self._opset, len(step.outputs)))
+
     def _of(self, step: _Step, over: Over) -> Any:
         try:
-            found = OPERATORS[step.op](over)
+            found = NAMED[step.op](over)
         except ValueError as error:
             raise Unsupported(f"ONNX's {step.op} for {self._framework}: {error}") from None
         if found is None:

@@ -6,16 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tasks.backends.shared import onnx_graph
+from tasks.operators import table as operators
 
 #: Providers that leave them there (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc): what
 #: reads a shape runs on the CPU, and to copy a few integers there and back would cost more than to compute them.
 PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProvider", "CANNExecutionProvider")
 CPU = "CPUExecutionProvider"
-#: Ops of which int64 comes out where int64 goes in.
-_KEEPS = (
-    "Add Concat Div Expand Gather Identity Max Min Mod Mul Neg Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape ScatterND "
-    "Slice Squeeze Sub Unsqueeze"
-).split()
 
 
 def arithmetic(model: bytes) -> Counter[str]:
@@ -27,7 +23,9 @@ def arithmetic(model: bytes) -> Counter[str]:
     found = Counter[str]()
     for node in graph.nodes:  # ONNX has them in the order of what they need
         given = [name for name in node.inputs if name and name in made and name not in fixed]
-        if node.op in ("Shape", "Size") or (node.op in _KEEPS and given and sizes.issuperset(given)):
+        if operators.of(node.op).acts == "size" or (
+            operators.of(node.op).of_sizes and given and sizes.issuperset(given)
+        ):
             sizes.update(node.outputs)
             found[node.op] += 1
     return found

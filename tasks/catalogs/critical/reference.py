@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
-_erfc = np.frompyfunc(math.erfc, 1, 1)
+from tasks.operators import formulas, pooling, spatial
+from tasks.operators.call import Call
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -22,6 +22,11 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
         return value, value
     first, second = value
     return first, second
+
+
+def _call(*inputs: np.ndarray, **attributes: Any) -> Call:
+    """A call of ONNX's operator that is the op."""
+    return Call(inputs, attributes, opset=22, outputs=1)
 
 
 def _channels(x: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -50,18 +55,11 @@ def conv2d(
     padding: int | Sequence[int] = 0,
     groups: int = 1,
 ) -> np.ndarray:
-    """x (N, C, H, W), weight (O, C/groups, KH, KW), bias (O) -> (N, O, H', W'): cross-correlation by im2col.
+    """x (N, C, H, W), weight (O, C/groups, KH, KW), bias (O) -> (N, O, H', W'): cross-correlation.
 
     H' = floor((H + 2·padding − KH) / stride) + 1; the definition of torch.nn.Conv2d and of ONNX Conv.
     """
-    (sh, sw), (ph, pw) = _pair(stride), _pair(padding)
-    out_channels, _, kh, kw = weight.shape
-    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
-    windows = sliding_window_view(padded, (kh, kw), axis=(2, 3))[:, :, ::sh, ::sw]
-    n, _, height, width = windows.shape[:4]
-    columns = windows.transpose(0, 1, 4, 5, 2, 3).reshape(n, groups, -1, height * width)
-    product = weight.reshape(groups, out_channels // groups, -1) @ columns
-    return product.reshape(n, out_channels, height, width) + _channels(x, bias)
+    return spatial.conv(_call(x, weight, bias, strides=_pair(stride), pads=_pair(padding) * 2, group=groups))[0]
 
 
 def conv1d(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int = 1, padding: int = 0) -> np.ndarray:
@@ -77,18 +75,7 @@ def conv_transpose2d(
     Every input element adds its multiple of the kernel at ``stride`` times its place; ``padding`` rows and
     columns are cut off each side: H' = (H − 1)·stride − 2·padding + KH (torch.nn.ConvTranspose2d).
     """
-    n, _, height, width = x.shape
-    _, out_channels, kh, kw = weight.shape
-    full = np.zeros((n, out_channels, (height - 1) * stride + kh, (width - 1) * stride + kw))
-    for i in range(kh):
-        for j in range(kw):
-            rows, columns = (
-                slice(i, i + (height - 1) * stride + 1, stride),
-                slice(j, j + (width - 1) * stride + 1, stride),
-            )
-            full[:, :, rows, columns] += np.einsum("nchw,co->nohw", x, weight[:, :, i, j], optimize=True)
-    cut = full[:, :, padding : full.shape[2] - padding, padding : full.shape[3] - padding]
-    return cut + _channels(x, bias)
+    return spatial.conv_transpose(_call(x, weight, bias, strides=_pair(stride), pads=(padding,) * 4))[0]
 
 
 # ---- activations: x (...) -> (...)
@@ -100,26 +87,19 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016, arXiv:1606.08415).
-
-    Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small.
-    """
-    return 0.5 * x * np.asarray(_erfc(x * -math.sqrt(0.5)), np.float64)
+    """x·Φ(x), Φ the normal distribution function."""
+    return formulas.gelu(x)
 
 
 def gelu_tanh(x: np.ndarray, approximate: str) -> np.ndarray:
-    """x/2·(1 + tanh(u)), u = √(2/π)·(x + 0.044715·x³): the tanh approximation of arXiv:1606.08415.
-
-    (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u. ``approximate`` is "tanh": it
-    has no default here, since without it torch computes another function.
-    """
-    return x * sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
+    """`gelu` approximated by tanh. ``approximate`` is "tanh": it has no default here, since without it torch computes another
+    function."""
+    return formulas.gelu_tanh(x)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+    """1/(1 + exp(−x))."""
+    return formulas.sigmoid(x)
 
 
 def silu(x: np.ndarray) -> np.ndarray:
@@ -129,7 +109,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)); x itself beyond 20, which torch.nn.Softplus documents as its default threshold."""
-    return np.where(x > 20.0, x, np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
+    return np.where(x > 20.0, x, formulas.softplus(x))
 
 
 def hardswish(x: np.ndarray) -> np.ndarray:
@@ -142,19 +122,12 @@ def hardswish(x: np.ndarray) -> np.ndarray:
 
 def softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """x (...) -> (...): exp(x − max) over its sum along ``dim``."""
-    e = np.exp(x - x.max(axis=dim, keepdims=True))
-    return e / e.sum(axis=dim, keepdims=True)
+    return formulas.softmax(x, dim)
 
 
 def log_softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """x (...) -> (...): x − max − log(sum(exp(x − max))) along ``dim``."""
-    shifted = x - x.max(axis=dim, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=dim, keepdims=True))
-
-
-def _standardise(x: np.ndarray, axes: tuple[int, ...], eps: float) -> np.ndarray:
-    centred = x - x.mean(axis=axes, keepdims=True)
-    return centred / np.sqrt((centred * centred).mean(axis=axes, keepdims=True) + eps)
+    return formulas.log_softmax(x, dim)
 
 
 def layer_norm(
@@ -164,7 +137,7 @@ def layer_norm(
 
     Over the dimensions of ``normalized_shape`` (Ba et al. 2016, arXiv:1607.06450).
     """
-    return _standardise(x, tuple(range(-len(normalized_shape), 0)), eps) * weight + bias
+    return formulas.standardise(x, tuple(range(-len(normalized_shape), 0)), eps) * weight + bias
 
 
 def rms_norm(x: np.ndarray, normalized_shape: Sequence[int], weight: np.ndarray, eps: float) -> np.ndarray:
@@ -173,7 +146,7 @@ def rms_norm(x: np.ndarray, normalized_shape: Sequence[int], weight: np.ndarray,
     Zhang & Sennrich 2019, arXiv:1910.07467; eps inside the root as in torch.nn.RMSNorm.
     """
     axes = tuple(range(-len(normalized_shape), 0))
-    return x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps) * weight
+    return formulas.standardise(x, axes, eps, centred=False) * weight
 
 
 def group_norm(x: np.ndarray, num_groups: int, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
@@ -181,7 +154,7 @@ def group_norm(x: np.ndarray, num_groups: int, weight: np.ndarray, bias: np.ndar
 
     Wu & He 2018, arXiv:1803.08494; biased variance.
     """
-    grouped = _standardise(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
+    grouped = formulas.standardise(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
     return grouped * _channels(x, weight) + _channels(x, bias)
 
 
@@ -201,7 +174,7 @@ def instance_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: floa
 
     Ulyanov et al. 2016, arXiv:1607.08022; biased variance.
     """
-    return _standardise(x, tuple(range(2, x.ndim)), eps) * _channels(x, weight) + _channels(x, bias)
+    return formulas.standardise(x, tuple(range(2, x.ndim)), eps) * _channels(x, weight) + _channels(x, bias)
 
 
 # ---- reductions, scans and selections along ``dim``
@@ -317,19 +290,18 @@ def transpose(x: np.ndarray, dim0: int, dim1: int) -> np.ndarray:
 # ---- pooling and resampling: x (N, C, H, W) -> (N, C, H', W')
 
 
-def _pool_windows(x: np.ndarray, kernel_size: int, stride: int, padding: int, fill: float) -> np.ndarray:
-    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
-    return sliding_window_view(padded, (kernel_size, kernel_size), axis=(2, 3))[:, :, ::stride, ::stride]
+def _pool(x: np.ndarray, kernel_size: int, stride: int, padding: int, **more: int) -> Call:
+    return _call(x, kernel_shape=_pair(kernel_size), strides=_pair(stride), pads=(padding,) * 4, **more)
 
 
 def max_pool2d(x: np.ndarray, kernel_size: int, stride: int, padding: int) -> np.ndarray:
     """Largest value of every window; the padding never wins (torch.nn.MaxPool2d)."""
-    return _pool_windows(x, kernel_size, stride, padding, -math.inf).max(axis=(4, 5))
+    return pooling.max_pool(_pool(x, kernel_size, stride, padding))[0]
 
 
 def avg_pool2d(x: np.ndarray, kernel_size: int, stride: int, padding: int) -> np.ndarray:
     """Mean of every window, the padding's zeros counted (count_include_pad, the default of torch.nn.AvgPool2d)."""
-    return _pool_windows(x, kernel_size, stride, padding, 0.0).mean(axis=(4, 5))
+    return pooling.average_pool(_pool(x, kernel_size, stride, padding, count_include_pad=1))[0]
 
 
 def adaptive_avg_pool2d(x: np.ndarray, output_size: tuple[int, int]) -> np.ndarray:

@@ -14,17 +14,18 @@ from tasks.catalogs.base import Entry, Failure, GeneratingCatalog, Sample
 from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.draw.choices import Choices
 from tasks.draw.seeds import derive
+from tasks.fuzz import table
 from tasks.fuzz.graphs import build
-from tasks.fuzz.onnx import generate, second, table
+from tasks.fuzz.onnx import generate, second
 from tasks.fuzz.onnx.generate import GENERATOR, Generated
 from tasks.graphs.floor import input_floors, inputs_of
-from tasks.graphs.left_open import LeftOpen
-from tasks.graphs.moving import structural_places
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
 from tasks.model.kind import KIND_SPEC, KIND_UNDRAWN
 from tasks.nearest import nearest
+from tasks.operators import table as operators
+from tasks.operators.left_open import LeftOpen
 
 #: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
@@ -184,7 +185,7 @@ def _floors(
     return input_floors(
         exact,
         lambda moved, draw: generate.evaluate(case, moved),
-        inputs_of(given, structural_places(case.op)),
+        inputs_of(given, operators.of(case.op).structural),
         (case.op,),
         names,
         op_class,

@@ -8,22 +8,24 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.counterparts import by_torch, onnx_names
+from tasks.counterparts import by_torch
 from tasks.draw.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import Made
 from tasks.fuzz.onnx.second import agrees
+from tasks.fuzz.table import STEPS
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.model import Leaf, OpClass, Oracle
+from tasks.operators.table import NAMED
 
 #: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs; of graphs that are there twice, once written otherwise.
 AND, GRAPH, TWICE = "+", "graph", "rewritten"
 #: The variant of today's generator of graphs.
 VARIANT = f"g{build.GENERATOR}"
 #: Every op whose cases are graphs.
-NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH, TWICE)
+NAMES = (*(f"{op}{AND}" for op in sorted(STEPS)), GRAPH, TWICE)
 
 
 _OF_MANY = {GRAPH: build.graph, TWICE: build.twice}
@@ -72,7 +74,7 @@ def sample(index: int, op: str, one: Made, draws: int) -> Sample:
 def _witness(proto: object, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> list[Oracle]:
     """The same graph by torch's operators in float64, if they agree."""
     try:
-        graph = Graph(proto, by_torch.operators(onnx_names.OPERATORS))
+        graph = Graph(proto, by_torch.operators(NAMED))
         found = graph.run(feeds)
     except (ImportError, RuntimeError, NoOracle):
         return []

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.model.dtypes import round_digits
+
 #: Names of the projections whose product is an attention's logits.
 QUERY_KEY = ("query", "key", "q_proj", "k_proj")
 #: The last norm of a residual branch in a convolutional network, and how much smaller its gains are: training leaves the
@@ -121,7 +123,7 @@ def calibrate(module: Any, batches: Sequence[Sequence[np.ndarray]]) -> None:
         for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
             for statistic in _statistics(norm):
-                statistic.copy_(torch.from_numpy(_round_to_bits(statistic.numpy(), STATISTIC_BITS)))
+                statistic.copy_(torch.from_numpy(round_digits(statistic.numpy(), 2.0 ** (1 - STATISTIC_BITS))))
             norm.num_batches_tracked.zero_()
     module.float().eval()
 
@@ -129,9 +131,3 @@ def calibrate(module: Any, batches: Sequence[Sequence[np.ndarray]]) -> None:
 def _statistics(norm: Any) -> Iterator[Any]:
     yield norm.running_mean
     yield norm.running_var
-
-
-def _round_to_bits(x: np.ndarray, bits: int) -> np.ndarray:
-    """``x`` with so many significant bits."""
-    mantissa, exponent = np.frexp(x)
-    return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits))

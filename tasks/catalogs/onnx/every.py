@@ -20,33 +20,9 @@ from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import compute_expected
 from tasks.graphs.widening import NARROW, NoOracle
 from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, integers
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE
+from tasks.operators import table as operators
 
-#: The operators, element by element, of one tensor.
-OPS = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity "
-    "IsInf IsNaN LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan "
-    "Tanh ThresholdedRelu"
-).split()
-#: The operators, element by element, of two tensors: given every pair of their own 8 bits, or of a float8 as numbers of a wider dtype.
-PAIRS = (
-    "Add BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Pow Sub"
-).split()
-#: What is beyond the range of an integer ONNX does not define: of these no pair is given, and no number, that makes it (but 0s or 1s).
-_LEAVE = {"Add": (np.add, 0), "Sub": (np.subtract, 0), "Mul": (np.multiply, 1)}
-_NEGATE = ("Abs", "Neg")
-#: What an operator's schema names and onnx's own shape inference refuses.
-_REFUSED = (("Pow", "bfloat16"),)
-#: Of integers a zero as the second number, or a negative one, is not defined: it is a 1.
-_DIVIDE, _RAISE = ("Div", "Mod"), ("Pow",)
-#: Attributes other than the defaults, by operator and variant.
-VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "Gelu": {"tanh": {"approximate": "tanh"}},
-    "IsInf": {"negative": {"detect_positive": 0}},
-}
-#: Operators that are told by max, min or comparisons alone, of which the specification does not say what they are at NaN (IEEE 754
-#: has a max that keeps it and one that does not): they are not given it.
-OPEN_AT_NAN = "Celu HardSigmoid HardSwish Max Min Relu Sign ThresholdedRelu".split()
 #: The oldest opset that a model has: runtimes take few older ones.
 OLDEST = 13
 #: The inputs of a model.
@@ -68,7 +44,7 @@ def _schemas(op: str) -> tuple[Any, ...]:
 def _opsets(op: str) -> dict[str, int]:
     """The opset of the model, by dtype: the oldest one that takes it. No dtype of which not every value can be tried."""
     made: dict[str, int] = {}
-    schemas = _schemas(op)
+    schemas, row = _schemas(op), operators.of(op)
     for place, schema in enumerate(schemas):
         if place + 1 < len(schemas) and schemas[place + 1].since_version <= OLDEST:
             continue  # another one holds by then
@@ -76,8 +52,8 @@ def _opsets(op: str) -> dict[str, int]:
             dtype = DTYPE_OF_ELEMENT.get(_element(kind))
             if (
                 dtype is not None
-                and (op, dtype) not in _REFUSED
-                and (_has_pairs(dtype) if op in PAIRS else every.has(dtype))
+                and dtype not in row.refused
+                and (_has_pairs(dtype) if row.elementwise == 2 else every.has(dtype))
             ):
                 made.setdefault(dtype, max(schema.since_version, OLDEST))
     return made
@@ -101,18 +77,22 @@ def _element(kind: str) -> int:
 def entries(catalog: str) -> list[Entry]:
     """A line for every operator and variant."""
     return [
-        Entry(f"{catalog}:{op}", variant, tuple(_opsets(op)), distributions=(EXHAUSTIVE,))
-        for op in (*OPS, *PAIRS)
-        for variant in ("", *VARIANTS.get(op, ()))
+        Entry(f"{catalog}:{row.name}", variant, tuple(_opsets(row.name)), distributions=(EXHAUSTIVE,))
+        for arity in (1, 2)
+        for row in operators.ROWS
+        if row.elementwise == arity
+        for variant in ("", *row.variants)
     ]
 
 
 def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
     """Up to ``group.samples`` samples of all values, one a shape (`SHAPES`); of all pairs, one a float8."""
-    two = group.op_name in PAIRS
+    row = operators.of(group.op_name)
+    two = row.elementwise == 2
     for index in range(min(group.samples, len(FLOAT8 if two else SHAPES))):
-        given = _pairs(group, index) if two else [_shape_values(_values(group), index)]
-        if group.op_name in OPEN_AT_NAN and is_inexact(group.dtype):
+        given = _values(group.dtype, row, index, group.seed)
+        given = given if two else [_shape_values(given[0], index)]
+        if row.open_at_nan and is_inexact(group.dtype):
             given = [np.where(np.isnan(x), np.ones((), x.dtype), x) for x in given]
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -120,29 +100,12 @@ def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sa
         yield made
 
 
-def _values(group: Group) -> np.ndarray:
-    values = every.values(group.dtype, group.seed)
-    if group.op_name not in _NEGATE or is_inexact(group.dtype) or values.min() == 0:
-        return values
-    return np.where(values == values.min(), values.max(), values)
-
-
-def _pairs(group: Group, index: int) -> list[np.ndarray]:
-    """Twice (256, 256). The quotient of the smallest integer by -1 is none of the dtype, and so it is not given."""
-    if is_inexact(group.dtype):
-        return list(every.pairs(group.dtype, FLOAT8[index]))
-    first, second = every.pairs(group.dtype)
-    if group.op_name in _LEAVE:
-        function, instead = _LEAVE[group.op_name]
-        low, high = integers(group.dtype)
-        exact = function(first.astype(np.int64), second.astype(np.int64))
-        second = np.where((exact < low) | (exact > high), np.full((), instead, second.dtype), second)
-    if group.op_name in (*_DIVIDE, *_RAISE):
-        bad = second == 0 if group.op_name in _DIVIDE else second < 0
-        second = np.where(bad, np.ones((), second.dtype), second)
-        if group.dtype == "int8":
-            first = np.where((second == -1) & (first == first.min()), np.ones((), first.dtype), first)
-    return [first, second]
+def _values(dtype: str, row: operators.Operator, index: int, seed: int) -> list[np.ndarray]:
+    """Of a dtype all values, or all pairs, twice (256, 256); of integers what is not defined is replaced."""
+    if is_inexact(dtype):
+        return list(every.pairs(dtype, FLOAT8[index])) if row.elementwise == 2 else [every.values(dtype, seed)]
+    given = list(every.pairs(dtype)) if row.elementwise == 2 else [every.values(dtype, seed)]
+    return row.defined(given) if row.defined else given
 
 
 def _shape_values(values: np.ndarray, index: int) -> np.ndarray:
@@ -153,7 +116,7 @@ def _shape_values(values: np.ndarray, index: int) -> np.ndarray:
 
 
 def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sample:
-    attributes = dict(VARIANTS[group.op_name][group.variant] if group.variant else {})
+    attributes = dict(operators.of(group.op_name).variants[group.variant] if group.variant else {})
     if group.op_name == "Mod" and is_inexact(group.dtype):
         attributes["fmod"] = 1  # without it a float is refused
     model = _model(group.op_name, group.dtype, [x.shape for x in given], attributes)

@@ -17,11 +17,10 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
 from tasks.catalogs.onnx import every, pooling, structured
 from tasks.catalogs.onnx import float64 as onnx_float64
-from tasks.graphs.floor import TRANSFORMS
-from tasks.graphs.moving import DRAWN
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
 from tasks.model import EPS, EXHAUSTIVE, STRUCTURED, Group, Leaf, OpClass, is_inexact, np_dtype, wide
+from tasks.operators import table as operators
 
 #: Raised whenever this file changes what a sample is.
 CATALOG_VERSION = 3
@@ -113,7 +112,7 @@ def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any
         raise ValueError(f"the graph has {len(case.model.graph.output)} outputs, the data set {len(outputs)}")
     arrays: list[np.ndarray] = []
     args = tuple(_arg(x, arrays) for x in inputs)
-    transform = any(node.op_type in TRANSFORMS for node in case.model.graph.node)
+    transform = any(operators.of(node.op_type).sums == "transform" for node in case.model.graph.node)
     expected = [_leaf(x, case.rtol, case.atol, transform) for x in _flat(outputs)]
     random = _is_random(case.model.graph, dict(zip(names, inputs)))
     op_class = OpClass.RANDOM if random else classes.of(op, kwargs=_attributes(case.model.graph)).op_class
@@ -221,7 +220,7 @@ def _dtype_of(value: Any) -> str:
 def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
     """True if a node draws at random. Dropout does so only in training mode with a ratio above 0."""
     for node in graph.node:
-        if node.op_type in DRAWN:
+        if operators.of(node.op_type).draws:
             return True
         if node.op_type == "Dropout" and len(node.input) > 2:
             given = [inputs.get(x) for x in node.input[1:3]]

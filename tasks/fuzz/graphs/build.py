@@ -11,9 +11,9 @@ from tasks.draw.choices import Choices
 from tasks.fuzz import values
 from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
 from tasks.fuzz.graphs.rewrites import rewritten
-from tasks.fuzz.graphs.steps import KINDS, Kind
 from tasks.fuzz.onnx.generate import dims, ir_version
 from tasks.fuzz.onnx.spec import OPSETS
+from tasks.fuzz.table import SPECS, STEPS, Spec, first_opset
 from tasks.fuzz.values import Domain
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
@@ -39,12 +39,12 @@ class Made:
 
 def pair(first: str, dtype: str, choose: Choices) -> Made:
     """A graph of two operators, the second on what ``first`` makes; nodes between them where it takes no such tensor. The
-    first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in KINDS."""
+    first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in STEPS."""
     second = choose.of(PARTNERS)
-    grown = _start_graph(dtype, choose, max(KINDS[first].since, KINDS[second].since))
+    grown = _start_graph(dtype, choose, max(map(first_opset, (first, second))))
     x = _start(grown)
     for name in (first, second):
-        x = _put(grown, KINDS[name], x)
+        x = _put(grown, SPECS[name], x)
     return _with_ends(grown)
 
 
@@ -52,12 +52,12 @@ def graph(dtype: str, choose: Choices) -> Made:
     """A graph of three to fifteen operators, each on one of the tensors that are there, mostly the latest."""
     grown = _start_graph(dtype, choose, 13)
     x = _start(grown)
-    names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
+    names = [name for name in STEPS if first_opset(name) <= grown.opset]
     for _ in range(choose.int(3, 15)):
         with choose.span("step"):
             there = grown.made[::-1] or [x]
             x = there[choose.int(0, len(there) - 1)] if choose.chance(1, 4) else there[0]
-            x = _put(grown, KINDS[choose.of(names)], x)
+            x = _put(grown, SPECS[choose.of(names)], x)
     return _with_ends(grown)
 
 
@@ -66,16 +66,16 @@ def twice(dtype: str, choose: Choices) -> Made:
     the first."""
     grown = _start_graph(dtype, choose, 13)
     x = _start(grown)
-    names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
+    names = [name for name in STEPS if first_opset(name) <= grown.opset]
     for _ in range(choose.int(2, 6)):
         with choose.span("step"):
-            x = _put(grown, KINDS[choose.of(names)], x)
+            x = _put(grown, SPECS[choose.of(names)], x)
     taken = grown.taken()
     ends = [t for t in grown.made if t.name not in taken]
     return _finish_graph(grown, [*ends, *rewritten(grown, ends)])
 
 
-PARTNERS = tuple(KINDS)
+PARTNERS = tuple(STEPS)
 
 
 def _start_graph(dtype: str, choose: Choices, since: int) -> Grown:
@@ -95,22 +95,22 @@ def _start(grown: Grown) -> Tensor:
     return grown.input(shape, grown.choose.of([values.MILD, _NEAR]))
 
 
-def _put(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
+def _put(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
     """What an operator makes of a tensor; of one that it does not take, after a node that makes it fit. Where that does not
     go either, what the simplest operator makes."""
     before = len(grown.steps), len(grown.made)
     try:
-        made = kind.put(grown, _fit_rank(grown, kind, x))
+        made = STEPS[spec.op](grown, _fit_rank(grown, spec, x))
     except Refused:
         del grown.steps[before[0] :], grown.made[before[1] :]
-        made = KINDS[_SIMPLEST].put(grown, x)
+        made = STEPS[_SIMPLEST](grown, x)
     return made[grown.choose.int(0, len(made) - 1)]
 
 
-def _fit_rank(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
-    if x.rank in kind.ranks and not (kind.op == "Squeeze" and 1 not in x.shape):
+def _fit_rank(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
+    if x.rank in spec.ranks and not (spec.op == "Squeeze" and 1 not in x.shape):
         return x
-    least, most = kind.ranks[0], kind.ranks[-1]
+    least, most = spec.ranks[0], spec.ranks[-1]
     if x.rank > most:
         keep = x.shape[x.rank - most + 1 :] if most > 1 else ()
         return grown.add("Reshape", [x, grown.ints([-1, *keep])])[0]

@@ -11,13 +11,12 @@ import numpy as np
 
 from tasks.draw.choices import Choices
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import ELEMENTS, Draw
-from tasks.fuzz.onnx.table import takes
+from tasks.fuzz.onnx.spec import ELEMENTS, Draw, takes
 from tasks.fuzz.values import Domain
-from tasks.graphs.call import Call
-from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import WIDENED, NoOracle, widen
 from tasks.model.dtypes import dtype_name, np_dtype
+from tasks.operators.call import Call
+from tasks.operators.table import EVALUATED
 
 #: Largest number that a node may make, by dtype: what follows is to stay far from overflow.
 _MOST = {"float16": 256.0}
@@ -113,7 +112,7 @@ class Grown(Draw):
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                found = OPERATORS[op](Call(given, exact, self.opset, outputs))
+                found = EVALUATED[op](Call(given, exact, self.opset, outputs))
         except NoOracle as error:
             raise Refused(f"{op}: {error}") from None
         if found is None:

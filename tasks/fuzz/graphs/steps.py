@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,10 @@ Put = Callable[[Grown, Tensor], list[Tensor]]
 
 _AWAY = Domain(0.5, 4.0, ("halves", "powers"))
 #: For functions whose usual formulas cancel far below 0, which single operators show: in graphs it would hide all else.
-_NO_TAIL = (-1.5, 4096.0)
+NO_TAIL = (-1.5, 4096.0)
 _SMALL = Domain(-2.0, 2.0, ("halves", "zeros"))
 #: Least spread of what is divided by its deviation, as a share of its largest number: below it rounding is all that is left.
 _SPREAD = 1 / 64
-
-
-@dataclass(frozen=True)
-class Kind:
-    """An operator. ranks: those of the tensor that it takes; since: its first operator set here."""
-
-    op: str
-    put: Put
-    ranks: range = range(0, 6)
-    since: int = 13
 
 
 def _within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
@@ -42,7 +31,9 @@ def _within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
     return g.add("Clip", [x, *ends])[0]
 
 
-def _one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
+def one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
+    """A function of one tensor, held to a range before; options: attributes with what they may be."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         attributes: dict[str, Any] = {}
         for name, some in options.items():
@@ -54,12 +45,12 @@ def _one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequenc
     return put
 
 
-def _clip(g: Grown, x: Tensor) -> list[Tensor]:
+def clip(g: Grown, x: Tensor) -> list[Tensor]:
     low, high = g.choose.of([(-1.0, 1.0), (0.0, 6.0), (-0.5, 2.0)])
     return g.add("Clip", [x, *(g.number(end, x) for end in (low, high))])
 
 
-def _cast(g: Grown, x: Tensor) -> list[Tensor]:
+def cast(g: Grown, x: Tensor) -> list[Tensor]:
     to = "float32" if x.dtype == "float16" else "float16"
     return g.add("Cast", [_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
 
@@ -87,7 +78,9 @@ def _broadcast(a: Tensor, b: Tensor) -> bool:
     return True
 
 
-def _two(op: str, turned: bool = True) -> Put:
+def two(op: str, turned: bool = True) -> Put:
+    """A function of a tensor and another; ``turned``: in either order."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         other = _other(g, x)
         return g.add(op, [other, x] if turned and g.choose.chance(1, 3) else [x, other])
@@ -95,28 +88,30 @@ def _two(op: str, turned: bool = True) -> Put:
     return put
 
 
-def _div(g: Grown, x: Tensor) -> list[Tensor]:
+def div(g: Grown, x: Tensor) -> list[Tensor]:
     if g.choose.chance(1, 3):
         return g.add("Div", [_other(g, x), _within(g, x, 0.5, 4096.0)])
     return g.add("Div", [x, _other(g, x, _AWAY)])
 
 
-def _pow(g: Grown, x: Tensor) -> list[Tensor]:
+def pow_(g: Grown, x: Tensor) -> list[Tensor]:
     power = g.choose.of([2.0, 0.5, 3.0, -1.0])
     return g.add("Pow", [_within(g, x, 0.25, 4.0), g.number(power, x)])
 
 
-def _prelu(g: Grown, x: Tensor) -> list[Tensor]:
+def prelu(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("PRelu", [x, g.weight(g.broadcast(x.shape), _SMALL, x.dtype)])
 
 
-def _where(g: Grown, x: Tensor) -> list[Tensor]:
+def where(g: Grown, x: Tensor) -> list[Tensor]:
     condition = g.weight(g.broadcast(x.shape), values.ANY, "bool")
     pair = [_other(g, x), x]
     return g.add("Where", [condition, *(pair if g.choose.chance(1, 2) else pair[::-1])], dtype=x.dtype)
 
 
-def _build_reduction(op: str, axes_input: int = 18) -> Put:
+def build_reduction(op: str, axes_input: int = 18) -> Put:
+    """A reduction whose axes are an input from an operator set on."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         axes = g.axes(x.rank) if g.choose.chance(3, 4) else [-1]
         keep = g.maybe("keepdims", [1, 0])
@@ -127,11 +122,12 @@ def _build_reduction(op: str, axes_input: int = 18) -> Put:
     return put
 
 
-def _put_cumsum(g: Grown, x: Tensor) -> list[Tensor]:
+def put_cumsum(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("CumSum", [x, g.constant(np.asarray(g.axis(x.rank), np.int64))])
 
 
-def _along(op: str) -> Put:
+def along(op: str) -> Put:
+    """A softmax along an axis."""
     return lambda g, x: g.add(op, [x], axis=g.axis(x.rank))
 
 
@@ -141,7 +137,7 @@ def _spread(value: np.ndarray, axes: tuple[int, ...]) -> None:
         raise Refused("numbers that are nearly equal are divided by their deviation")
 
 
-def _layer(g: Grown, x: Tensor) -> list[Tensor]:
+def layer(g: Grown, x: Tensor) -> list[Tensor]:
     _spread(x.value, (-1,))
     shape = x.shape[-1:]
     bias = [g.weight(shape, dtype=x.dtype)] if g.choose.chance(1, 2) else []
@@ -150,26 +146,26 @@ def _layer(g: Grown, x: Tensor) -> list[Tensor]:
     )
 
 
-def _batch(g: Grown, x: Tensor) -> list[Tensor]:
+def batch(g: Grown, x: Tensor) -> list[Tensor]:
     scale, bias, mean = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(3))
     variance = g.weight((x.shape[1],), _AWAY, x.dtype)
     return g.add("BatchNormalization", [x, scale, bias, mean, variance], **g.maybe("epsilon", [1e-5, 1e-2]))
 
 
-def _instance(g: Grown, x: Tensor) -> list[Tensor]:
+def instance(g: Grown, x: Tensor) -> list[Tensor]:
     _spread(x.value, tuple(range(2, x.rank)))
     scale, bias = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(2))
     return g.add("InstanceNormalization", [x, scale, bias], **g.maybe("epsilon", [1e-5, 1e-2]))
 
 
-def _matmul(g: Grown, x: Tensor) -> list[Tensor]:
+def matmul(g: Grown, x: Tensor) -> list[Tensor]:
     n = g.size(9)
     if g.choose.chance(1, 3):
         return g.add("MatMul", [g.weight((n, x.shape[-2]), _SMALL, x.dtype), x])
     return g.add("MatMul", [x, g.weight((x.shape[-1], n), _SMALL, x.dtype)])
 
 
-def _gemm(g: Grown, x: Tensor) -> list[Tensor]:
+def gemm(g: Grown, x: Tensor) -> list[Tensor]:
     attributes: dict[str, Any] = g.maybe("transA", [0, 1]) | g.maybe("transB", [0, 1])
     attributes |= g.maybe("alpha", [1.0, 0.5, 2.0]) | g.maybe("beta", [1.0, 0.5, 2.0])
     rows, inner = x.shape[::-1] if attributes.get("transA") else x.shape
@@ -190,7 +186,7 @@ def _windows(g: Grown, x: Tensor, strides: Sequence[int] = (1, 2)) -> tuple[list
     return kernel, attributes
 
 
-def _conv(g: Grown, x: Tensor) -> list[Tensor]:
+def conv(g: Grown, x: Tensor) -> list[Tensor]:
     kernel, attributes = _windows(g, x)
     channels = x.shape[1]
     groups = channels if g.choose.chance(1, 4) else 2 if channels % 2 == 0 and g.choose.chance(1, 4) else 1
@@ -202,7 +198,7 @@ def _conv(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Conv", [x, w, *bias], **attributes)
 
 
-def _conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
+def conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
     kernel = [g.choose.of([3, 1, 2]) for _ in x.shape[2:]]
     attributes: dict[str, Any] = {}
     if g.choose.chance(1, 2):
@@ -212,7 +208,9 @@ def _conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("ConvTranspose", [x, w, *bias], **attributes)
 
 
-def _pool(op: str, **options: Sequence[Any]) -> Put:
+def pool(op: str, **options: Sequence[Any]) -> Put:
+    """A pool of an image."""
+
     def put(g: Grown, x: Tensor) -> list[Tensor]:
         kernel, attributes = _windows(g, x, (1, 2, 3))
         for name, some in options.items():
@@ -222,12 +220,12 @@ def _pool(op: str, **options: Sequence[Any]) -> Put:
     return put
 
 
-def _transpose(g: Grown, x: Tensor) -> list[Tensor]:
+def transpose(g: Grown, x: Tensor) -> list[Tensor]:
     order = g.choose.order(x.rank)
     return g.add("Transpose", [x], perm=order if order != sorted(order) else order[::-1])
 
 
-def _reshape(g: Grown, x: Tensor) -> list[Tensor]:
+def reshape(g: Grown, x: Tensor) -> list[Tensor]:
     shape = list(x.shape)
     kind = g.choose.of(["flat", "merge", "split", "turn"])
     if kind == "merge" and x.rank > 1:
@@ -242,7 +240,7 @@ def _reshape(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Reshape", [x, g.ints(shape)])
 
 
-def _concat(g: Grown, x: Tensor) -> list[Tensor]:
+def concat(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _but(t, axis) == _but(x, axis)]
     if g.choose.chance(1, 2) and fits:
@@ -263,7 +261,7 @@ def _but(x: Tensor, axis: int) -> list[int]:
     return [len(x.shape), *shape]
 
 
-def _split(g: Grown, x: Tensor) -> list[Tensor]:
+def split(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     length = x.shape[axis]
     if length < 2:
@@ -272,7 +270,7 @@ def _split(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Split", [x, g.ints([first, length - first])], 2, axis=axis)
 
 
-def _slice(g: Grown, x: Tensor) -> list[Tensor]:
+def slice_(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     length = x.shape[axis]
     start = g.choose.int(0, length - 1)
@@ -281,103 +279,40 @@ def _slice(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Slice", [x, g.ints([start]), g.ints([end]), g.ints([axis]), g.ints([step])])
 
 
-def _pad(g: Grown, x: Tensor) -> list[Tensor]:
+def pad(g: Grown, x: Tensor) -> list[Tensor]:
     pads = [g.choose.int(0, 2) for _ in range(2 * x.rank)]
     value = [g.number(g.choose.of([1.0, 0.0, -2.0]), x)] if g.choose.chance(1, 2) else []
     return g.add("Pad", [x, g.ints(pads), *value])
 
 
-def _expand(g: Grown, x: Tensor) -> list[Tensor]:
+def expand(g: Grown, x: Tensor) -> list[Tensor]:
     shape = [g.choose.of([2, 3]) if n == 1 else n for n in x.shape]
     return g.add("Expand", [x, g.ints([2, *shape] if x.rank < 5 and g.choose.chance(1, 2) else shape)])
 
 
-def _unsqueeze(g: Grown, x: Tensor) -> list[Tensor]:
+def unsqueeze(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Unsqueeze", [x, g.ints([g.axis(x.rank + 1)])])
 
 
-def _squeeze(g: Grown, x: Tensor) -> list[Tensor]:
+def squeeze(g: Grown, x: Tensor) -> list[Tensor]:
     ones = [k for k, n in enumerate(x.shape) if n == 1]
     if not ones:
         raise Refused("no axis of length 1")
     return g.add("Squeeze", [x, g.ints([g.choose.of(ones)])])
 
 
-def _gather(g: Grown, x: Tensor) -> list[Tensor]:
+def gather(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     indices = g.indices(g.choose.of([(2,), (), (1,), (2, 2), (5,)]), x.shape[axis]).array
     return g.add("Gather", [x, g.constant(indices)], axis=axis)
 
 
-def _tile(g: Grown, x: Tensor) -> list[Tensor]:
+def tile(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Tile", [x, g.ints([g.choose.of([1, 2]) for _ in x.shape])])
 
 
-def _flatten(g: Grown, x: Tensor) -> list[Tensor]:
+def flatten(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Flatten", [x], axis=g.choose.int(0, x.rank))
 
 
-_IMAGE, _ROWS = range(3, 6), range(1, 6)
-
-KINDS: dict[str, Kind] = {
-    kind.op: kind
-    for kind in (
-        Kind("Relu", _one("Relu")),
-        Kind("Sigmoid", _one("Sigmoid")),
-        Kind("Tanh", _one("Tanh")),
-        Kind("Abs", _one("Abs")),
-        Kind("Neg", _one("Neg")),
-        Kind("Erf", _one("Erf")),
-        Kind("Exp", _one("Exp", -8.0, 5.0)),
-        Kind("Log", _one("Log", 0.25, 4096.0)),
-        Kind("Sqrt", _one("Sqrt", 0.25, 4096.0)),
-        Kind("Reciprocal", _one("Reciprocal", 0.25, 4096.0)),
-        Kind("LeakyRelu", _one("LeakyRelu", alpha=[0.01, 0.5])),
-        Kind("Elu", _one("Elu", alpha=[1.0, 0.5])),
-        Kind("HardSigmoid", _one("HardSigmoid", alpha=[0.2, 0.5], beta=[0.5, 0.25])),
-        Kind("HardSwish", _one("HardSwish"), since=14),
-        Kind("Softplus", _one("Softplus", *_NO_TAIL)),
-        Kind("Gelu", _one("Gelu", *_NO_TAIL, approximate=["none", "tanh"]), since=20),
-        Kind("Clip", _clip),
-        Kind("Cast", _cast),
-        Kind("PRelu", _prelu),
-        Kind("Add", _two("Add", False)),
-        Kind("Sub", _two("Sub")),
-        Kind("Mul", _two("Mul", False)),
-        Kind("Div", _div),
-        Kind("Max", _two("Max", False)),
-        Kind("Min", _two("Min", False)),
-        Kind("Pow", _pow),
-        Kind("Where", _where),
-        Kind("ReduceSum", _build_reduction("ReduceSum", 13), _ROWS),
-        Kind("ReduceMean", _build_reduction("ReduceMean"), _ROWS),
-        Kind("ReduceMax", _build_reduction("ReduceMax"), _ROWS),
-        Kind("ReduceMin", _build_reduction("ReduceMin"), _ROWS),
-        Kind("CumSum", _put_cumsum, _ROWS),
-        Kind("Softmax", _along("Softmax"), _ROWS),
-        Kind("LogSoftmax", _along("LogSoftmax"), _ROWS),
-        Kind("LayerNormalization", _layer, _ROWS, since=17),
-        Kind("BatchNormalization", _batch, range(2, 6), since=14),
-        Kind("InstanceNormalization", _instance, _IMAGE),
-        Kind("MatMul", _matmul, range(2, 6)),
-        Kind("Gemm", _gemm, range(2, 3)),
-        Kind("Conv", _conv, _IMAGE),
-        Kind("ConvTranspose", _conv_transpose, _IMAGE),
-        Kind("MaxPool", _pool("MaxPool"), _IMAGE),
-        Kind("AveragePool", _pool("AveragePool", count_include_pad=[0, 1]), _IMAGE),
-        Kind("GlobalAveragePool", _one("GlobalAveragePool"), _IMAGE),
-        Kind("GlobalMaxPool", _one("GlobalMaxPool"), _IMAGE),
-        Kind("Transpose", _transpose, range(2, 6)),
-        Kind("Reshape", _reshape),
-        Kind("Flatten", _flatten, _ROWS),
-        Kind("Concat", _concat, _ROWS),
-        Kind("Split", _split, _ROWS),
-        Kind("Slice", _slice, _ROWS),
-        Kind("Pad", _pad, _ROWS),
-        Kind("Expand", _expand),
-        Kind("Unsqueeze", _unsqueeze, range(0, 5)),
-        Kind("Squeeze", _squeeze),
-        Kind("Gather", _gather, _ROWS),
-        Kind("Tile", _tile, _ROWS),
-    )
-}
+IMAGE, ROWS = range(3, 6), range(1, 6)

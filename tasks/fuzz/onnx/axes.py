@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import FLOATS, NUMBERS, Draw, Given, Made, Spec, ints
+from tasks.fuzz.onnx.spec import FLOATS, Draw, Given, Made, ints
 from tasks.fuzz.values import Domain
-from tasks.graphs.left_open import LeftOpen
 from tasks.model.dtypes import ELEMENT_TYPE, integers
+from tasks.operators.left_open import LeftOpen
 
 _NOOP = (
     "noop_with_empty_axes: 'When axes is empty and this attribute is set to true, input tensor will not be reduced, and the "
@@ -27,19 +27,19 @@ _NO_NORM = (
     "22 on"
 )
 _SUMS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
-_ABOVE_0 = Domain(0.25, 8.0, ("halves", "powers"))
+ABOVE_0 = Domain(0.25, 8.0, ("halves", "powers"))
 
 
-def _domain_of_sums(d: Draw) -> Domain:
+def domain_of_sums(d: Draw) -> Domain:
     return _SUMS if d.is_float else Domain(-5, 5, ("zeros",))
 
 
-def _one(d: Draw) -> Domain:
+def one(d: Draw) -> Domain:
     """Factors: their product is to stay small."""
     return Domain(0.75, 1.25, ()) if d.is_float else Domain(1, 1, ())
 
 
-def _reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True) -> Callable[[Draw], Made]:
+def reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True) -> Callable[[Draw], Made]:
     """axes_input: the operator set from which on axes are an input; still: whether an element alone is reduced to itself."""
 
     def make(d: Draw) -> Made:
@@ -58,7 +58,7 @@ def _reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool 
     return make
 
 
-def _arg(d: Draw) -> Made:
+def arg(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.ANY)
     attributes = d.maybe("axis", _every_axis(x.array.ndim)) | d.maybe("keepdims", [1, 0])
     return Made((x,), attributes | d.maybe("select_last_index", [0, 1]))
@@ -68,19 +68,19 @@ def _every_axis(rank: int) -> list[int]:
     return [*range(rank), *range(-rank, 0)]
 
 
-def _cumulate(d: Draw) -> Made:
-    x = d.tensor(d.shape(1), _domain_of_sums(d))
+def cumulate(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), domain_of_sums(d))
     axis = d.axis(x.array.ndim)
     place = Given(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
     return Made((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
 
 
-def _softmax(d: Draw) -> Made:
+def softmax(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.REAL)
     return Made((x,), d.maybe("axis", _every_axis(x.array.ndim)))
 
 
-def _layer(d: Draw) -> Made:
+def layer(d: Draw) -> Made:
     x = d.tensor(d.shape(1), _SUMS)
     rank, attributes = x.array.ndim, d.maybe("epsilon", [1e-5, 1e-3, 1e-2, 0.1])
     axis = d.choose.of([-1, *range(rank), *range(-rank, -1)]) if d.choose.chance(1, 2) else -1
@@ -93,8 +93,8 @@ def _layer(d: Draw) -> Made:
     return Made((x, d.tensor(shape, values.MILD, "weight"), *([bias] if bias else [])), attributes)
 
 
-def _rms(d: Draw) -> Made:
-    made = _layer(d)
+def rms(d: Draw) -> Made:
+    made = layer(d)
     return Made(made.inputs[:2], made.attributes)
 
 
@@ -107,21 +107,21 @@ def _spatial(least: int, most: int) -> list[int]:
     return sorted(range(least, most + 1), key=lambda n: abs(n - 2))
 
 
-def _batch(d: Draw) -> Made:
+def batch(d: Draw) -> Made:
     shape = _image(d, 0)
     scale, bias, mean = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(3))
-    var = d.tensor((shape[1],), _ABOVE_0, "weight")
+    var = d.tensor((shape[1],), ABOVE_0, "weight")
     attributes = d.maybe("epsilon", [1e-5, 1e-3, 0.1]) | d.maybe("momentum", [0.9, 0.5])
     return Made((d.tensor(shape, _SUMS), scale, bias, mean, var), attributes)
 
 
-def _instance(d: Draw) -> Made:
+def instance(d: Draw) -> Made:
     shape = _image(d)
     scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
     return Made((d.tensor(shape, _SUMS), scale, bias), d.maybe("epsilon", [1e-5, 1e-3, 0.1]))
 
 
-def _group(d: Draw) -> Made:
+def group(d: Draw) -> Made:
     groups, each = d.choose.of([1, 2, 3, 4]), d.choose.of([1, 2, 3])
     shape = _image(d, channels=groups * each)
     scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
@@ -131,13 +131,13 @@ def _group(d: Draw) -> Made:
     return Made((d.tensor(shape, _SUMS), scale, bias), attributes)
 
 
-def _lrn(d: Draw) -> Made:
+def lrn(d: Draw) -> Made:
     x = d.tensor(_image(d, 2, 2), _SUMS)
     attributes = d.maybe("alpha", [1e-4, 0.1, 1.0]) | d.maybe("beta", [0.75, 0.5, 1.0]) | d.maybe("bias", [1.0, 2.0])
     return Made((x,), {"size": d.choose.of([3, 1, 2, 4, 5, 7])} | attributes)
 
 
-def _lp(d: Draw) -> Made:
+def lp(d: Draw) -> Made:
     x = d.tensor(d.shape(1), Domain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
     attributes = d.maybe("axis", _every_axis(x.array.ndim))
     if d.opset < 22 and not np.abs(x.array).astype(np.float64).sum(axis=attributes.get("axis", -1)).all():
@@ -145,7 +145,7 @@ def _lp(d: Draw) -> Made:
     return Made((x,), attributes | d.maybe("p", [2, 1]))
 
 
-def _mean_variance(d: Draw) -> Made:
+def mean_variance(d: Draw) -> Made:
     x = d.tensor(_image(d, 2, 2), Domain(-8.0, 8.0, ("halves",)))
     axes: list[int] = d.choose.of([[0, 2, 3], [2, 3], [1, 2, 3], [0], [1], [-1], [-2, -1]])
     if not np.ptp(x.array, axis=tuple(axes)).all():
@@ -153,9 +153,9 @@ def _mean_variance(d: Draw) -> Made:
     return Made((x,), {"axes": axes})  # without them onnx's checker fails on the body of the function
 
 
-def _matmul(d: Draw) -> Made:
+def matmul(d: Draw) -> Made:
     n, k, m = d.size(65), d.size(129), d.size(65)
-    domain = _domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
+    domain = domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
     kind = d.choose.of(["2x2", "batch", "batch by one", "vector", "by vector", "broadcast"])
     batch = tuple(d.size(4) for _ in range(d.choose.int(1, 2))) if "b" in kind and kind != "by vector" else ()
     a, b = (*batch, n, k), (*batch, k, m)
@@ -170,18 +170,18 @@ def _matmul(d: Draw) -> Made:
     return Made((d.tensor(a, domain), d.tensor(b, domain, "weight")))
 
 
-def _gemm(d: Draw) -> Made:
+def gemm(d: Draw) -> Made:
     n, k, m = d.size(65), d.size(129), d.size(65)
     attributes: dict[str, Any] = d.maybe("transA", [0, 1]) | d.maybe("transB", [0, 1])
     if d.is_float:
         attributes |= d.maybe("alpha", [1.0, 0.5, 2.0, 0.25]) | d.maybe("beta", [1.0, 0.5, 2.0, 0.0])
-    a = d.tensor((k, n) if attributes.get("transA") else (n, k), _domain_of_sums(d))
-    b = d.tensor((m, k) if attributes.get("transB") else (k, m), _domain_of_sums(d), "weight")
+    a = d.tensor((k, n) if attributes.get("transA") else (n, k), domain_of_sums(d))
+    b = d.tensor((m, k) if attributes.get("transB") else (k, m), domain_of_sums(d), "weight")
     shape = d.choose.of([None, (m,), (n, m), (1, m), (n, 1), (1,), (1, 1), ()])
-    return Made((a, b) if shape is None else (a, b, d.tensor(shape, _domain_of_sums(d), "weight")), attributes)
+    return Made((a, b) if shape is None else (a, b, d.tensor(shape, domain_of_sums(d), "weight")), attributes)
 
 
-def _matmul_integer(d: Draw) -> Made:
+def matmul_integer(d: Draw) -> Made:
     n, k, m = d.size(33), d.size(65), d.size(33)
     other = d.choose.of(["uint8", "int8"])
     a, b = d.tensor((n, k), values.ANY), d.tensor((k, m), values.ANY, "weight", other)
@@ -211,7 +211,7 @@ _EQUATIONS = (
 )
 
 
-def _einsum(d: Draw) -> Made:
+def einsum(d: Draw) -> Made:
     equation, _ = d.choose.of(_EQUATIONS)
     sizes: dict[str, int] = {}
     operands = []
@@ -226,32 +226,3 @@ def _einsum(d: Draw) -> Made:
 
 _WHOLE = ("int32", "int64")
 _SUMMABLE = (*FLOATS, "int32", "int64", "uint32", "uint64")
-
-SPECS: tuple[Spec, ...] = (
-    Spec("ReduceSum", _reduce(_domain_of_sums, 13), _SUMMABLE),
-    *(Spec(f"Reduce{name}", _reduce(_domain_of_sums, still=False), _SUMMABLE) for name in ("L1", "SumSquare")),
-    Spec("ReduceL2", _reduce(_domain_of_sums, still=False)),
-    *(Spec(f"Reduce{name}", _reduce(_domain_of_sums)) for name in ("Mean", "LogSumExp")),
-    Spec("ReduceLogSum", _reduce(lambda d: _ABOVE_0, still=False)),
-    Spec("ReduceProd", _reduce(_one), _SUMMABLE),
-    Spec("ReduceMax", _reduce(lambda d: values.ANY), (*FLOATS, "int32", "int64", "int8", "uint8")),
-    Spec("ReduceMin", _reduce(lambda d: values.ANY), (*FLOATS, "int32", "int64", "int8", "uint8")),
-    Spec("ArgMax", _arg, NUMBERS),
-    Spec("ArgMin", _arg, NUMBERS),
-    Spec("CumSum", _cumulate, (*FLOATS, *_WHOLE)),
-    Spec("Softmax", _softmax),
-    Spec("LogSoftmax", _softmax),
-    Spec("Hardmax", _softmax),
-    Spec("LayerNormalization", _layer, since=17),
-    Spec("RMSNormalization", _rms, since=23),
-    Spec("BatchNormalization", _batch, since=14),
-    Spec("InstanceNormalization", _instance),
-    Spec("GroupNormalization", _group, since=21),
-    Spec("LRN", _lrn),
-    Spec("LpNormalization", _lp),
-    Spec("MeanVarianceNormalization", _mean_variance, ("float32",)),
-    Spec("MatMul", _matmul, (*FLOATS, *_WHOLE, "uint32", "uint64")),
-    Spec("Gemm", _gemm, (*FLOATS, *_WHOLE)),
-    Spec("MatMulInteger", _matmul_integer, ("uint8", "int8")),
-    Spec("Einsum", _einsum, FLOATS),
-)

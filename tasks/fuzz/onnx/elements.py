@@ -8,55 +8,21 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import EVERY, FLOATS, NUMBERS, SIGNED, UNSIGNED, Draw, Given, Made, Spec
+from tasks.fuzz.onnx.spec import EVERY, FLOATS, NUMBERS, SIGNED, UNSIGNED, Draw, Given, Made
 from tasks.fuzz.values import Domain
 from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, integers, np_dtype
 
 #: A function that grows: its results are to be finite in every dtype.
-_GROWS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
+GROWS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
 #: A function that is written with exp(x) − 1: near 0 that loses digits, and the operator's text says no other way.
-_LOSES = Domain(classes=("halves", "powers", "zeros", "large"))
-_UNIT = Domain(-1.0, 1.0, ("halves", "powers", "zeros", "tiny"))
-_ANGLE = Domain(-32.0, 32.0, ("halves", "powers", "zeros", "tiny"))
-
-#: Operator → (domain, attributes with what they may be): functions of one number.
-_OF_ONE: dict[str, tuple[Domain, dict[str, Sequence[Any]]]] = {
-    "Acos": (_UNIT, {}),
-    "Acosh": (Domain(1.0, 2.0**20, ("halves", "powers", "large")), {}),
-    "Asin": (_UNIT, {}),
-    "Asinh": (values.REAL, {}),
-    "Atan": (values.REAL, {}),
-    "Atanh": (Domain(-0.96875, 0.96875, ("halves", "zeros", "tiny")), {}),
-    "Ceil": (values.ANY, {}),
-    "Celu": (_LOSES, {"alpha": [1.0, 0.5, 2.0, 3.7, 0.1]}),
-    "Cos": (_ANGLE, {}),
-    "Cosh": (_GROWS, {}),
-    "Elu": (_LOSES, {"alpha": [1.0, 0.5, 2.0, 0.0, 0.3]}),
-    "Erf": (values.REAL, {}),
-    "Exp": (_GROWS, {}),
-    "Floor": (values.ANY, {}),
-    "Gelu": (values.REAL, {"approximate": ["none", "tanh"]}),
-    "HardSigmoid": (values.REAL, {"alpha": [0.2, 0.5, 1.0, 0.0], "beta": [0.5, 0.0, 0.6, 0.25]}),
-    "HardSwish": (values.REAL, {}),
-    "LeakyRelu": (values.ANY, {"alpha": [0.01, 0.5, 0.0, 1.5, 0.2]}),
-    "Log": (values.POSITIVE, {}),
-    "Mish": (values.REAL, {}),
-    "Reciprocal": (values.POSITIVE, {}),
-    "Round": (values.ANY, {}),
-    "Selu": (_LOSES, {"alpha": [1.0, 2.0, 0.5], "gamma": [1.0, 2.0, 0.5]}),
-    "Sigmoid": (values.REAL, {}),
-    "Sin": (_ANGLE, {}),
-    "Sinh": (_GROWS, {}),
-    "Softplus": (values.REAL, {}),
-    "Softsign": (values.REAL, {}),
-    "Sqrt": (Domain(0.0, 2.0**60, ("halves", "powers", "tiny", "large")), {}),
-    "Tan": (Domain(-1.5, 1.5, ("halves", "powers", "zeros", "tiny")), {}),
-    "Tanh": (values.REAL, {}),
-    "ThresholdedRelu": (values.ANY, {"alpha": [1.0, 0.5, 0.0, 2.0]}),
-}
+LOSES = Domain(classes=("halves", "powers", "zeros", "large"))
+UNIT = Domain(-1.0, 1.0, ("halves", "powers", "zeros", "tiny"))
+ANGLE = Domain(-32.0, 32.0, ("halves", "powers", "zeros", "tiny"))
 
 
-def _function(domain: Domain, attributes: dict[str, Sequence[Any]]) -> Callable[[Draw], Made]:
+def function(domain: Domain, **attributes: Sequence[Any]) -> Callable[[Draw], Made]:
+    """A function of one number, of numbers of a domain; attributes: what each may be."""
+
     def make(d: Draw) -> Made:
         given: dict[str, Any] = {}
         for name, options in attributes.items():
@@ -66,11 +32,12 @@ def _function(domain: Domain, attributes: dict[str, Sequence[Any]]) -> Callable[
     return make
 
 
-def _plain(domain: Domain = values.ANY) -> Callable[[Draw], Made]:
+def plain(domain: Domain = values.ANY) -> Callable[[Draw], Made]:
+    """A function of one tensor of a domain, without attributes."""
     return lambda d: Made((d.tensor(d.shape(), domain),))
 
 
-def _half(d: Draw) -> Domain:
+def half(d: Draw) -> Domain:
     """Numbers whose sums and differences do not overflow."""
     if d.is_float:
         return values.REAL
@@ -78,7 +45,7 @@ def _half(d: Draw) -> Domain:
     return Domain(low // 2, high // 2, values.ANY.classes)
 
 
-def _root(d: Draw) -> Domain:
+def root(d: Draw) -> Domain:
     """Numbers whose products do not overflow."""
     if d.is_float:
         return values.REAL
@@ -97,29 +64,30 @@ def _pair(d: Draw, first: Domain, second: Domain | None = None) -> tuple[Given, 
     return d.tensor(one, first), d.tensor(other, second, "weight")
 
 
-def _two(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+def two(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+    """A function of two tensors of the domain that a case has."""
     return lambda d: Made(_pair(d, domain(d)))
 
 
-def _any(d: Draw) -> Domain:
+def any_(d: Draw) -> Domain:
     return values.ANY
 
 
-def _subtract(d: Draw) -> Made:
+def subtract(d: Draw) -> Made:
     if d.dtype in UNSIGNED:
         high = integers(d.dtype)[1]
         return Made(_pair(d, Domain(high // 2 + 1, high, values.ANY.classes), Domain(0, high // 2, values.ANY.classes)))
-    return Made(_pair(d, _half(d)))
+    return Made(_pair(d, half(d)))
 
 
-def _divide(d: Draw) -> Made:
+def divide(d: Draw) -> Made:
     if d.is_float:
         return Made(_pair(d, values.REAL, values.POSITIVE))
     low, high = integers(d.dtype)
     return Made(_pair(d, Domain(low + 1 if low else 0, high, values.ANY.classes), Domain(1, high, values.ANY.classes)))
 
 
-def _modulo(d: Draw) -> Made:
+def modulo(d: Draw) -> Made:
     if d.is_float:
         return Made(_pair(d, values.MILD, Domain(0.5, 8.0, ("halves",))), {"fmod": 1})
     low, high = integers(d.dtype)
@@ -129,7 +97,7 @@ def _modulo(d: Draw) -> Made:
     return Made((a, b), d.maybe("fmod", [0, 1]))
 
 
-def _power(d: Draw) -> Made:
+def power(d: Draw) -> Made:
     whole = d.shape()
     if d.is_float:
         kind = d.choose.of(["same", "int32", "int64"]) if d.dtype == "float32" else "same"
@@ -142,18 +110,20 @@ def _power(d: Draw) -> Made:
     return Made((d.tensor(whole, Domain(-60, 60, ())), exponents))
 
 
-def _prelu(d: Draw) -> Made:
+def prelu(d: Draw) -> Made:
     whole = d.shape(1)
     return Made((d.tensor(whole, values.REAL), d.tensor(d.broadcast(whole), values.REAL, "weight")))
 
 
-def _shift(d: Draw) -> Made:
+def shift(d: Draw) -> Made:
     bits = 8 * np_dtype(d.dtype).itemsize
     pair = _pair(d, values.ANY, Domain(0, bits - 1, ()))
     return Made(pair, {"direction": d.choose.of(["LEFT", "RIGHT"])})
 
 
-def _variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+def variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+    """A function of one to four tensors of the domain that a case has."""
+
     def make(d: Draw) -> Made:
         whole, count = d.shape(), d.choose.of([2, 1, 3, 4])
         some = domain(d)
@@ -165,7 +135,7 @@ def _variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
     return make
 
 
-def _clip(d: Draw) -> Made:
+def clip(d: Draw) -> Made:
     x = d.tensor(d.shape(), values.ANY)
     bounds: list[Given | None] = [None, None]
     low, high = sorted([d.tensor((), values.MILD, "weight").array, d.tensor((), values.MILD, "weight").array])
@@ -179,7 +149,7 @@ def _clip(d: Draw) -> Made:
     return Made((x, *bounds))
 
 
-def _is_inf(d: Draw) -> Made:
+def is_inf(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.ANY)
     marks = d.tensor(x.array.shape, Domain(0, 3, ()), dtype="int32").array
     array = np.where(marks == 1, np.inf, np.where(marks == 2, -np.inf, np.where(marks == 3, np.nan, x.array)))
@@ -187,19 +157,19 @@ def _is_inf(d: Draw) -> Made:
     return Made((Given(array.astype(x.array.dtype)),), attributes)
 
 
-def _is_nan(d: Draw) -> Made:
+def is_nan(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.ANY)
     marks = d.tensor(x.array.shape, Domain(0, 2, ()), dtype="int32").array
     array = np.where(marks == 1, np.inf, np.where(marks == 2, np.nan, x.array))
     return Made((Given(array.astype(x.array.dtype)),))
 
 
-def _shrink(d: Draw) -> Made:
+def shrink(d: Draw) -> Made:
     attributes = d.maybe("bias", [0.0, 0.5, 1.0]) | d.maybe("lambd", [0.5, 0.0, 1.5])
     return Made((d.tensor(d.shape(), values.MILD),), attributes)
 
 
-def _where(d: Draw) -> Made:
+def where(d: Draw) -> Made:
     whole = d.shape()
     shapes = [whole, d.broadcast(whole), d.broadcast(whole)]
     order = d.choose.order(3)
@@ -208,7 +178,7 @@ def _where(d: Draw) -> Made:
     return Made((condition, x, y))
 
 
-def _cast(d: Draw) -> Made:
+def cast(d: Draw) -> Made:
     to = d.choose.of([x for x in EVERY if x != d.dtype and not (x == "bfloat16" and d.opset < 13)])
     domain = values.ANY
     low, high = -np.inf, np.inf
@@ -227,36 +197,3 @@ def _cast(d: Draw) -> Made:
 
 
 _ORDERED, _WHOLE = NUMBERS, (*SIGNED, *UNSIGNED)
-
-SPECS: tuple[Spec, ...] = (
-    *(Spec(op, _function(*row)) for op, row in _OF_ONE.items()),
-    Spec("Abs", lambda d: Made((d.tensor(d.shape(), _half(d)),)), NUMBERS),
-    Spec("Neg", lambda d: Made((d.tensor(d.shape(), _half(d)),)), (*FLOATS, *SIGNED)),
-    Spec("Sign", _plain(), NUMBERS),
-    Spec("Relu", _plain(), (*FLOATS, *SIGNED)),
-    Spec("Identity", _plain(), EVERY),
-    Spec("Not", _plain(), ("bool",)),
-    Spec("BitwiseNot", _plain(), _WHOLE),
-    Spec("IsInf", _is_inf),
-    Spec("IsNaN", _is_nan),
-    Spec("Shrink", _shrink),
-    Spec("Clip", _clip, NUMBERS),
-    Spec("Cast", _cast, EVERY),
-    Spec("Add", _two(_half), NUMBERS),
-    Spec("Sub", _subtract, NUMBERS),
-    Spec("Mul", _two(_root), NUMBERS),
-    Spec("Div", _divide, NUMBERS),
-    Spec("Mod", _modulo, NUMBERS),
-    Spec("Pow", _power, (*FLOATS, "int32", "int64")),
-    Spec("PRelu", _prelu, FLOATS),
-    Spec("BitShift", _shift, UNSIGNED),
-    *(Spec(f"Bitwise{name}", _two(_any), _WHOLE) for name in ("And", "Or", "Xor")),
-    *(Spec(name, _two(_any), ("bool",)) for name in ("And", "Or", "Xor")),
-    Spec("Equal", _two(_any), EVERY),
-    *(Spec(name, _two(_any), _ORDERED) for name in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
-    Spec("Max", _variadic(_any), NUMBERS),
-    Spec("Min", _variadic(_any), NUMBERS),
-    Spec("Sum", _variadic(lambda d: values.MILD)),
-    Spec("Mean", _variadic(lambda d: values.MILD)),
-    Spec("Where", _where, EVERY, place=1),
-)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from tasks.draw.choices import Choices
-from tasks.fuzz.onnx import table
+from tasks.fuzz import table
 from tasks.fuzz.onnx.spec import Draw, Made
-from tasks.graphs.call import Call
-from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NoOracle, widen
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
+from tasks.operators.call import Call
+from tasks.operators.table import EVALUATED
 
 #: Version of what choices mean: counts up with every change of a spec, a value class or the order of choices.
 GENERATOR = 1
@@ -89,7 +89,7 @@ def evaluate(one: Generated, arrays: list[np.ndarray | None] | None = None) -> l
     given = [None if x is None else x.array for x in one.made.inputs] if arrays is None else arrays
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        found = OPERATORS[one.op](one.call(given))
+        found = EVALUATED[one.op](one.call(given))
     if found is None:
         raise NoOracle(f"{one.op} has no reference of the farm's own for {one.words}")
     return [np.array(y, order="C") for y in found]

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import EVERY, FLOATS, NUMBERS, Draw, Given, Made, Spec, ints
+from tasks.fuzz.onnx.spec import Draw, Given, Made, ints
 from tasks.fuzz.values import Domain
 
 
-def _x(d: Draw, least: int = 1, most: int = 4) -> Given:
+def some(d: Draw, least: int = 1, most: int = 4) -> Given:
     return d.tensor(d.shape(least, most), values.ANY)
 
 
-def _concat(d: Draw) -> Made:
-    first = _x(d)
+def concat(d: Draw) -> Made:
+    first = some(d)
     shape, axis = list(first.array.shape), d.axis(first.array.ndim)
     more = []
     for _ in range(d.choose.of([1, 0, 2, 3])):
@@ -25,8 +25,8 @@ def _concat(d: Draw) -> Made:
     return Made((first, *more), {"axis": axis})
 
 
-def _slice(d: Draw) -> Made:
-    x = _x(d)
+def slice_(d: Draw) -> Made:
+    x = some(d)
     axes = d.axes(x.array.ndim)
     starts: list[int] = []
     ends: list[int] = []
@@ -55,13 +55,13 @@ def _slice(d: Draw) -> Made:
     return Made((x, *given))
 
 
-def _transpose(d: Draw) -> Made:
-    x = _x(d, 1, 5)
+def transpose(d: Draw) -> Made:
+    x = some(d, 1, 5)
     return Made((x,), {"perm": d.choose.order(x.array.ndim)} if d.choose.chance(3, 4) else {})
 
 
-def _reshape(d: Draw) -> Made:
-    x = _x(d, 0)
+def reshape(d: Draw) -> Made:
+    x = some(d, 0)
     left, wanted = x.array.size, []
     for _ in range(d.choose.int(0, 3)):
         factor = d.choose.of([n for n in (1, 2, 3, 4, 5, 7, 8) if left % n == 0])
@@ -78,13 +78,13 @@ def _reshape(d: Draw) -> Made:
     return Made((x, ints(wanted)), more)
 
 
-def _flatten(d: Draw) -> Made:
-    x = _x(d)
+def flatten(d: Draw) -> Made:
+    x = some(d)
     rank = x.array.ndim
     return Made((x,), d.maybe("axis", [*range(rank + 1), *range(-rank, 0)]))
 
 
-def _squeeze(d: Draw) -> Made:
+def squeeze(d: Draw) -> Made:
     shape = list(d.shape(0, 3))
     for _ in range(d.choose.int(1, 2)):
         shape.insert(d.choose.int(0, len(shape)), 1)
@@ -96,8 +96,8 @@ def _squeeze(d: Draw) -> Made:
     return Made((x, ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
 
 
-def _unsqueeze(d: Draw) -> Made:
-    x = _x(d, 0, 3)
+def unsqueeze(d: Draw) -> Made:
+    x = some(d, 0, 3)
     count = d.choose.int(1, 3)
     rank = x.array.ndim + count
     axes = d.choose.some(range(rank), count, count)
@@ -105,7 +105,7 @@ def _unsqueeze(d: Draw) -> Made:
     return Made((x, ints([axes[k] for k in d.choose.order(count)])))
 
 
-def _split(d: Draw) -> Made:
+def split(d: Draw) -> Made:
     parts = d.choose.int(1, 4)
     shape = list(d.shape(1))
     axis = d.axis(len(shape))
@@ -122,19 +122,19 @@ def _split(d: Draw) -> Made:
     return Made((d.tensor(shape, values.ANY),), attributes, parts)
 
 
-def _tile(d: Draw) -> Made:
+def tile(d: Draw) -> Made:
     x = d.tensor(d.shape(1, 4, 256), values.ANY)
     return Made((x, ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
 
 
-def _expand(d: Draw) -> Made:
+def expand(d: Draw) -> Made:
     whole = d.shape(1)
     x = d.tensor(d.broadcast(whole), values.ANY)
     wanted = [1 if d.choose.chance(1, 4) else n for n in whole]
     return Made((x, ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :])))
 
 
-def _pad(d: Draw) -> Made:
+def pad(d: Draw) -> Made:
     x = d.tensor(d.shape(1, 4, 512), values.ANY)
     shape, mode = x.array.shape, d.choose.of(["constant", "reflect", "edge"] + ["wrap"] * (d.opset >= 19))
     axes = d.choose.some(range(len(shape)), 1, len(shape)) if d.opset >= 18 and d.choose.chance(1, 3) else None
@@ -155,20 +155,20 @@ def _pad(d: Draw) -> Made:
     return Made((x, *given), {} if mode == "constant" and d.choose.chance(1, 2) else {"mode": mode})
 
 
-def _depth_to_space(d: Draw) -> Made:
+def depth_to_space(d: Draw) -> Made:
     block = d.choose.of([2, 1, 3])
     x = d.tensor((d.size(3), block**2 * d.choose.of([1, 2, 3]), d.size(9), d.size(9)), values.ANY)
     return Made((x,), {"blocksize": block} | d.maybe("mode", ["DCR", "CRD"]))
 
 
-def _space_to_depth(d: Draw) -> Made:
+def space_to_depth(d: Draw) -> Made:
     block = d.choose.of([2, 1, 3])
     x = d.tensor((d.size(3), d.choose.of([1, 2, 3]), block * d.size(5), block * d.size(5)), values.ANY)
     return Made((x,), {"blocksize": block})
 
 
-def _trilu(d: Draw) -> Made:
-    x = _x(d, 2)
+def trilu(d: Draw) -> Made:
+    x = some(d, 2)
     k = (
         (Given(np.asarray(d.choose.of([0, 1, -1, 2, -2, 5, -5]), np.int64), "parameter"),)
         if d.choose.chance(1, 2)
@@ -177,8 +177,8 @@ def _trilu(d: Draw) -> Made:
     return Made((x, *k), d.maybe("upper", [1, 0]))
 
 
-def _compress(d: Draw) -> Made:
-    x = _x(d)
+def compress(d: Draw) -> Made:
+    x = some(d)
     whole = d.choose.chance(1, 3)
     axis = 0 if whole else d.axis(x.array.ndim)
     count = x.array.size if whole else x.array.shape[axis]
@@ -187,23 +187,23 @@ def _compress(d: Draw) -> Made:
     return Made((x, Given(condition, "weight")), {} if whole else {"axis": axis})
 
 
-def _reverse_sequence(d: Draw) -> Made:
-    x = _x(d, 2)
+def reverse_sequence(d: Draw) -> Made:
+    x = some(d, 2)
     time = d.choose.int(0, 1)
     lengths = d.indices((x.array.shape[1 - time],), x.array.shape[time], negative=False).array.astype(np.int64) + 1
     given = {"time_axis": time, "batch_axis": 1 - time} if time or d.choose.chance(1, 2) else {}
     return Made((x, Given(lengths, "parameter")), given)
 
 
-def _gather(d: Draw) -> Made:
-    x = _x(d)
+def gather(d: Draw) -> Made:
+    x = some(d)
     axis = d.axis(x.array.ndim)
     indices = d.indices(d.shape(0, 2, 64), x.array.shape[axis])
     return Made((x, indices), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
 
 
-def _gather_elements(d: Draw) -> Made:
-    x = _x(d)
+def gather_elements(d: Draw) -> Made:
+    x = some(d)
     axis, shape = d.axis(x.array.ndim), list(x.array.shape)
     reached = [n if d.choose.chance(1, 2) else 1 + d.choose.int(0, n - 1) for n in shape]
     reached[axis] = d.size(9)
@@ -216,8 +216,8 @@ def _tuples(d: Draw, shape: tuple[int, ...], count: tuple[int, ...], depth: int,
     return np.stack(parts, axis=-1)
 
 
-def _gather_nd(d: Draw) -> Made:
-    x = _x(d, 2)
+def gather_nd(d: Draw) -> Made:
+    x = some(d, 2)
     shape, batch = x.array.shape, d.choose.of([0, 1])
     depth = d.choose.int(1, len(shape) - batch)
     count = (*shape[:batch], *(d.size(5) for _ in range(d.choose.of([1, 0, 2]))))
@@ -235,7 +235,7 @@ def _distinct(d: Draw, count: int, of: int) -> list[int]:
     return d.choose.order(of)[:count]
 
 
-def _scatter_elements(d: Draw) -> Made:
+def scatter_elements(d: Draw) -> Made:
     more = _reduction(d)
     domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
     if not d.is_float and domain is values.MILD:
@@ -257,7 +257,7 @@ def _scatter_elements(d: Draw) -> Made:
     return Made((x, Given(indices.astype(kind), "parameter"), updates), attributes)
 
 
-def _scatter_nd(d: Draw) -> Made:
+def scatter_nd(d: Draw) -> Made:
     more = _reduction(d)
     domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
     if not d.is_float and domain is values.MILD:
@@ -273,7 +273,7 @@ def _scatter_nd(d: Draw) -> Made:
     return Made((x, Given(indices, "parameter"), d.tensor((count, *shape[depth:]), domain, "weight")), more)
 
 
-def _one_hot(d: Draw) -> Made:
+def one_hot(d: Draw) -> Made:
     depth = d.choose.of([3, 1, 2, 5, 8, 9])
     low = 0 if d.dtype in ("uint8", "uint64") else -depth
     indices = d.tensor(d.shape(1, 3, 128), Domain(low, depth - 1, ()))
@@ -284,32 +284,32 @@ def _one_hot(d: Draw) -> Made:
     return Made((indices, size, off_on), d.maybe("axis", [-1, *range(rank + 1), *range(-rank - 1, -1)]), 1, (kind,))
 
 
-def _top_k(d: Draw) -> Made:
-    x = _x(d)
+def top_k(d: Draw) -> Made:
+    x = some(d)
     axis = d.choose.of([-1, *range(x.array.ndim), *range(-x.array.ndim, -1)])
     k = 1 + d.choose.int(0, x.array.shape[axis] - 1)
     attributes = ({} if axis == -1 and d.choose.chance(1, 2) else {"axis": axis}) | d.maybe("largest", [1, 0])
     return Made((x, ints([k])), attributes, 2)
 
 
-def _non_zero(d: Draw) -> Made:
+def non_zero(d: Draw) -> Made:
     x = d.tensor(d.shape(1), Domain(classes=("zeros", "halves")))
     return Made((x,))
 
 
-def _eye_like(d: Draw) -> Made:
+def eye_like(d: Draw) -> Made:
     x = d.tensor((d.size(33), d.size(33)), values.MILD)
     return Made((x,), d.maybe("k", [0, 1, -1, 2, -2, 40]), 1, (d.dtype,))
 
 
-def _shape(d: Draw) -> Made:
-    x = _x(d, 0)
+def shape(d: Draw) -> Made:
+    x = some(d, 0)
     rank = x.array.ndim
     bounds = [0, *range(-rank - 1, rank + 2)]
     return Made((x,), (d.maybe("start", bounds) | d.maybe("end", bounds)) if d.opset >= 15 else {})
 
 
-def _range(d: Draw) -> Made:
+def range_(d: Draw) -> Made:
     kind = np.dtype(d.dtype).type
     start, delta, count = d.choose.int(-5, 5), d.choose.of([1, 2, -1, 3, -2]), d.choose.of([3, 1, 8, 9, 65])
     half = d.choose.of([0.0, 0.5]) if d.is_float else 0.0
@@ -318,7 +318,7 @@ def _range(d: Draw) -> Made:
     return Made(tuple(given))
 
 
-def _quantize(d: Draw) -> Made:
+def quantize(d: Draw) -> Made:
     to = d.choose.of(["uint8", "int8"] + ["uint16", "int16"] * (d.opset >= 21))
     x = d.tensor(d.shape(1, 4, 512), Domain(-64.0, 64.0, ("halves", "powers", "zeros", "large")))
     shape, more = _scale_shape(d, x.array.shape)
@@ -335,44 +335,10 @@ def _scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict
     return (shape[axis],), {} if axis == 1 and d.choose.chance(1, 2) else {"axis": axis}
 
 
-def _dequantize(d: Draw) -> Made:
+def dequantize(d: Draw) -> Made:
     x = d.tensor(d.shape(1, 4, 512), values.ANY)
     shape, more = _scale_shape(d, x.array.shape)
     kind = d.choose.of(["float32", "float16"]) if d.opset >= 19 else "float32"
     scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight", kind)
     zero = (d.tensor(shape, values.ANY, "weight"),) if d.dtype != "int32" and d.choose.chance(1, 2) else ()
     return Made((x, scale, *zero), more, 1, (kind,))
-
-
-SPECS: tuple[Spec, ...] = (
-    Spec("Concat", _concat, EVERY),
-    Spec("Slice", _slice, EVERY),
-    Spec("Transpose", _transpose, EVERY),
-    Spec("Reshape", _reshape, EVERY),
-    Spec("Flatten", _flatten, EVERY),
-    Spec("Squeeze", _squeeze, EVERY),
-    Spec("Unsqueeze", _unsqueeze, EVERY),
-    Spec("Split", _split, EVERY),
-    Spec("Tile", _tile, EVERY),
-    Spec("Expand", _expand, EVERY),
-    Spec("Pad", _pad, EVERY),
-    Spec("DepthToSpace", _depth_to_space, EVERY),
-    Spec("SpaceToDepth", _space_to_depth, EVERY),
-    Spec("Trilu", _trilu, EVERY, since=14),
-    Spec("Compress", _compress, EVERY),
-    Spec("ReverseSequence", _reverse_sequence, EVERY),
-    Spec("Gather", _gather, EVERY),
-    Spec("GatherElements", _gather_elements, EVERY),
-    Spec("GatherND", _gather_nd, EVERY),
-    Spec("ScatterElements", _scatter_elements, EVERY),
-    Spec("ScatterND", _scatter_nd, EVERY),
-    Spec("OneHot", _one_hot, ("int64", "int32", "uint8", "float32")),
-    Spec("TopK", _top_k, NUMBERS),
-    Spec("NonZero", _non_zero, EVERY),
-    Spec("EyeLike", _eye_like, (*FLOATS, "int32", "int64")),
-    Spec("Shape", _shape, EVERY),
-    Spec("Size", lambda d: Made((_x(d, 0),)), EVERY),
-    Spec("Range", _range, ("float32", "float64", "int32", "int64", "int16")),
-    Spec("QuantizeLinear", _quantize, ("float32", "float16")),
-    Spec("DequantizeLinear", _dequantize, ("uint8", "int8", "int32", "uint16", "int16")),
-)

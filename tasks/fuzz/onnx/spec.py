@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ FLOATS = ("float32", "float16", "bfloat16", "float64")
 SIGNED = ("int32", "int64", "int8", "int16")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 NUMBERS = (*FLOATS, *SIGNED, *UNSIGNED)
+INTEGERS = (*SIGNED, *UNSIGNED)
 EVERY = (*NUMBERS, "bool")
 
 
@@ -45,19 +47,6 @@ class Made:
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
     dtypes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Spec:
-    """How cases of an operator are made: by ``make``, with an input at ``place`` of one of these dtypes, in operator sets from
-    ``since`` to ``until``, as far as the operator takes the dtype there (`onnx.defs`)."""
-
-    op: str
-    make: Callable[[Draw], Made]
-    dtypes: tuple[str, ...] = FLOATS
-    since: int = 13
-    until: int = 23
-    place: int = 0
 
 
 class Draw:
@@ -137,3 +126,15 @@ def _ranks(least: int, most: int) -> list[int]:
 def ints(values: Sequence[int], role: str = "parameter") -> Given:
     """A parameter of int64."""
     return Given(np.asarray(values, np.int64), role)
+
+
+@functools.cache
+def takes(op: str, opset: int, dtype: str, place: int) -> bool:
+    """Whether an operator takes an input of a dtype at a place in an operator set (`onnx.defs`)."""
+    import onnx
+
+    if not onnx.defs.has(op, opset):
+        return False
+    schema = onnx.defs.get_schema(op, opset)
+    name = "tensor(" + {"float32": "float", "float64": "double"}.get(dtype, dtype) + ")"
+    return not schema.deprecated and name in schema.inputs[min(place, len(schema.inputs) - 1)].types

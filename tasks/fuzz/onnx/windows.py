@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import FLOATS, Draw, Made, Spec
+from tasks.fuzz.onnx.spec import Draw, Made
 from tasks.fuzz.values import Domain
-from tasks.graphs.left_open import LeftOpen
-from tasks.graphs.spatial import window_of
+from tasks.operators.left_open import LeftOpen
+from tasks.operators.spatial import window_of
 
 _CEIL = (
     "ceil_mode: 'Sliding windows that would start in the right padded region are ignored' stands in the operator's text from "
@@ -20,7 +20,7 @@ _SAME = (
     "dilations[i] + 1) - input_spatial_shape[i]' is below 0 where a stride is longer than the kernel: what is cut off then is not "
     "said"
 )
-_SUMS = Domain(-4.0, 4.0, ("halves", "powers", "zeros"))
+SUMS = Domain(-4.0, 4.0, ("halves", "powers", "zeros"))
 
 
 def _dims(d: Draw) -> int:
@@ -69,7 +69,7 @@ def _kernel(d: Draw, lengths: list[int]) -> list[int]:
     return [min(d.choose.of([3, 1, 2, 5, 4]), max(n, 1)) for n in lengths]
 
 
-def _conv(d: Draw) -> Made:
+def conv(d: Draw) -> Made:
     dims = _dims(d)
     groups = d.choose.weighted([(1, 4), (2, 2), (3, 1), (4, 1)])
     few, many = d.choose.of([2, 1, 3, 5, 8]), d.choose.of([2, 1, 3, 4, 8])
@@ -82,13 +82,13 @@ def _conv(d: Draw) -> Made:
         attributes["group"] = groups
     if d.choose.chance(1, 3):
         attributes["kernel_shape"] = kernel
-    x = d.tensor((d.size(3), groups * few, *lengths), _SUMS)
-    w = d.tensor((groups * many, few, *kernel), _SUMS, "weight")
+    x = d.tensor((d.size(3), groups * few, *lengths), SUMS)
+    w = d.tensor((groups * many, few, *kernel), SUMS, "weight")
     bias = (d.tensor((groups * many,), values.MILD, "weight"),) if d.choose.chance(1, 2) else ()
     return Made((x, w, *bias), attributes)
 
 
-def _conv_transpose(d: Draw) -> Made:
+def conv_transpose(d: Draw) -> Made:
     dims = _dims(d)
     groups, few, many = d.choose.weighted([(1, 4), (2, 2), (3, 1)]), d.choose.of([2, 1, 3]), d.choose.of([2, 1, 3])
     lengths = _lengths(d, dims, 9)
@@ -108,8 +108,8 @@ def _conv_transpose(d: Draw) -> Made:
         attributes["output_padding"] = [d.choose.int(0, s - 1) for s in strides]
     if groups > 1:
         attributes["group"] = groups
-    x = d.tensor((d.size(3), groups * few, *lengths), _SUMS)
-    w = d.tensor((groups * few, many, *kernel), _SUMS, "weight")
+    x = d.tensor((d.size(3), groups * few, *lengths), SUMS)
+    w = d.tensor((groups * few, many, *kernel), SUMS, "weight")
     bias = (d.tensor((groups * many,), values.MILD, "weight"),) if d.choose.chance(1, 2) else ()
     return Made((x, w, *bias), attributes)
 
@@ -122,7 +122,7 @@ def _pool(d: Draw, domain: Domain, dilated: bool) -> Made:
     return Made((d.tensor((d.size(3), d.size(9), *lengths), domain),), attributes)
 
 
-def _max_pool(d: Draw) -> Made:
+def max_pool(d: Draw) -> Made:
     made = _pool(d, values.ANY, True)
     made.attributes.update(_ceil(d, made))
     if d.choose.chance(1, 3):
@@ -153,33 +153,21 @@ def _check_windows(made: Made) -> Made:
     return made
 
 
-def _average_pool(d: Draw) -> Made:
-    made = _pool(d, _SUMS, d.opset >= 19)
+def average_pool(d: Draw) -> Made:
+    made = _pool(d, SUMS, d.opset >= 19)
     made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
     return _check_windows(made)
 
 
-def _lp_pool(d: Draw) -> Made:
+def lp_pool(d: Draw) -> Made:
     made = _pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
     made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
     return _check_windows(made)
 
 
-def _global(domain: Domain) -> Any:
+def over_image(domain: Domain) -> Any:
     return lambda d: Made((d.tensor((d.size(3), d.size(9), *_lengths(d, _dims(d), 33)), domain),))
 
 
-def _global_lp(d: Draw) -> Made:
-    return Made(_global(Domain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))
-
-
-SPECS: tuple[Spec, ...] = (
-    Spec("Conv", _conv),
-    Spec("ConvTranspose", _conv_transpose),
-    Spec("MaxPool", _max_pool, (*FLOATS, "int8", "uint8")),
-    Spec("AveragePool", _average_pool),
-    Spec("LpPool", _lp_pool),
-    Spec("GlobalAveragePool", _global(_SUMS)),
-    Spec("GlobalMaxPool", _global(values.ANY)),
-    Spec("GlobalLpPool", _global_lp),
-)
+def global_lp(d: Draw) -> Made:
+    return Made(over_image(Domain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))

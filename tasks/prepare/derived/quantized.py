@@ -18,6 +18,7 @@ from tasks.catalogs.base import Sample
 from tasks.checks.quantized import KINDS
 from tasks.model import Group, OpClass, Vacuous, row_floor
 from tasks.model.errors import text_of
+from tasks.operators import table as operators
 from tasks.prepare.derived.parts import Spoilt, feeds_of
 
 #: Classes whose outputs no reference says.
@@ -27,8 +28,6 @@ _UNSAID = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
 STEP = 1 / 16
 #: Share of the elements of every quantised tensor that a draw moves by a step, and how many draws.
 FLIPPED, FLIPS = 1 / 256, 4
-#: Ops that hand on what they are given.
-_MOVES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
@@ -141,7 +140,7 @@ def _steps(made: Any) -> dict[str, float]:
     for node in made.graph.node:  # in order, so that what hands on follows what it is given
         if node.op_type == "DequantizeLinear" and node.input[1] in scales:
             found[node.output[0]] = float(scales[node.input[1]].max())
-        elif node.op_type in _MOVES and node.input[0] in found:
+        elif operators.of(node.op_type).hands_on and node.input[0] in found:
             found[node.output[0]] = found[node.input[0]]
     return found
 

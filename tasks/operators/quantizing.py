@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, is_inexact, np_dtype
+from tasks.operators.call import Call
 
 
 def _along(x: np.ndarray, value: Any, call: Call) -> np.ndarray:
@@ -52,11 +52,3 @@ def dynamic_quantize_linear(call: Call) -> list[np.ndarray]:
     zero = np.clip(np.rint(-low / scale), 0, 255)
     y = np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8)
     return [y, np.asarray(scale), zero.astype(np.uint8)]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {
-    "DequantizeLinear": dequantize_linear,
-    "DynamicQuantizeLinear": dynamic_quantize_linear,
-    "QuantizeLinear": quantize_linear,
-}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator, since
-from tasks.graphs.left_open import LeftOpen
-from tasks.graphs.widening import NARROW
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, round_to_dtype
+from tasks.operators import formulas
+from tasks.operators.call import NARROW, Call, Evaluate
+from tasks.operators.left_open import LeftOpen
 
 
 def _single(value: float) -> float:
@@ -19,15 +18,19 @@ def _single(value: float) -> float:
     return float(np.float32(value))
 
 
-def _of_one(function: Callable[[np.ndarray], Any]) -> Operator:
+def of_one(function: Callable[[np.ndarray], Any]) -> Evaluate:
+    """An operator that is a function of each element."""
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0])))]
 
 
-def _of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Operator:
+def of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Evaluate:
+    """An operator that is a function of two broadcast tensors."""
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0]), np.asarray(call.inputs[1])))]
 
 
-def _make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Operator:
+def make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evaluate:
+    """An operator of any number of broadcast tensors, folded from the first on."""
+
     def operator(call: Call) -> list[np.ndarray]:
         first, *others = call.arrays()
         for x in others:
@@ -162,33 +165,16 @@ def cast(call: Call) -> list[np.ndarray] | None:
     return [np.trunc(x).astype(np_dtype(to))]
 
 
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.logaddexp(0.0, x))
-
-
-_ERF = np.frompyfunc(math.erf, 1, 1)
-
-
-_ERFC = np.frompyfunc(math.erfc, 1, 1)
-
-
 def erf(call: Call) -> list[np.ndarray]:
     """Erf; onnx's rounds to float32."""
-    return [np.asarray(_ERF(call.inputs[0]), np.float64)]
+    return [formulas.erf(np.asarray(call.inputs[0]))]
 
 
 def gelu(call: Call) -> list[np.ndarray]:
-    """Gelu: x·Φ(x), Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small; or by tanh, which is 2·sigmoid(2u) − 1."""
+    """Gelu, by erfc or by tanh."""
     (x,) = call.arrays()
-    if call.attributes.get("approximate", "none") == "tanh":
-        return [x * logistic(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))]
-    return [0.5 * x * np.asarray(_ERFC(x * -math.sqrt(0.5)), np.float64)]
-
-
-def logistic(x: np.ndarray) -> np.ndarray:
-    """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+    by_tanh = call.attributes.get("approximate", "none") == "tanh"
+    return [(formulas.gelu_tanh if by_tanh else formulas.gelu)(x)]
 
 
 def hard_sigmoid(call: Call) -> list[np.ndarray]:
@@ -206,10 +192,10 @@ def hard_swish(call: Call) -> list[np.ndarray]:
 def mish(call: Call) -> list[np.ndarray]:
     """Mish: x·tanh(log(1 + exp(x)))."""
     (x,) = call.arrays()
-    return [x * np.tanh(np.logaddexp(0.0, x))]
+    return [x * np.tanh(formulas.softplus(x))]
 
 
-def _window(*a: float) -> Operator:
+def window(*a: float) -> Evaluate:
     """Σ (−1)ᵏ·aₖ·cos(2πkn/N) for n below the size; N is the size, or where it is not periodic one less."""
 
     def operator(call: Call) -> list[np.ndarray]:
@@ -218,79 +204,3 @@ def _window(*a: float) -> Operator:
         return [sum(((-1) ** k * x * np.cos(2 * np.pi * k * turns) for k, x in enumerate(a)), np.zeros(size))]
 
     return operator
-
-
-#: What functions of a number and operators of two are, by operator.
-OPERATORS: dict[str, Operator] = {
-    "Abs": _of_one(np.abs),
-    "Acos": _of_one(np.arccos),
-    "Acosh": _of_one(np.arccosh),
-    "Add": since(7, _of_two(np.add)),
-    "And": since(7, _of_two(np.logical_and)),
-    "Asin": _of_one(np.arcsin),
-    "Asinh": _of_one(np.arcsinh),
-    "Atan": _of_one(np.arctan),
-    "Atanh": _of_one(np.arctanh),
-    "BitShift": bit_shift,
-    "BitwiseAnd": _of_two(np.bitwise_and),
-    "BitwiseNot": _of_one(np.bitwise_not),
-    "BitwiseOr": _of_two(np.bitwise_or),
-    "BitwiseXor": _of_two(np.bitwise_xor),
-    "BlackmanWindow": _window(0.42, 0.5, 0.08),
-    "Cast": since(6, cast),
-    "Ceil": _of_one(np.ceil),
-    "Celu": celu,
-    "Clip": since(11, clip),
-    "Cos": _of_one(np.cos),
-    "Cosh": _of_one(np.cosh),
-    "Div": since(7, divide),
-    "Elu": elu,
-    "Equal": since(7, _of_two(np.equal)),
-    "Erf": erf,
-    "Exp": _of_one(np.exp),
-    "Floor": _of_one(np.floor),
-    "Gelu": gelu,
-    "Greater": since(7, _of_two(np.greater)),
-    "GreaterOrEqual": _of_two(np.greater_equal),
-    "HammingWindow": _window(25 / 46, 21 / 46),
-    "HannWindow": _window(0.5, 0.5),
-    "HardSigmoid": hard_sigmoid,
-    "HardSwish": hard_swish,
-    "Identity": _of_one(np.asarray),
-    "IsInf": is_inf,
-    "IsNaN": _of_one(np.isnan),
-    "LeakyRelu": leaky_relu,
-    "Less": since(7, _of_two(np.less)),
-    "LessOrEqual": _of_two(np.less_equal),
-    "Log": _of_one(np.log),
-    "Max": _make_fold(np.maximum),
-    "Mean": lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())],
-    "Min": _make_fold(np.minimum),
-    "Mish": mish,
-    "Mod": modulo,
-    "Mul": since(7, _of_two(np.multiply)),
-    "Neg": _of_one(np.negative),
-    "Not": _of_one(np.logical_not),
-    "Or": since(7, _of_two(np.logical_or)),
-    "PRelu": since(7, prelu),
-    "Pow": since(7, power),
-    "Reciprocal": _of_one(lambda x: 1.0 / x),
-    "Relu": _of_one(lambda x: np.maximum(x, np.zeros((), x.dtype))),
-    "Round": _of_one(np.rint),
-    "Selu": since(6, selu),
-    "Shrink": shrink,
-    "Sigmoid": _of_one(logistic),
-    "Sign": _of_one(np.sign),
-    "Sin": _of_one(np.sin),
-    "Sinh": _of_one(np.sinh),
-    "Softplus": _of_one(_softplus),
-    "Softsign": _of_one(lambda x: x / (1.0 + np.abs(x))),
-    "Sqrt": _of_one(np.sqrt),
-    "Sub": since(7, _of_two(np.subtract)),
-    "Sum": _make_fold(np.add),
-    "Tan": _of_one(np.tan),
-    "Tanh": _of_one(np.tanh),
-    "ThresholdedRelu": thresholded_relu,
-    "Where": where,
-    "Xor": since(7, _of_two(np.logical_xor)),
-}

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator, since
-from tasks.graphs.left_open import LeftOpen
 from tasks.model.dtypes import integers
+from tasks.operators.call import Call, Evaluate
+from tasks.operators.left_open import LeftOpen
 
 
 def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
@@ -20,7 +20,9 @@ def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
     return None if given is None or not len(given) else tuple(int(x) % rank for x in given)
 
 
-def _make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Operator:
+def make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate:
+    """A reduction by a function of an array, its axes, and whether they are kept."""
+
     def operator(call: Call) -> list[np.ndarray]:
         x = np.asarray(call.inputs[0])
         axes = axes_of(call, 1, x.ndim)
@@ -34,7 +36,7 @@ def _make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Operato
     return operator
 
 
-def _extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
+def extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
     """The maximum or minimum; of nothing, the number that all others are beyond."""
 
     def function(x: np.ndarray, axes: Any, keep: bool) -> Any:
@@ -47,14 +49,9 @@ def _extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
     return function
 
 
-def _log_sum_exp(x: np.ndarray, axes: Any, keep: bool) -> np.ndarray:
-    top = x.max(axis=axes, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    found = np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top
-    return np.asarray(found if keep else found.squeeze(axis=axes))
+def arg(function: Callable[..., Any]) -> Evaluate:
+    """The place of an extreme along an axis, the first or the last of equals."""
 
-
-def _arg(function: Callable[..., Any]) -> Operator:
     def operator(call: Call) -> list[np.ndarray]:
         (x,), a = call.arrays(), call.attributes
         axis = int(a.get("axis", 0)) % x.ndim
@@ -67,7 +64,9 @@ def _arg(function: Callable[..., Any]) -> Operator:
     return operator
 
 
-def _make_cumulative(function: Callable[..., Any], start: int) -> Operator:
+def make_cumulative(function: Callable[..., Any], start: int) -> Evaluate:
+    """A running reduction that starts with ``start``."""
+
     def operator(call: Call) -> list[np.ndarray]:
         x, axis = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
         if call.attributes.get("reverse"):
@@ -140,28 +139,3 @@ def loss(call: Call) -> None:
     outside = ((counted < 0) | (counted >= scores.shape[1])).any()
     if outside or (weights is not None and weights.shape != scores.shape[1:2]):
         raise LeftOpen("a loss of labels without a class, or of weights that are not one a class, is left open")
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {
-    "ArgMax": _arg(np.argmax),
-    "ArgMin": _arg(np.argmin),
-    "CumSum": _make_cumulative(np.cumsum, 0),
-    "Einsum": einsum,
-    "Gemm": since(7, gemm),
-    "Hardmax": hardmax,
-    "MatMul": matmul,
-    "MatMulInteger": matmul_integer,
-    "NegativeLogLikelihoodLoss": loss,
-    "ReduceL1": _make_reduction(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k)),
-    "ReduceL2": _make_reduction(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
-    "ReduceLogSum": _make_reduction(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k))),
-    "ReduceLogSumExp": _make_reduction(_log_sum_exp),
-    "ReduceMax": _make_reduction(_extreme(True)),
-    "ReduceMean": _make_reduction(lambda x, a, k: x.mean(axis=a, keepdims=k)),
-    "ReduceMin": _make_reduction(_extreme(False)),
-    "ReduceProd": _make_reduction(lambda x, a, k: x.prod(axis=a, keepdims=k)),
-    "ReduceSum": _make_reduction(lambda x, a, k: x.sum(axis=a, keepdims=k)),
-    "ReduceSumSquare": _make_reduction(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),
-    "SoftmaxCrossEntropyLoss": loss,
-}

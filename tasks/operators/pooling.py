@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator, since
-from tasks.graphs.spatial import pooling
+from tasks.operators.call import Call
+from tasks.operators.spatial import pooling
 
 
 def max_pool(call: Call) -> list[np.ndarray]:
@@ -77,14 +77,3 @@ def global_lp_pool(call: Call) -> list[np.ndarray]:
     """GlobalLpPool."""
     (x,), p = call.arrays(), int(call.attributes.get("p", 2))
     return [(np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {
-    "AveragePool": average_pool,
-    "GlobalAveragePool": global_average_pool,
-    "GlobalLpPool": since(2, global_lp_pool),
-    "GlobalMaxPool": global_max_pool,
-    "LpPool": since(2, lp_pool),
-    "MaxPool": max_pool,
-}

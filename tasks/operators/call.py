@@ -1,4 +1,4 @@
-"""One call of an ONNX operator in float64: what a function of the table `tasks.graphs.ops` is given."""
+"""One call of an ONNX operator in float64: what an evaluation of `tasks.operators.table` is given."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+#: What may be widened; the low-bit floats may not: their rounding is what their cases are about.
+NARROW = ("float32", "float16", "bfloat16")
+
+
+class NoOracle(Exception):
+    """A model or a node has no float64 evaluation; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,9 @@ class Call:
 
 
 #: Outputs of a call in the node's order; None where onnx's own evaluator is to do it.
-Operator = Callable[[Call], "list[np.ndarray] | None"]
+Evaluate = Callable[[Call], "list[np.ndarray] | None"]
 
 
-def since(version: int, operator: Operator) -> Operator:
+def since(version: int, operator: Evaluate) -> Evaluate:
     """An operator as it is from an operator set on: before, it said the same by attributes, or did not broadcast."""
     return lambda call: operator(call) if call.opset >= version else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
+from tasks.operators.call import Call
 
 #: Elements of a convolution's unfolded input that are held at a time (256 MiB of float64).
 _UNFOLDED = 1 << 25
@@ -185,7 +185,3 @@ def _crop(
     sizes = list(wanted)[-dims:]
     total = [max(n - o, 0) for n, o in zip(full, sizes)]
     return [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total], sizes
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {"Conv": conv, "ConvTranspose": conv_transpose}

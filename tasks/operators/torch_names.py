@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.counterparts.encoder import Named
-from tasks.graphs.call import Call
-from tasks.graphs.spatial import Window, pooling, window_of
+from tasks.operators.call import Call
+from tasks.operators.spatial import Window, pooling, window_of
+
+#: An op of torch by its name: the function of some framework that means the same.
+Named = Callable[[str], Callable[..., Any]]
 
 #: torch's name of the cast to each dtype.
 CASTS = {
@@ -59,7 +61,7 @@ class Over(Call):
 
 
 #: Outputs of an operator in order, or its only one; None where this table does not have it.
-Operator = Callable[[Over], Any]
+Counterpart = Callable[[Over], Any]
 
 
 def _pad_input(o: Over, window: Window, value: float) -> Any:
@@ -73,7 +75,7 @@ def _pad_input(o: Over, window: Window, value: float) -> Any:
     return o("nn.functional.pad.constant", x, pads, value=value) if any(pads) else x
 
 
-def _conv(o: Over) -> Any:
+def conv(o: Over) -> Any:
     w = o.t(1)
     window = window_of(o.spatial, [int(n) for n in w.shape[2:]], o.attributes)
     groups, n = int(o.attributes.get("group", 1)), len(o.spatial)
@@ -82,7 +84,7 @@ def _conv(o: Over) -> Any:
     )
 
 
-def _conv_transpose(o: Over) -> Any:
+def conv_transpose(o: Over) -> Any:
     a, n, w = o.attributes, len(o.spatial), o.t(1)
     if a.get("output_shape") or (a.get("auto_pad") or "NOTSET") != "NOTSET":
         return None
@@ -93,7 +95,7 @@ def _conv_transpose(o: Over) -> Any:
     return y[(slice(None), slice(None), *(slice(b, int(m) - e) for b, e, m in zip(pads[:n], pads[n:], y.shape[2:])))]
 
 
-def _max_pool(o: Over) -> Any:
+def max_pool(o: Over) -> Any:
     if o.outputs > 1:
         return None
     window, n = pooling(o).met(o.spatial), len(o.spatial)
@@ -102,7 +104,7 @@ def _max_pool(o: Over) -> Any:
     return o(f"nn.functional.max_pool{n}d", x, window.kernel, window.strides, 0, apart)
 
 
-def _average_pool(o: Over) -> Any:
+def average_pool(o: Over) -> Any:
     whole, n = pooling(o), len(o.spatial)
     window = whole.met(o.spatial)
     if any(d != 1 for d in window.dilations):
@@ -123,31 +125,32 @@ def dtype_of(x: Any) -> str:
     return str(re.findall(r"\w+", str(x.dtype))[-1])
 
 
-def _over_image(name: str) -> Operator:
+def over_image(name: str) -> Counterpart:
+    """A reduction over the spatial axes, which are kept."""
     return lambda o: o(name, o.t(0), tuple(range(2, len(o.inputs[0].shape))), True)
 
 
-def _batch_norm(o: Over) -> Any:
+def batch_norm(o: Over) -> Any:
     if o.outputs > 1 or o.attributes.get("training_mode"):
         return None
     x, scale, bias, mean, variance = map(o.t, range(5))
-    return o("critical:batch_norm", x, mean, variance, scale, bias, _epsilon(o))
+    return o("critical:batch_norm", x, mean, variance, scale, bias, epsilon(o))
 
 
-def _layer_norm(o: Over) -> Any:
+def layer_norm(o: Over) -> Any:
     if o.outputs > 1:
         return None
     axis = int(o.attributes.get("axis", -1)) % len(o.inputs[0].shape)
     shape = tuple(int(n) for n in o.inputs[0].shape[axis:])
     weights = [None if w is None else o("expand", w, shape) for w in (o.t(1), o.t(2))]
-    return o("nn.functional.layer_norm", o.t(0), shape, *weights, _epsilon(o))
+    return o("nn.functional.layer_norm", o.t(0), shape, *weights, epsilon(o))
 
 
-def _epsilon(o: Call) -> float:
+def epsilon(o: Call) -> float:
     return float(o.attributes.get("epsilon", np.float32(1e-5)))
 
 
-def _gemm(o: Over) -> Any:
+def gemm(o: Over) -> Any:
     a = o.attributes
     x, w = (o("transpose", o.t(k), 0, 1) if a.get(t) else o.t(k) for k, t in enumerate(("transA", "transB")))
     y, alpha, beta = o("matmul", x, w), float(a.get("alpha", 1.0)), float(a.get("beta", 1.0))
@@ -155,7 +158,9 @@ def _gemm(o: Over) -> Any:
     return y if o.at(2) is None else y + (o.t(2) if beta == 1 else beta * o.t(2))
 
 
-def _along(name: str) -> Operator:
+def along(name: str) -> Counterpart:
+    """A softmax or log_softmax along one axis; before operator set 13 along all from it on."""
+
     def operator(o: Over) -> Any:
         x = o.t(0)
         if o.opset >= 13:
@@ -168,7 +173,9 @@ def _along(name: str) -> Operator:
     return operator
 
 
-def _make_reduction(name: str) -> Operator:
+def make_reduction(name: str) -> Counterpart:
+    """A reduction along given axes; over all without them."""
+
     def operator(o: Over) -> Any:
         axes, keep = o.numbers(1, "axes"), bool(o.attributes.get("keepdims", 1))
         if not axes and o.attributes.get("noop_with_empty_axes"):
@@ -178,7 +185,7 @@ def _make_reduction(name: str) -> Operator:
     return operator
 
 
-def _resize(o: Over) -> Any:
+def resize(o: Over) -> Any:
     """Linear and nearest Resize of the last two axes by whole factors: there all conventions of a scale agree."""
     x, a, shape = o.t(0), o.attributes, [int(n) for n in o.inputs[0].shape]
     if len(shape) != 4 or a.get("antialias") or a.get("axes") or a.get("exclude_outside"):
@@ -197,17 +204,17 @@ def _resize(o: Over) -> Any:
     return None
 
 
-def _hard_sigmoid(o: Over) -> Any:
+def hard_sigmoid(o: Over) -> Any:
     alpha, beta = (float(o.attributes.get(name, np.float32(v))) for name, v in (("alpha", 0.2), ("beta", 0.5)))
     return o("clamp", o.t(0) * alpha + beta, 0.0, 1.0)
 
 
-def _clip(o: Over) -> Any:
+def clip(o: Over) -> Any:
     ends = [o.at(k) if o.at(k) is not None else o.attributes.get(name) for k, name in ((1, "min"), (2, "max"))]
     return o("clamp", o.t(0), *(None if x is None else float(x) for x in ends))
 
 
-def _gather(o: Over) -> Any:
+def gather(o: Over) -> Any:
     """torch selects along an axis by a list: indices of any shape are flattened for it."""
     x, axis = o.t(0), int(o.attributes.get("axis", 0)) % len(o.inputs[0].shape)
     indices, length = o.at(1), int(o.inputs[0].shape[axis])
@@ -219,7 +226,7 @@ def _gather(o: Over) -> Any:
     return o("reshape", o("index_select", x, axis, flat), (*whole[:axis], *shape, *whole[axis + 1 :]))
 
 
-def _gather_nd(o: Over) -> Any:
+def gather_nd(o: Over) -> Any:
     """Rows of a tensor by the places in it that the last axis of the indices names."""
     if o.attributes.get("batch_dims"):
         return None
@@ -233,7 +240,7 @@ def _gather_nd(o: Over) -> Any:
     return o("reshape", rows, (*places[:-1], *shape[deep:]))
 
 
-def _slice(o: Over) -> Any:
+def slice_(o: Over) -> Any:
     starts, ends = (o.numbers(k, name) or [] for k, name in ((1, "starts"), (2, "ends")))
     axes = o.numbers(3, "axes") or list(range(len(starts)))
     steps = o.numbers(4) or [1] * len(starts)
@@ -247,13 +254,13 @@ def _slice(o: Over) -> Any:
     return x[tuple(place)]
 
 
-def _split(o: Over) -> list[Any]:
+def split(o: Over) -> list[Any]:
     axis = int(o.attributes.get("axis", 0))
     length, sizes = int(o.inputs[0].shape[axis]), o.numbers(1, "split")
     return list(o("split", o.t(0), tuple(sizes) if sizes else -(-length // o.outputs), axis))
 
 
-def _pad(o: Over) -> Any:
+def pad(o: Over) -> Any:
     pads, value = o.numbers(1, "pads") or [], o.at(2)
     n, mode = len(pads) // 2, o.attributes.get("mode", "constant")
     if mode not in ("constant", "reflect") or o.at(3) is not None or any(p < 0 for p in pads):
@@ -264,7 +271,7 @@ def _pad(o: Over) -> Any:
     return o("nn.functional.pad.constant", o.t(0), ends, value=float(value if value is not None else 0.0))
 
 
-def _reshape(o: Over) -> Any:
+def reshape(o: Over) -> Any:
     wanted, shape = o.numbers(1) or [], [int(n) for n in o.inputs[0].shape]
     if not o.attributes.get("allowzero"):
         wanted = [shape[k] if n == 0 else n for k, n in enumerate(wanted)]
@@ -273,19 +280,19 @@ def _reshape(o: Over) -> Any:
     return o("reshape", o.t(0), tuple(wanted))
 
 
-def _flatten(o: Over) -> Any:
+def flatten(o: Over) -> Any:
     shape = [int(n) for n in o.inputs[0].shape]
     axis = int(o.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
     return o("reshape", o.t(0), (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-def _expand(o: Over) -> Any:
+def expand(o: Over) -> Any:
     shape = np.broadcast_shapes(tuple(int(n) for n in o.inputs[0].shape), tuple(o.numbers(1) or ()))
     return o("expand", o.t(0), shape)
 
 
-def _unsqueeze(o: Over) -> Any:
+def unsqueeze(o: Over) -> Any:
     axes, x = o.numbers(1, "axes") or [], o.t(0)
     rank = len(x.shape) + len(axes)
     for axis in sorted(a % rank for a in axes):
@@ -293,43 +300,47 @@ def _unsqueeze(o: Over) -> Any:
     return x
 
 
-def _squeeze(o: Over) -> Any:
+def squeeze(o: Over) -> Any:
     axes = o.numbers(1, "axes")
     return o("squeeze", o.t(0)) if axes is None else o("squeeze", o.t(0), tuple(axes))
 
 
-def _top_k(o: Over) -> list[Any]:
+def top_k(o: Over) -> list[Any]:
     (k,) = o.numbers(1, "k") or [1]
     return list(o("topk", o.t(0), k, int(o.attributes.get("axis", -1)), bool(o.attributes.get("largest", 1))))
 
 
-def _cum_sum(o: Over) -> Any:
+def cum_sum(o: Over) -> Any:
     if o.attributes.get("exclusive") or o.attributes.get("reverse"):
         return None
     (axis,) = o.numbers(1) or [0]
     return o("cumsum", o.t(0), axis)
 
 
-def _cast(o: Over) -> Any:
+def cast(o: Over) -> Any:
     to = o.attributes["to"]
     if to == "bool":
         return o("ne", o.t(0), o("zeros_like", o.t(0)))
     return o(CASTS[to], o.t(0)) if to in CASTS else None
 
 
-def _gelu(o: Over) -> Any:
+def gelu(o: Over) -> Any:
     return o("nn.functional.gelu", o.t(0), approximate=o.attributes.get("approximate", "none"))
 
 
-def _one(name: str) -> Operator:
+def one(name: str) -> Counterpart:
+    """An operator that torch has by this name, of one tensor."""
     return lambda o: o(name, o.t(0))
 
 
-def _two(name: str) -> Operator:
+def two(name: str) -> Counterpart:
+    """An operator that torch has by this name, of two tensors."""
     return lambda o: o(name, o.t(0), o.t(1))
 
 
-def _many(name: str) -> Operator:
+def many(name: str) -> Counterpart:
+    """An operator of any number of tensors, folded by torch's of two."""
+
     def operator(o: Over) -> Any:
         x = o.t(0)
         for k in range(1, len(o.inputs)):
@@ -339,90 +350,12 @@ def _many(name: str) -> Operator:
     return operator
 
 
-def _p_relu(o: Over) -> Any:
+def p_relu(o: Over) -> Any:
     x = o.t(0)
     return o("nn.functional.relu", x) - o.t(1) * o("nn.functional.relu", -x)
 
 
-#: By operator of ONNX's own domain.
-OPERATORS: dict[str, Operator] = {
-    "Abs": _one("abs"),
-    "Add": lambda o: o.t(0) + o.t(1),
-    "And": _two("logical_and"),
-    "AveragePool": _average_pool,
-    "BatchNormalization": _batch_norm,
-    "Cast": _cast,
-    "Clip": _clip,
-    "Concat": lambda o: o("cat", [o.t(k) for k in range(len(o.inputs))], int(o.attributes["axis"])),
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "CumSum": _cum_sum,
-    "Div": lambda o: o.t(0) / o.t(1),
-    "Einsum": lambda o: o("einsum", [o.t(k) for k in range(len(o.inputs))], o.attributes["equation"]),
-    "Elu": lambda o: o("nn.functional.elu", o.t(0), float(o.attributes.get("alpha", 1.0))),
-    "Equal": _two("eq"),
-    "Erf": _one("erf"),
-    "Exp": _one("exp"),
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Gather": _gather,
-    "GatherElements": lambda o: o("gather", o.t(0), int(o.attributes.get("axis", 0)), o.t(1)),
-    "GatherND": _gather_nd,
-    "Gelu": _gelu,
-    "Gemm": _gemm,
-    "GlobalAveragePool": _over_image("mean"),
-    "GlobalMaxPool": _over_image("amax"),
-    "Greater": _two("gt"),
-    "GreaterOrEqual": _two("ge"),
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _one("nn.functional.hardswish"),
-    "Identity": lambda o: o.t(0),
-    "InstanceNormalization": lambda o: o(
-        "nn.functional.instance_norm", o.t(0), None, None, o.t(1), o.t(2), eps=_epsilon(o)
-    ),
-    "IsNaN": _one("isnan"),
-    "LayerNormalization": _layer_norm,
-    "LeakyRelu": lambda o: o("nn.functional.leaky_relu", o.t(0), float(o.attributes.get("alpha", np.float32(0.01)))),
-    "Less": _two("lt"),
-    "LessOrEqual": _two("le"),
-    "Log": _one("log"),
-    "LogSoftmax": _along("log_softmax"),
-    "MatMul": _two("matmul"),
-    "Max": _many("maximum"),
-    "MaxPool": _max_pool,
-    "Min": _many("minimum"),
-    "Mul": lambda o: o.t(0) * o.t(1),
-    "Neg": lambda o: -o.t(0),
-    "PRelu": _p_relu,
-    "Pad": _pad,
-    "Pow": lambda o: o.t(0) * o.t(0) if _is_two(o) else o("pow", o.t(0), o.t(1)),
-    "Reciprocal": _one("reciprocal"),
-    "ReduceMax": _make_reduction("amax"),
-    "ReduceMean": _make_reduction("mean"),
-    "ReduceMin": _make_reduction("amin"),
-    "ReduceSum": _make_reduction("sum"),
-    "Relu": _one("nn.functional.relu"),
-    "Reshape": _reshape,
-    "Resize": _resize,
-    "Sigmoid": _one("sigmoid"),
-    "Slice": _slice,
-    "Softmax": _along("softmax"),
-    "Softplus": _one("nn.functional.softplus"),
-    "Split": _split,
-    "Sqrt": _one("sqrt"),
-    "Squeeze": _squeeze,
-    "Sub": lambda o: o.t(0) - o.t(1),
-    "Tanh": _one("tanh"),
-    "Tile": lambda o: o("tile", o.t(0), tuple(o.numbers(1) or ())),
-    "TopK": _top_k,
-    "Transpose": lambda o: o(
-        "permute", o.t(0), tuple(o.attributes.get("perm") or reversed(range(len(o.inputs[0].shape))))
-    ),
-    "Unsqueeze": _unsqueeze,
-    "Where": lambda o: o("where", o.t(1), o.t(0), o.t(2)),
-}
-
-
-def _is_two(o: Over) -> bool:
+def is_two(o: Over) -> bool:
+    """Whether the exponent is the constant 2: a square is more exact than a power."""
     power = o.at(1)
     return isinstance(power, np.ndarray) and power.size == 1 and float(power.reshape(())) == 2.0

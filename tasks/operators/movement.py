@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator, since
-from tasks.graphs.left_open import LeftOpen
-from tasks.graphs.reductions import axes_of
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
+from tasks.operators.call import Call
+from tasks.operators.left_open import LeftOpen
+from tasks.operators.reductions import axes_of
 
 
 def _ints(value: Any) -> list[int]:
@@ -291,37 +291,3 @@ def range_of(call: Call) -> list[np.ndarray]:
 def constant_of_shape(call: Call) -> list[np.ndarray] | None:
     """ConstantOfShape without a value: zeros of float32."""
     return None if "value" in call.attributes else [np.zeros(_ints(call.inputs[0]))]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {
-    "Compress": compress,
-    "Concat": since(4, concat),
-    "ConstantOfShape": constant_of_shape,
-    "DepthToSpace": depth_to_space,
-    "Expand": expand,
-    "EyeLike": eye_like,
-    "Flatten": flatten,
-    "Gather": gather,
-    "GatherElements": gather_elements,
-    "GatherND": gather_nd,
-    "NonZero": non_zero,
-    "OneHot": one_hot,
-    "Pad": since(11, pad),
-    "Range": range_of,
-    "Reshape": since(5, reshape),
-    "ReverseSequence": reverse_sequence,
-    "ScatterElements": scatter_elements,
-    "ScatterND": scatter_nd,
-    "Shape": shape_of,
-    "Size": lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)],
-    "Slice": since(10, slice_),
-    "SpaceToDepth": space_to_depth,
-    "Split": since(13, split),
-    "Squeeze": squeeze,
-    "Tile": since(6, tile),
-    "TopK": since(10, top_k),
-    "Transpose": transpose,
-    "Trilu": trilu,
-    "Unsqueeze": unsqueeze,
-}

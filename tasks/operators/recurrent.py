@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
-from tasks.graphs.elementwise import logistic
-from tasks.graphs.widening import NoOracle
+from tasks.operators.call import Call, NoOracle
+from tasks.operators.formulas import sigmoid
 
 #: The next states (the first of them is the output) of an input and the states before.
 Step = Callable[[np.ndarray, list[np.ndarray]], list[np.ndarray]]
@@ -26,9 +25,9 @@ def lstm(call: Call) -> list[np.ndarray]:
         def go(x: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
             h, c = state
             i, o, f, g = np.split(x @ w.T + h @ r.T + b[: len(b) // 2] + b[len(b) // 2 :], 4, axis=-1)
-            f = 1.0 - logistic(i + p_i * c) if call.attributes.get("input_forget") else logistic(f + p_f * c)
-            new = f * c + logistic(i + p_i * c) * np.tanh(g)
-            return [logistic(o + p_o * new) * np.tanh(new), new]
+            f = 1.0 - sigmoid(i + p_i * c) if call.attributes.get("input_forget") else sigmoid(f + p_f * c)
+            new = f * c + sigmoid(i + p_i * c) * np.tanh(g)
+            return [sigmoid(o + p_o * new) * np.tanh(new), new]
 
         return go
 
@@ -44,8 +43,8 @@ def gru(call: Call) -> list[np.ndarray]:
 
         def go(x: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
             (h,) = state
-            z = logistic(x @ w_z.T + h @ r_z.T + b_z + c_z)
-            reset = logistic(x @ w_r.T + h @ r_r.T + b_r + c_r)
+            z = sigmoid(x @ w_z.T + h @ r_z.T + b_z + c_z)
+            reset = sigmoid(x @ w_r.T + h @ r_r.T + b_r + c_r)
             if call.attributes.get("linear_before_reset"):
                 new = np.tanh(x @ w_h.T + reset * (h @ r_h.T + c_h) + b_h)
             else:
@@ -101,7 +100,3 @@ def _recurrent(
     if by_batch:
         found = [np.transpose(found[0], (2, 0, 1, 3)), *(np.swapaxes(s, 0, 1) for s in found[1:])]
     return found[: call.outputs]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {"GRU": gru, "LSTM": lstm, "RNN": rnn}

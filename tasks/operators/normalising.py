@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
+from tasks.operators import formulas
+from tasks.operators.call import Call
 
 
 def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -18,15 +19,13 @@ def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
 def softmax(call: Call) -> list[np.ndarray]:
     """Softmax; onnx's takes one axis in every opset."""
     x, axes = _along(call)
-    y = np.exp(x - x.max(axis=axes, keepdims=True, initial=-np.inf))
-    return [y / y.sum(axis=axes, keepdims=True)]
+    return [formulas.softmax(x, axes)]
 
 
 def log_softmax(call: Call) -> list[np.ndarray]:
     """LogSoftmax."""
     x, axes = _along(call)
-    shifted = x - x.max(axis=axes, keepdims=True, initial=-np.inf)
-    return [shifted - np.log(np.exp(shifted).sum(axis=axes, keepdims=True))]
+    return [formulas.log_softmax(x, axes)]
 
 
 def batch_normalization(call: Call) -> list[np.ndarray] | None:
@@ -57,7 +56,7 @@ def rms_normalization(call: Call) -> list[np.ndarray]:
     """RMSNormalization; onnx's computes in one stash_type only."""
     x, scale = call.arrays()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
-    return [x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + _epsilon(call)) * scale]
+    return [formulas.standardise(x, axes, _epsilon(call), centred=False) * scale]
 
 
 def group_normalization(call: Call) -> list[np.ndarray]:
@@ -65,7 +64,7 @@ def group_normalization(call: Call) -> list[np.ndarray]:
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     groups = int(call.attributes["num_groups"])
     parts = x.reshape(x.shape[0], groups, -1)
-    y = (parts - parts.mean(axis=2, keepdims=True)) / np.sqrt(parts.var(axis=2, keepdims=True) + _epsilon(call))
+    y = formulas.standardise(parts, 2, _epsilon(call))
     if call.opset < 21:
         scale, bias = (np.repeat(v, x.shape[1] // groups) for v in (scale, bias))
     shape = (-1, *(1,) * (x.ndim - 2))
@@ -77,7 +76,7 @@ def mean_variance_normalization(call: Call) -> list[np.ndarray]:
     (x,) = call.arrays()
     axes = tuple(call.attributes.get("axes", (0, 2, 3)))
     mean = x.mean(axis=axes, keepdims=True)
-    deviation = np.sqrt(np.square(x).mean(axis=axes, keepdims=True) - np.square(mean))
+    deviation = np.sqrt(formulas.one_pass_variance(x, axes))
     return [(x - mean) / (deviation + float(np.float32(1e-9)))]
 
 
@@ -85,8 +84,7 @@ def instance_normalization(call: Call) -> list[np.ndarray]:
     """InstanceNormalization: over the spatial axes of each channel of each image."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
-    y = (x - x.mean(axis=axes, keepdims=True)) / np.sqrt(x.var(axis=axes, keepdims=True) + _epsilon(call))
-    return [y * scale.reshape(shape) + bias.reshape(shape)]
+    return [formulas.standardise(x, axes, _epsilon(call)) * scale.reshape(shape) + bias.reshape(shape)]
 
 
 def lrn(call: Call) -> list[np.ndarray]:
@@ -107,18 +105,3 @@ def lp_normalization(call: Call) -> list[np.ndarray]:
     axis, p = int(a.get("axis", -1)), int(a.get("p", 2))
     norm = np.abs(x).sum(axis=axis, keepdims=True) if p == 1 else np.sqrt(np.square(x).sum(axis=axis, keepdims=True))
     return [np.where(norm == 0, 0.0, x / np.where(norm == 0, 1.0, norm))]
-
-
-#: By operator.
-OPERATORS: dict[str, Operator] = {
-    "BatchNormalization": batch_normalization,
-    "GroupNormalization": group_normalization,
-    "InstanceNormalization": instance_normalization,
-    "LRN": lrn,
-    "LayerNormalization": layer_normalization,
-    "LogSoftmax": log_softmax,
-    "LpNormalization": lp_normalization,
-    "MeanVarianceNormalization": mean_variance_normalization,
-    "RMSNormalization": rms_normalization,
-    "Softmax": softmax,
-}

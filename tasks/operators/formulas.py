@@ -1,0 +1,95 @@
+"""Formulas that ONNX's operators, the critical ops, diagnosis and the zoo share: one text in NumPy each.
+
+All compute in the dtype of their first argument, an array of any shape. ``axes``: one axis or several. Known ways of computing one wrongly
+are arguments (``shifted``) or other functions in its place (``exp``, ``log``), so that an error model is a change of the formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Union
+
+import numpy as np
+
+Function = Callable[..., np.ndarray]
+Axes = Union[int, tuple[int, ...], None]  # Python 3.9 evaluates it
+
+
+def _each(function: Callable[[float], float]) -> Function:
+    """A function of Python's own for arrays, in the dtype of its argument."""
+    made = np.frompyfunc(function, 1, 1)
+
+    def of(x: np.ndarray) -> np.ndarray:
+        return np.asarray(made(x.astype(np.float64)), np.float64).astype(x.dtype)
+
+    return of
+
+
+erf, erfc = _each(math.erf), _each(math.erfc)
+
+
+def sigmoid(x: np.ndarray, exp: Function = np.exp) -> np.ndarray:
+    """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
+    small = exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, np.ones((), small.dtype), small) / (1 + small))
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(−|x|))."""
+    return np.asarray(np.logaddexp(np.zeros((), x.dtype), x))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+
+    Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small.
+    """
+    return np.asarray(x * erfc(x * x.dtype.type(-math.sqrt(0.5))) / 2)
+
+
+def gelu_tanh(x: np.ndarray, scale: float = math.sqrt(2 / math.pi), exp: Function = np.exp) -> np.ndarray:
+    """x/2·(1 + tanh(u)), u = scale·(x + 0.044715·x³): the tanh approximation of arXiv:1606.08415.
+
+    (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u.
+    """
+    return np.asarray(x * sigmoid(x.dtype.type(2 * scale) * (x + x.dtype.type(0.044715) * x**3), exp))
+
+
+def softmax(x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, shifted: bool = True) -> np.ndarray:
+    """exp(x − max) over its sum along axes; the maximum is left out where it is not ``shifted``."""
+    e = exp(_shift(x, axes) if shifted else x)
+    return np.asarray(e / e.sum(axis=axes, keepdims=True))
+
+
+def log_softmax(
+    x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, log: Function = np.log, shifted: bool = True
+) -> np.ndarray:
+    """x − max − log(sum(exp(x − max))) along axes; the maximum is left out where it is not ``shifted``."""
+    some = _shift(x, axes) if shifted else x
+    return np.asarray(some - log(exp(some).sum(axis=axes, keepdims=True)))
+
+
+def _shift(x: np.ndarray, axes: Axes) -> np.ndarray:
+    return np.asarray(x - x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)))
+
+
+def log_sum_exp(
+    x: np.ndarray, axes: Axes, keep: bool, exp: Function = np.exp, log: Function = np.log, shifted: bool = True
+) -> np.ndarray:
+    """log(sum(exp(x))) along axes, by the finite maximum; it is left out where it is not ``shifted``."""
+    top = x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)) if shifted else np.zeros((), x.dtype)
+    top = np.where(np.isfinite(top), top, np.zeros((), x.dtype))
+    found = log(exp(x - top).sum(axis=axes, keepdims=True)) + top
+    return np.asarray(found if keep else found.squeeze(axis=axes))
+
+
+def one_pass_variance(x: np.ndarray, axes: Axes) -> np.ndarray:
+    """E[x²] − E[x]² along axes, which are kept: it cancels where the mean is large."""
+    return np.asarray(np.square(x).mean(axis=axes, keepdims=True) - np.square(x.mean(axis=axes, keepdims=True)))
+
+
+def standardise(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> np.ndarray:
+    """(x − mean)/√(biased variance + eps) along axes; without ``centred`` x over its root mean square."""
+    apart = x - x.mean(axis=axes, keepdims=True) if centred else x
+    return np.asarray(apart / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + eps))
