@@ -33,6 +33,16 @@ MACHINES = {
 }
 
 
+#: On every commit one device that torch has itself and one that a module brings: what differs between the others (commands, names,
+#: variables, errors that spoil a device) has tests of its own, which start nothing.
+BOTH = ("cuda", "hpu")
+
+
+def devices(*every_commit: str) -> list[object]:
+    """All of MACHINES as parameters; those that are not named are for the night."""
+    return [d if d in every_commit else pytest.param(d, marks=pytest.mark.nightly) for d in MACHINES]
+
+
 #: What `detect` says last.
 NEXT = "next, on this machine only: farm run configs/first_contact.yaml --budget 10m, then farm run {}"
 
@@ -48,7 +58,7 @@ def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | machine, cwd=ROOT)
 
 
-@pytest.mark.parametrize("device", MACHINES)
+@pytest.mark.parametrize("device", devices(*BOTH))
 def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     device: str, tmp_path: Path, results: Path
 ) -> None:
@@ -82,7 +92,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     assert "Traceback" not in done.stdout + done.stderr + told.stderr + again.stderr
 
 
-@pytest.mark.parametrize("device", ["cuda", "hpu"])
+@pytest.mark.parametrize("device", ["cuda", pytest.param("hpu", marks=pytest.mark.nightly)])
 def test_first_contact_runs_what_is_there_and_says_in_a_line_each_what_is_not(
     device: str, tmp_path: Path, results: Path
 ) -> None:
@@ -115,7 +125,7 @@ def test_first_contact_on_a_machine_without_a_device_says_what_to_do(results: Pa
     assert not lake.run_ids(results)
 
 
-@pytest.mark.parametrize("device", MACHINES)
+@pytest.mark.parametrize("device", devices("cuda"))
 def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     device: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +163,7 @@ def hosted(x): return x * 2
 """
 
 
-@pytest.mark.parametrize("device", ["cuda", "hpu"])
+@pytest.mark.parametrize("device", ["cuda", pytest.param("hpu", marks=pytest.mark.nightly)])
 def test_a_kernel_of_numpy_arrays_runs_where_the_device_is_and_its_row_says_what_is_known_of_the_place(
     device: str, tmp_path: Path, results: Path
 ) -> None:

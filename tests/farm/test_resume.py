@@ -172,7 +172,7 @@ def test_a_killed_raylet_stops_the_run_which_is_resumed(
     complete(rows(results))
 
 
-@pytest.mark.parametrize("running", ["--ray", "--no-ray"], indirect=True)
+@pytest.mark.parametrize("running", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"], indirect=True)
 def test_ctrl_c_flushes_and_is_resumable(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:
