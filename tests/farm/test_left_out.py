@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,10 +279,8 @@ def entries() -> dict[str, list[Entry]]:
 
 
 def whole(entries: dict[str, list[Entry]]) -> tuple[Matrix, list[str]]:
-    """Everything that is built in: all checks of all catalogs on all backends that have a name. Of ops that differ in nothing but
-    their names there is one."""
+    """Everything that is built in: all checks of all catalogs on all backends that have a name."""
     names = configs.backend_names()
-    entries = {name: list({repr(replace(e, op="", variant="")): e for e in some}.values()) for name, some in entries.items()}
     listed = [
         {
             "name": name,
