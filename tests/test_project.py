@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import LONGEST, ROOT
 
 TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
@@ -32,6 +32,11 @@ def test_the_hosted_ci_runs_what_ci_runs(name: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     assert found["permissions"] == {"contents": "read"}
     assert ("schedule" in found[True]) == (name == "nightly")  # YAML reads "on" as true
+
+
+def test_the_files_that_are_run_first_are_there() -> None:
+    names = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in LONGEST.split() if f"test_{name}.py" not in names] == []
 
 
 def test_no_test_is_in_neither_half_of_the_suite() -> None:
