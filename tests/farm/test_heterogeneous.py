@@ -196,6 +196,7 @@ def sick(head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(frame, record(folder), done.stdout)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("backend", "status", "devices"),
     [("gpu-nvidia", "wrong", {("sick", "0"), ("sick", "1")}), ("gpu-amd", "crash", {("sick-too", "1")})],
@@ -213,6 +214,7 @@ def test_a_sick_device_is_quarantined_and_its_cells_are_run_elsewhere(
     assert "quarantined: device" in sick.said
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_fails_everywhere_is_no_sickness(sick: Done) -> None:
     frame = sick.rows[sick.rows["backend"] == "gpu-intel"]
     assert set(frame["status"]) == {"wrong"}

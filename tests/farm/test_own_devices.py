@@ -34,6 +34,7 @@ def test_the_farm_may_be_process_1(tmp_path: Path, results: Path, how: str) -> N
     assert set(lake.read(results, lake.run_ids(results)[-1])["status"]) == {"pass"}
 
 
+@pytest.mark.nightly
 def test_a_local_run_offers_the_devices_of_this_machine(tmp_path: Path, results: Path) -> None:
     file = config(tmp_path / "c.yaml", "gpu-amd", "gpu-intel", "npu-huawei", "gpu-nvidia")
     vendors = "amd=2,intel=1,huawei=1"

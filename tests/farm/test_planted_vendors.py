@@ -33,14 +33,9 @@ MACHINES = {
 }
 
 
-#: On every commit one device that torch has itself and one that a module brings: what differs between the others (commands, names,
-#: variables, errors that spoil a device) has tests of its own, which start nothing.
-BOTH = ("cuda", "hpu")
-
-
-def devices(*every_commit: str) -> list[object]:
-    """All of MACHINES as parameters; those that are not named are for the night."""
-    return [d if d in every_commit else pytest.param(d, marks=pytest.mark.nightly) for d in MACHINES]
+#: On every commit one device that torch has itself; one that a module brings is in `test_planted_device`. What differs between the others
+#: (commands, names, variables, errors that spoil a device) has tests of its own, which start nothing.
+DEVICES = [d if d == "cuda" else pytest.param(d, marks=pytest.mark.nightly) for d in MACHINES]
 
 
 #: What `detect` says last.
@@ -58,7 +53,7 @@ def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | machine, cwd=ROOT)
 
 
-@pytest.mark.parametrize("device", devices(*BOTH))
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     device: str, tmp_path: Path, results: Path
 ) -> None:
@@ -92,7 +87,8 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     assert "Traceback" not in done.stdout + done.stderr + told.stderr + again.stderr
 
 
-@pytest.mark.parametrize("device", ["cuda", pytest.param("hpu", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("device", ["cuda", "hpu"])
 def test_first_contact_runs_what_is_there_and_says_in_a_line_each_what_is_not(
     device: str, tmp_path: Path, results: Path
 ) -> None:
@@ -125,7 +121,7 @@ def test_first_contact_on_a_machine_without_a_device_says_what_to_do(results: Pa
     assert not lake.run_ids(results)
 
 
-@pytest.mark.parametrize("device", devices("cuda"))
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     device: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
