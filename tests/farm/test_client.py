@@ -31,6 +31,7 @@ from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import told
 from tasks.catalogs.user import drawn, load
+from tests.kernels import norms
 from tests.kernels.norms import DIMS, INPUTS, Norm, WrongNorm, exact, exact_in_torch, refuses, rms_norm, tail_lost
 
 DEADLY = """
@@ -497,7 +498,7 @@ def test_a_kernel_that_this_process_alone_has_is_shown_again_by_a_call() -> None
 def test_names_that_name_nothing_are_lines() -> None:
     for call, says in (
         (lambda: farm.fuzz("no.where:kernel"), "no module 'no.where'"),
-        (lambda: farm.fuzz(f"{__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
+        (lambda: farm.fuzz(f"{norms.__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
         (lambda: farm.fuzz("rms_norm"), "no farm.yaml in"),
         (lambda: fuzz(lambda x, weight: x, isolate=True), "is defined inside another function"),
         (lambda: fuzz(eval("lambda x, weight: x", globals()), isolate=True), "a lambda that no name of its module"),

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from farm import lake
+from farm.commands import node
+from farm.exits import OK
 from farm.fleet import detect
 from farm.work import outages, supervisor
 from tasks.devices import BY_LABEL, TORCH_DEVICES
@@ -51,6 +53,16 @@ def config(file: Path, samples: int, backend: object, *ops: str) -> Path:
 def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "farm", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | machine, cwd=ROOT)
+
+
+@pytest.mark.parametrize("device", MACHINES)
+def test_the_command_of_each_vendor_is_read(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", planted(device, tmp_path)["PATH"])
+    assert node.main(["detect"]) == OK
+    said, (found, typed, _) = capsys.readouterr().out, MACHINES[device]
+    assert found in said and said.splitlines()[-1] == NEXT.format(typed)
 
 
 @pytest.mark.parametrize("device", DEVICES)
