@@ -67,14 +67,10 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index. Its processes have
-    torch when they begin."""
+    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
     from farm.fleet import envs
-    from farm.reproduce import trial
-    from tests import prepared
 
     monkeypatch.setattr(envs, "build", lambda environment, cache, **how: sys.executable)
-    monkeypatch.setattr(trial, "subprocess", prepared.SILENT)
 
 
 @pytest.fixture(scope="module")

@@ -79,34 +79,12 @@ def run(
     return done
 
 
-class Popen:
-    """As `subprocess.Popen` starts one whose streams lead nowhere, in a session of its own: a program that says by its exit code how it
-    ended. streams: subprocess.Popen's, which are as here anyway."""
-
-    def __init__(self, command: Sequence[str], cwd: str, env: Mapping[str, str], **streams: Any) -> None:
-        python, *self._words = command
-        assert python == sys.executable, python
-        self._process = _prepared().Process(target=_be, args=(self._words, dict(env), cwd, [os.devnull] * 3, True))
-        self._process.start()
-        self.pid, self.returncode = self._process.pid, None
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Raises TimeoutExpired."""
-        self._process.join(timeout)
-        self.returncode = self._process.exitcode
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired(self._words, timeout or 0.0)
-
-
-#: The module subprocess for code that is to start such processes: that which reads what they say, and that which does not.
+#: The module subprocess for code that is to start such processes.
 SUBPROCESS = types.SimpleNamespace(**vars(subprocess) | {"run": run})
-SILENT = types.SimpleNamespace(**vars(subprocess) | {"Popen": Popen})
 
 
-def _be(words: list[str], env: Mapping[str, str], cwd: str, files: Sequence[str], session: bool = False) -> None:
-    """Body of the fork: from here on it is what Python would be with this command line. session: of its own."""
-    if session:
-        os.setsid()
+def _be(words: list[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:
+    """Body of the fork: from here on it is what Python would be with this command line."""
     for number, name in enumerate(files):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]
