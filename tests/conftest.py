@@ -27,11 +27,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-#: The files that take longest. They are run first: at the end no process waits long for another. Those that compute and those that
-#: mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors have work.
+#: The files that take longest, by the processor's seconds. They are run first: at the end no process waits long for another. Those that
+#: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
+#: have work.
 LONGEST = (
-    "benches faults planted_vendors heterogeneous minimise resume planted_device docs minimise_checks cluster user_config client own_devices "
-    "rejudge short_scripts reproduce recipes architectures modes gemm determinism compaction lake report collectives own_kernels"
+    "planted_vendors faults client resume minimise heterogeneous own_models cluster planted_device docs minimise_checks gangs "
+    "collectives user_config architectures own_devices rejudge reproduce recipes own_autograd double_backward client_layouts budget "
+    "awaited home findings_of_torch findings_folder pytest_plugin own_kernels first_reading localise training determinism lake report"
 )
 
 

@@ -16,6 +16,7 @@ from tests.bench.record import Result, write
 DISTINCT = {(bench.run, str(bench.small)): name for name, bench in BENCHES.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", DISTINCT.values())
 def test_every_bench_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "subprocess", prepared.SUBPROCESS)

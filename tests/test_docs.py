@@ -170,6 +170,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return Session(folder, {line: (code, said) for line, code, said in json.loads(ended.stdout.splitlines()[-1])})
 
 
+@pytest.mark.nightly
 def test_every_command_runs(session: Session) -> None:
     bad = [
         f"$ {line}\nexit code {code}\n{said[-2000:]}"
@@ -186,6 +187,7 @@ def test_the_lists_of_commands_are_in_use() -> None:
     assert not [start for start in NOT_RUN if not any(c.startswith(start) for c in shown)]
 
 
+@pytest.mark.nightly
 def test_the_code_of_the_pages_runs(session: Session) -> None:
     shown = [b for page in PAGES for b in blocks(page.read_text(), "python") if ">>> " in b]
     code = "\n".join(line[4:] for block in shown for line in block.splitlines() if line.startswith(">>> "))
@@ -194,6 +196,7 @@ def test_the_code_of_the_pages_runs(session: Session) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_the_first_finding_is_as_the_readme_shows_it(session: Session) -> None:
     shown = next(b for b in blocks(README.read_text(), "text") if b.startswith("stored "))
     code, said = session.done[f"farm reproduce '{CASE}'"]

@@ -13,6 +13,7 @@ from farm.fleet import envs
 from tests import lowest
 
 
+@pytest.mark.nightly
 def test_quick_yaml_runs_and_is_reported_with_the_lowest_versions(tmp_path: Path, results: Path, cache: Path) -> None:
     """Every view is made: one that fails is a warning."""
     try:

@@ -53,11 +53,12 @@ def test_there_are_enough_and_every_file_of_faults_has_a_sound_model() -> None:
 @pytest.mark.parametrize(
     "patterns",
     [
-        ["document_first", "document_matrix"],
+        ["document_first"],
+        ["document_matrix"],
         ["compiled.Twin", "compiled.Numbers", "compiled.Accepts"],
         ["fused.PassWrong", "fused.PassTwin"],
     ],
-    ids=["documents", "compiled", "fused"],
+    ids=["document", "another document", "compiled", "fused"],
 )
 def test_what_is_said_of_them_is_true(patterns: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches, "subprocess", prepared.SUBPROCESS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import LONGEST, ROOT
 
 TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
@@ -24,12 +24,29 @@ def test_the_hooks_are_what_make_lint_runs() -> None:
     assert len(lint) == 4 and {hook["entry"] for hook in repo["hooks"]} == lint
 
 
-def test_the_hosted_ci_runs_what_ci_runs() -> None:
-    found = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+@pytest.mark.parametrize("name", ["ci", "nightly"])
+def test_the_hosted_ci_runs_what_ci_runs(name: str) -> None:
+    found = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
     (job,) = found["jobs"].values()
     (script,) = [step["run"] for step in job["steps"] if "run" in step]
     assert os.access(ROOT / script, os.X_OK)
     assert found["permissions"] == {"contents": "read"}
+    assert ("schedule" in found[True]) == (name == "nightly")  # YAML reads "on" as true
+
+
+def test_the_files_that_are_run_first_are_there() -> None:
+    names = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in LONGEST.split() if f"test_{name}.py" not in names] == []
+
+
+def test_no_test_is_in_neither_half_of_the_suite() -> None:
+    """What a commit does not run, the night does."""
+    halves = {}
+    for script, target in (("run", "test"), ("nightly", "nightly")):
+        assert f"make {target} ||" in (ROOT / ".ci" / script).read_text()
+        made = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        (halves[target],) = re.findall(r'pytest .* -m ("not nightly"|nightly)', made)
+    assert halves == {"test": '"not nightly"', "nightly": "nightly"}
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)

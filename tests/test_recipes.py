@@ -301,6 +301,7 @@ def test_a_recipe_is_one_or_two_files_and_contributing_names_them(name: str) -> 
     assert not [file for file in named if file not in section]
 
 
+@pytest.mark.nightly
 def test_a_new_status_is_judged_counted_and_explained(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, rows, said = changed
     assert set(rows.loc[(rows["op"] == "user:forty_off") & (rows["check"] == "forward"), "status"]) == {"close"}
@@ -309,6 +310,7 @@ def test_a_new_status_is_judged_counted_and_explained(changed: tuple[Path, pd.Da
     assert "close" in page.read_text()
 
 
+@pytest.mark.nightly
 def test_a_new_column_is_filled_and_explained(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, rows, _ = changed
     assert (rows.loc[(rows["op"] == "user:large") & (rows["check"] == "forward"), "highest"] > 1000).all()
@@ -317,6 +319,7 @@ def test_a_new_column_is_filled_and_explained(changed: tuple[Path, pd.DataFrame,
     assert python(tree, "-c", again) == "True\n"
 
 
+@pytest.mark.nightly
 def test_a_new_check_finds_what_the_numbers_do_not(changed: tuple[Path, pd.DataFrame, str]) -> None:
     _, rows, said = changed
     large = rows[rows["op"] == "user:large"].groupby("check")
@@ -324,6 +327,7 @@ def test_a_new_check_finds_what_the_numbers_do_not(changed: tuple[Path, pd.DataF
     assert set(rows.loc[rows["kind"] != "", "kind"]) == {"unbounded"} and "unbounded" in said
 
 
+@pytest.mark.nightly
 def test_a_new_dtype_of_a_new_catalog_is_judged_on_a_new_backend(changed: tuple[Path, pd.DataFrame, str]) -> None:
     _, rows, _ = changed
     same = rows[rows["dtype"] == "float6_e3m2fn"]
@@ -331,11 +335,13 @@ def test_a_new_dtype_of_a_new_catalog_is_judged_on_a_new_backend(changed: tuple[
     assert set(same["backend"]) == {"array-cpu"} and set(same["vendor"]) == {"NumPy"}
 
 
+@pytest.mark.nightly
 def test_a_new_vendor_is_detected(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, _, _ = changed
     assert "acme" in python(tree, "-m", "farm", "node", "detect")
 
 
+@pytest.mark.nightly
 def test_a_new_executor_is_given_the_jobs(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, _, _ = changed
     assert len((tree / "jobs.txt").read_text().split()) > 2
@@ -356,12 +362,14 @@ print(sample.op_class.value, exact.size, np.allclose(graph.run({"x": sample.arra
 """
 
 
+@pytest.mark.nightly
 def test_a_row_of_an_operator_is_judged_at_every_value_and_has_counterparts(
     changed: tuple[Path, pd.DataFrame, str],
 ) -> None:
     assert python(changed[0], "-c", OPERATOR).split() == ["composite", "65536", "True"]
 
 
+@pytest.mark.nightly
 def test_a_noise_twice_as_large_is_in_every_floor(changed: tuple[Path, pd.DataFrame, str]) -> None:
     """40 spacings off: 21 error units over the floor of one ε, 14 over that of two."""
     _, rows, _ = changed
@@ -369,6 +377,7 @@ def test_a_noise_twice_as_large_is_in_every_floor(changed: tuple[Path, pd.DataFr
     assert off["error_units"].between(12, 17).all()
 
 
+@pytest.mark.nightly
 def test_a_new_view_is_on_every_face(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, rows, said = changed
     (folder,) = (tree / "results").glob("run=*/_report")

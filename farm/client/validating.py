@@ -176,13 +176,16 @@ def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: fl
         return prepare(group, cache)[1]
     atexit.register(POOL.close)
     job = Job(name="validate", cache=str(cache), limits=Limits(deadline_s), prepare=(wire.ToPrepare(group),))
-    for message in run_job(job):
+    prepared = None
+    for message in run_job(job):  # to its end: a child that has not ended its answer is not asked again
         if isinstance(message, wire.Failed):
             raise ClientError(f"the reference of {kernel.op.name} failed: {message.failure.error}")
         if isinstance(message, wire.Prepared):
-            return PreparedGroup(message.path)
+            prepared = PreparedGroup(message.path)
         if isinstance(message, wire.Stopped):
             raise ClientError(f"the reference of {kernel.op.name} failed: {message.why}")
+    if prepared is not None:
+        return prepared
     raise ClientError(f"the reference of {kernel.op.name} gave no answer")
 
 

@@ -100,6 +100,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     rows: dict[
         tuple[str, str, str, str, str], list[int]
     ] = {}  # a catalog may be listed twice: the larger number counts
+    counted: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[int]]] = {}
     places: dict[tuple[str, str, str, str, str], int] = {}
     left: list[LeftOut] = []
     asked: list[Asked] = []
@@ -122,6 +123,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
         )
         asked.append(one)
         matches = {pattern: matcher([pattern]) for pattern in one.parts}
+        able = [check for check in one.values[CHECKS] if takes[check].any()]
         for entry in listed:
             known = names(entry)
             if not chosen(known) or excluded(known) or (ops and not narrow(known)):
@@ -129,19 +131,18 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             of = [pattern for pattern in one.parts if matches[pattern](known)]
             for pattern in of:
                 one.parts[pattern].append(entry)
+            its_checks = [c for c in able if not checks.get_or_default(c).unasked(entry, one.catalog)]
             for dtype, given in _select_dtypes(entry, dtypes, samples, devices):
-                for check in one.values[CHECKS]:
-                    if not takes[check].any() or checks.get_or_default(check).unasked(entry, one.catalog):
-                        continue
+                for check in its_checks:
                     if checks.get_or_default(check).gradient and not is_inexact(dtype):
                         continue
+                    many, there = _count(check, tuple(given), takes[check], counted)
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
                             cell = (entry.op, entry.variant, dtype, check, distribution)
-                            many = [checks.get_or_default(check).wanted(n) if n else 0 for n in given]
-                            rows[cell] = list(map(max, many, rows.get(cell, many)))
+                            rows[cell] = list(map(max, many, rows[cell])) if cell in rows else many
                             places.setdefault(cell, place)
-                            if there := [b for b in its if many[b] and takes[check][b]]:
+                            if there:
                                 one.on[dtype].update(there)
                                 for pattern in of:
                                     one.had[pattern] |= {(CHECKS, check), (DTYPES, dtype), (SOURCES, distribution)}
@@ -241,6 +242,20 @@ def _select_dtypes(
         asked = samples if dtype in entry.dtypes else [n * (d in having[dtype]) for n, d in zip(samples, devices)]
         if any(asked):
             yield dtype, asked
+
+
+def _count(
+    check: str,
+    given: tuple[int, ...],
+    takes: np.ndarray,
+    counted: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[int]]],
+) -> tuple[list[int], list[int]]:
+    """How many samples of a check each backend has where a config asks for ``given``, and the backends that run any; kept in
+    ``counted``, for a matrix asks the same of each of its cells."""
+    if (check, given) not in counted:
+        many = [checks.get_or_default(check).wanted(n) if n else 0 for n in given]
+        counted[check, given] = many, [b for b, n in enumerate(many) if n and takes[b]]
+    return counted[check, given]
 
 
 def _device(spec: BackendSpec) -> str | None:

@@ -21,7 +21,6 @@ import pytest
 import torch
 
 import farm
-import tasks
 from farm import lake
 from farm.client import process, smaller, trying
 from farm.commands.report import main as report
@@ -32,59 +31,8 @@ from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import told
 from tasks.catalogs.user import drawn, load
-
-INPUTS = {"x": ["b", "n"], "weight": ["n"]}
-DIMS = {"b": (1, 4), "n": (1, 600)}
-
-
-def exact(x: Any, weight: Any) -> Any:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
-
-
-def exact_in_torch(x: Any, weight: Any) -> Any:
-    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
-
-
-def refuses(x: Any, weight: Any) -> Any:
-    raise RuntimeError("no reference today")
-
-
-@tasks.op(reference=exact, inputs=INPUTS, dims={"b": [1, 4], "n": [1, 600]}, op_class="normalisation")
-def rms_norm(x: Any, weight: Any) -> Any:
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight.float()).to(x.dtype)
-
-
-def tail_lost(x: Any, weight: Any) -> Any:
-    """Sums whole blocks of 128 alone, where there is more than one."""
-    n = x.shape[-1]
-    kept = n // 128 * 128 if n > 128 else n
-    wide = x.float()
-    mean = wide.square()[..., :kept].sum(-1, keepdim=True) / n
-    return (wide * torch.rsqrt(mean + 1e-6) * weight.float()).to(x.dtype)
-
-
-class Norm(torch.autograd.Function):
-    """The same with a gradient of its own; wrong, it forgets that the norm depends on x."""
-
-    wrong = False
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any) -> Any:
-        ctx.save_for_backward(x, weight)
-        return exact_in_torch(x, weight)
-
-    @classmethod
-    def backward(cls, ctx: Any, g: Any) -> Any:
-        x, weight = ctx.saved_tensors
-        r = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
-        along = (g * weight * x).mean(-1, keepdim=True)
-        return g * weight * r - (0 if cls.wrong else x * r**3 * along), (g * x * r).sum(0)
-
-
-class WrongNorm(Norm):
-    wrong = True
-
+from tests.kernels import norms
+from tests.kernels.norms import DIMS, INPUTS, Norm, WrongNorm, exact, exact_in_torch, refuses, rms_norm, tail_lost
 
 DEADLY = """
 import os, time
@@ -550,7 +498,7 @@ def test_a_kernel_that_this_process_alone_has_is_shown_again_by_a_call() -> None
 def test_names_that_name_nothing_are_lines() -> None:
     for call, says in (
         (lambda: farm.fuzz("no.where:kernel"), "no module 'no.where'"),
-        (lambda: farm.fuzz(f"{__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
+        (lambda: farm.fuzz(f"{norms.__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
         (lambda: farm.fuzz("rms_norm"), "no farm.yaml in"),
         (lambda: fuzz(lambda x, weight: x, isolate=True), "is defined inside another function"),
         (lambda: fuzz(eval("lambda x, weight: x", globals()), isolate=True), "a lambda that no name of its module"),

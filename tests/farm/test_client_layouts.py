@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import farm
 from farm import lake
 from farm.client.cases import Cases
 from farm.launch import main
+from tests import prepared
 
 torch = pytest.importorskip("torch")
 
@@ -128,8 +128,8 @@ backends: [torch-cpu]
     row = rows[rows["status"] == "wrong"].iloc[0]
     key = f"{row['run_id']}:{row['case_id']}:{row['backend']}"
     command = [sys.executable, "-m", "farm", "reproduce", key, "--results", "lake", "--out", "found"]
-    subprocess.run(command, check=False, capture_output=True)
-    said = subprocess.run([sys.executable, "found/run.py"], capture_output=True, text=True)
+    prepared.run(command)
+    said = prepared.run([sys.executable, "found/run.py"])
     assert "as_strided" in Path("found/program.py").read_text()
     assert said.returncode, said.stdout + said.stderr
     assert "Traceback" not in said.stderr, said.stderr

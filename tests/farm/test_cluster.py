@@ -140,6 +140,7 @@ until [ "$(grep -c 'Ray runtime started' log)" -ge "$(wc -l < slept)" ]; do /bin
 }
 
 
+@pytest.mark.nightly
 def test_the_script_for_slurm_runs_on_what_it_was_given(tmp_path: Path, results: Path) -> None:
     """On two nodes, each with one GPU of two; the user has the token of an earlier run, which the head asks for then."""
     (script,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text(), re.DOTALL)
@@ -174,6 +175,7 @@ def test_the_script_for_slurm_runs_on_what_it_was_given(tmp_path: Path, results:
     assert set(frame["status"]) == {"pass"} and set(frame["device_ids"]) == {"1"}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs mount namespaces")
 def test_a_node_may_have_the_farm_at_another_path(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     """As a pod of Kubernetes has it: where the driver has its farm, the node has an empty folder."""

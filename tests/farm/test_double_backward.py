@@ -9,57 +9,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from torch.autograd import Function
 
 import farm
 from farm import lake
 from farm.client.cases import Cases
 from farm.client.kernels import ClientError, kernel_of
+from tests.kernels.cubes import Cube, cube, detached, right, wave, wave_right
 
 pytest_plugins = "pytester"
 
 INPUTS: dict[str, Any] = {"inputs": {"x": ["n"]}, "dims": {"n": (1, 33)}}
-
-
-class Cube(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
-        return g * 3 * x * x
-
-
-class Detached(Cube):
-    """Its gradient is right; autograd is not told of one of its factors."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return g * 3 * x * x.detach()
-
-
-def cube(x: Any) -> Any:
-    return Cube.apply(x)
-
-
-def detached(x: Any) -> Any:
-    return Detached.apply(x)
-
-
-def right(x: Any) -> Any:
-    return x**3
-
-
-def wave(a: Any, b: Any) -> Any:
-    return a * torch.sin(b)
-
-
-def wave_right(a: Any, b: Any) -> Any:
-    return a * np.sin(b)
 
 
 def wrong(rows: Any) -> set[str]:
@@ -138,7 +97,7 @@ def test_the_marker_of_pytest(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_kernels="""
         import pytest
-        from tests.farm.test_double_backward import cube, detached, right
+        from tests.kernels.cubes import cube, detached, right
 
         @pytest.mark.farm(cube, reference=right, inputs={"x": [7]}, cases=3, double=True)
         def test_sound(farm_case):

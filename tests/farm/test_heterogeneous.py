@@ -102,6 +102,7 @@ def ran_on(results: Path, node: str) -> bool:
     return bool(lake.run_ids(results)) and node in set(rows(results)["node"])
 
 
+@pytest.mark.nightly
 def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
     nodes: Nodes, tmp_path: Path, results: Path
 ) -> None:
@@ -195,6 +196,7 @@ def sick(head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(frame, record(folder), done.stdout)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("backend", "status", "devices"),
     [("gpu-nvidia", "wrong", {("sick", "0"), ("sick", "1")}), ("gpu-amd", "crash", {("sick-too", "1")})],
@@ -212,6 +214,7 @@ def test_a_sick_device_is_quarantined_and_its_cells_are_run_elsewhere(
     assert "quarantined: device" in sick.said
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_fails_everywhere_is_no_sickness(sick: Done) -> None:
     frame = sick.rows[sick.rows["backend"] == "gpu-intel"]
     assert set(frame["status"]) == {"wrong"}
@@ -219,6 +222,7 @@ def test_a_kernel_that_fails_everywhere_is_no_sickness(sick: Done) -> None:
     assert not [q for q in sick.record["quarantined"] if "gpu-intel" in q["backends"]]
 
 
+@pytest.mark.nightly
 def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_path: Path, results: Path) -> None:
     leaving = nodes.add("amd-a", amd=1)
     nodes.cluster.wait_for_nodes()

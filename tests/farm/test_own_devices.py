@@ -24,7 +24,7 @@ def config(path: Path, *backends: object) -> Path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs pid namespaces")
-@pytest.mark.parametrize("how", ["--ray", "--no-ray"])
+@pytest.mark.parametrize("how", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"])
 def test_the_farm_may_be_process_1(tmp_path: Path, results: Path, how: str) -> None:
     run = [sys.executable, "-m", "farm.launch", config(tmp_path / "c.yaml", "null-cpu"), how, "--results", results]
     alone = ["unshare", "--pid", "--fork", "--mount-proc"]
@@ -34,6 +34,7 @@ def test_the_farm_may_be_process_1(tmp_path: Path, results: Path, how: str) -> N
     assert set(lake.read(results, lake.run_ids(results)[-1])["status"]) == {"pass"}
 
 
+@pytest.mark.nightly
 def test_a_local_run_offers_the_devices_of_this_machine(tmp_path: Path, results: Path) -> None:
     file = config(tmp_path / "c.yaml", "gpu-amd", "gpu-intel", "npu-huawei", "gpu-nvidia")
     vendors = "amd=2,intel=1,huawei=1"
@@ -44,7 +45,7 @@ def test_a_local_run_offers_the_devices_of_this_machine(tmp_path: Path, results:
     assert "gpu-nvidia  unavailable" in done.stdout
 
 
-@pytest.mark.parametrize("how", ["--ray", "--no-ray"])
+@pytest.mark.parametrize("how", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"])
 def test_nonsense_in_a_variable_ends_the_run_before_it_begins(how: str, tmp_path: Path, results: Path) -> None:
     file, env = config(tmp_path / "c.yaml", "null-cpu"), {"CUDA_VISIBLE_DEVICES": "two"}
     done = launch(file, how, "--results", results, FARM_VENDORS="nvidia", **env)

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from farm import lake
+from farm.commands import node
+from farm.exits import OK
 from farm.fleet import detect
 from farm.work import outages, supervisor
 from tasks.devices import BY_LABEL, TORCH_DEVICES
@@ -33,6 +35,11 @@ MACHINES = {
 }
 
 
+#: On every commit one device that torch has itself; one that a module brings is in `test_planted_device`. What differs between the others
+#: (commands, names, variables, errors that spoil a device) has tests of its own, which start nothing.
+DEVICES = [d if d == "cuda" else pytest.param(d, marks=pytest.mark.nightly) for d in MACHINES]
+
+
 #: What `detect` says last.
 NEXT = "next, on this machine only: farm run configs/first_contact.yaml --budget 10m, then farm run {}"
 
@@ -49,6 +56,16 @@ def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("device", MACHINES)
+def test_the_command_of_each_vendor_is_read(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", planted(device, tmp_path)["PATH"])
+    assert node.main(["detect"]) == OK
+    said, (found, typed, _) = capsys.readouterr().out, MACHINES[device]
+    assert found in said and said.splitlines()[-1] == NEXT.format(typed)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     device: str, tmp_path: Path, results: Path
 ) -> None:
@@ -82,6 +99,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     assert "Traceback" not in done.stdout + done.stderr + told.stderr + again.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cuda", "hpu"])
 def test_first_contact_runs_what_is_there_and_says_in_a_line_each_what_is_not(
     device: str, tmp_path: Path, results: Path
@@ -115,7 +133,7 @@ def test_first_contact_on_a_machine_without_a_device_says_what_to_do(results: Pa
     assert not lake.run_ids(results)
 
 
-@pytest.mark.parametrize("device", MACHINES)
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     device: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +171,7 @@ def hosted(x): return x * 2
 """
 
 
-@pytest.mark.parametrize("device", ["cuda", "hpu"])
+@pytest.mark.parametrize("device", ["cuda", pytest.param("hpu", marks=pytest.mark.nightly)])
 def test_a_kernel_of_numpy_arrays_runs_where_the_device_is_and_its_row_says_what_is_known_of_the_place(
     device: str, tmp_path: Path, results: Path
 ) -> None:

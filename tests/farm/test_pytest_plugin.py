@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import farm
 from farm import lake
-from tests.farm.test_client import DIMS, INPUTS, exact, rms_norm, tail_lost
+from tests.kernels.norms import DIMS, INPUTS, exact, rms_norm, tail_lost
 
 pytest_plugins = "pytester"
 

@@ -159,6 +159,7 @@ def test_a_killed_supervisor_and_a_killed_child_blame_nobody(
     assert set(frame["status"]) == {"pass"}, out
 
 
+@pytest.mark.nightly
 def test_a_killed_raylet_stops_the_run_which_is_resumed(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_killed_raylet_stops_the_run_which_is_resumed(
     complete(rows(results))
 
 
-@pytest.mark.parametrize("running", ["--ray", "--no-ray"], indirect=True)
+@pytest.mark.parametrize("running", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"], indirect=True)
 def test_ctrl_c_flushes_and_is_resumable(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:

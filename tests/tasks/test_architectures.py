@@ -86,9 +86,9 @@ def digest(name: str) -> str:
 def test_weights_are_the_same_bytes_in_every_process_and_on_every_processor() -> None:
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    mine = [digest(name) for name in ("resnet50", "efficientnet_b0", "llama_gqa", "unet")]
+    mine = [digest(name) for name in ("efficientnet_b0", "llama_gqa", "unet")]
     assert torch.equal(torch.random.get_rng_state(), state)
-    code = "from tests.tasks.test_architectures import digest; import torch; torch.manual_seed(7); torch.set_num_threads(2)\nfor name in ('resnet50', 'efficientnet_b0', 'llama_gqa', 'unet'): print(digest(name))"
+    code = "from tests.tasks.test_architectures import digest; import torch; torch.manual_seed(7); torch.set_num_threads(2)\nfor name in ('efficientnet_b0', 'llama_gqa', 'unet'): print(digest(name))"
     env = os.environ | {"ATEN_CPU_CAPABILITY": "default", "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512_SKX AVX2 FMA3"}
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
