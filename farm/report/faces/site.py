@@ -20,13 +20,13 @@ from farm.report.faces.page import colours, environment
 from farm.report.faces.site_runs import releases, runs
 from farm.report.faces.strip import badge, bars
 from farm.report.tables.causes import many
-from farm.report.tables.changes import TONES
+from farm.report.tables.changes import KINDS
 from farm.report.tables.coverage import SEVERITY, backend_order, records
 from farm.report.tables.gate import CLOSED, GATES, OPEN
 from farm.report.tables.trends import COUNTS, Night, Stretch, Trends, failures, find_changes, stretches
-from farm.report.tables.view import Cell, Column, Line, View
+from farm.report.tables.view import Cell, Column, Line, View, status
 from farm.report.words import percent
-from tasks.model import OpClass, Status
+from tasks.model import FORWARD, OpClass, Status
 
 #: Nights that pictures show, lines of a table on a page, changes on the first page and on others.
 NIGHTS, LINES, CHANGES_SHOWN = 120, 200, 60
@@ -76,11 +76,9 @@ class _Site:
         hidden = {
             (one["label"], one["backend"]) for one in self.flaky if not (one["turns"] < TURNS and _has_failed(one))
         }
-        stays = {(one["label"], one["backend"]): one["since"] for one in self.lines}
-        stays = {key: at for key, at in stays.items() if key not in hidden}
-        keys = zip(self.changes["label"], self.changes["backend"], strict=True)
-        lasts = [stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]
-        lasting = self.changes[pd.Series(lasts, self.changes.index, bool)]
+        last = self.changes.drop_duplicates(["label", "backend", "check", "dtype"])
+        shown = [pair not in hidden for pair in zip(last["label"], last["backend"], strict=True)]
+        lasting = last[pd.Series(shown, last.index, bool) & (last["status_a"] != last["status_b"])]
         self.lasting = lasting.assign(chance=_by_chance(lasting, self.flaky, self.lines))
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
@@ -173,11 +171,12 @@ class _Site:
         """known: the column that is the page's own."""
         columns = [
             Column("night", lambda line: self.nights[line["night"]].day, right=True),
-            Column("change", lambda line: Cell(_change(line), tone=TONES[line["change"]])),
+            Column("change", lambda line: Cell(_change(line), tone=KINDS[line["change"]].tone)),
             Column("op", lambda line: Cell(plain(line["label"]), href=f"{up}op/{slug(line['label'])}"), foreign=True),
+            Column("dtype", lambda line: line["dtype"] + f" {line['check']}" * (line["check"] != FORWARD)),
             Column("backend", lambda line: Cell(line["backend"], href=f"{up}backend/{slug(line['backend'])}")),
-            Column("before", lambda line: Cell(line["before"], status=line["before"])),
-            Column("after", lambda line: Cell(line["after"], status=line["after"])),
+            status("status_a", "before"),
+            status("status_b", "after"),
             Column("runtime", self._versions, foreign=True),
         ]
         return View(
@@ -186,7 +185,7 @@ class _Site:
             table,
             [one for one in columns if one.words != known],
             lines=records(table) if len(table) else (),
-            unit="changes",
+            unit="cells",
             counted=True,
             open=True,
             most=CHANGES_SHOWN,
@@ -195,7 +194,8 @@ class _Site:
 
     def _versions(self, line: Line) -> str:
         """The version of a backend's runtime in the night of a change; both, where the one before had another."""
-        told = [self.nights[line[at]].facts["versions"].get(line["backend"]) or "" for at in ("earlier", "night")]
+        places = [line[at] for at in ("earlier", "night") if line[at] >= 0]
+        told = [self.nights[at].facts["versions"].get(line["backend"]) or "" for at in places]
         return plain(" → ".join(dict.fromkeys(filter(None, told))))
 
     def _chart(self, sums: pd.DataFrame) -> Markup:

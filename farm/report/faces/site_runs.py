@@ -50,6 +50,7 @@ def runs(nights: Sequence[Night]) -> View:
         Column("config", lambda line: plain(line["name"]), foreign=True),
         Column("rows", lambda line: f"{line['rows']:,}", right=True),
         Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
+        Column("since the run before", lambda line: line["changed"]),
         Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
         Column("lake", lambda line: plain(line["results"]), foreign=True),
     ]
