@@ -186,9 +186,8 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     order = order[
         np.append(np.diff(key[order] * (step.max() + 1) + step[order]) != 0, True)
     ]  # of each step its newest run
-    last = np.full(backend.max() + 1, step.max())
-    if along != "run":
-        last = pd.Series(step).groupby(backend).max().to_numpy()
+    last = np.full(backend.max() + 1, step.max() if along == "run" else 0)
+    np.maximum.at(last, backend, step)
     later = np.flatnonzero((np.diff(key[order], prepend=-1) == 0) & (step[order] == last[backend[order]]))
     if not len(later):
         return ""
