@@ -66,7 +66,7 @@ def junit(report: Report, found: Judged) -> bytes:
             timestamp=str(report.run.get("started_at") or "1970-01-01T00:00:00")[:19], hostname="farm",
         )  # fmt: skip
         if name == "gate" and (changed := since(report)):
-            told = {"since": changed.run_id, **vars(changed.counts), "known": changed.known}
+            told = {"since": changed.run_id, **vars(changed.sums), "known": changed.known}
             properties = ET.SubElement(suite, "properties")
             for key, value in told.items():
                 ET.SubElement(properties, "property", name=key, value=str(value))

@@ -14,7 +14,7 @@ import pandas as pd
 
 from farm.report.runs import before
 from farm.report.tables.causes import KNOWN
-from farm.report.tables.changes import KINDS, NEW, SAME, Counts, compare, with_commands
+from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, Counts, compare, with_commands
 from farm.report.tables.view import Report
 
 
@@ -23,21 +23,31 @@ class Since:
     """What changed from an earlier run of the config to this one.
 
     run_id, started_at: of the earlier one; cells: one line per cell and ``backend`` that changed, as `compare` has them, with ``group``
-    (of `GROUPS`) and the ``standing`` of the worst sample now, worst first; counts: of the cells that both have; known: of the new
+    (of `GROUPS`) and the ``standing`` of the worst sample now, worst first; sums: of the cells that both have; known: of the new
     ones, those of a known failure; farms: the versions that judged then and now, where they differ: a change may be the judge's.
     """
 
     run_id: str
     started_at: Any
     cells: pd.DataFrame
-    counts: Counts
+    sums: Counts
     known: int
     farms: tuple[str, str] | None = None
 
     @property
+    def counts(self) -> Mapping[str, int]:
+        """Cells by group."""
+        return {name: getattr(self.sums, name) for name in GROUPS}
+
+    @property
+    def compared(self) -> int:
+        """Cells that both runs have."""
+        return self.sums.cells
+
+    @property
     def sentence(self) -> str:
         judged = f"; judged by farm {self.farms[0]} then, {self.farms[1]} now" if self.farms else ""
-        return f"Since {self.run_id}, the last run of this config: {self.counts.sentence(self.known)}{judged}"
+        return f"Since {self.run_id}, the last run of this config: {self.sums.sentence(self.known)}{judged}"
 
 
 @functools.lru_cache(maxsize=1)  # every face asks

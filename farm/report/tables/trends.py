@@ -81,7 +81,7 @@ def night(
         .dropna()
         .to_dict(),
         "since": changed.run_id if changed else "",
-        "changed": changed.counts.sentence(changed.known) if changed else "",
+        "changed": changed.sums.sentence(changed.known) if changed else "",
         **_gate(report),
     }
     cells = changed.cells if changed else pd.DataFrame(columns=[*CHANGED, "op", "variant"])
