@@ -131,12 +131,32 @@ def test_the_example_names_the_step_at_which_each_twin_goes_wrong(
     assert set(steps["case_id"].str.split("/").str[0]) == {"steps"}  # forward looks once
     wrong = steps[steps["status"] == "wrong"].groupby("case_id")["step"].min()
     assert set(wrong[wrong.index.str.contains("forgetting")]) == {8}
-    capsys.readouterr()
+    named = capsys.readouterr().out
+    assert (
+        "first wrong at step 8 of 1" in named
+        and "farm reproduce" in named
+        and ":forward/user:decode_forgetting" not in named
+    )
     case = "steps/user:decode_forgetting/float32/0"
     assert main(["report", str(results), "--case", case]) == 0
     assert "torch-cpu: first wrong at step 8 of 10." in " ".join(capsys.readouterr().out.split())
     assert main(["reproduce", f"last:{case}:torch-cpu", "--results", str(results)]) == 0
     assert capsys.readouterr().out.count("trace         first wrong at step 8 of 10") == 2
+
+
+def test_a_sound_session_is_the_same_whenever_it_is_run_as_a_whole(results: Path, tmp_path: Path) -> None:
+    """Its steps take a part of the inputs; a check that runs it again runs it from its start, on all of them."""
+    pytest.importorskip("torch")
+    from farm.__main__ import main
+
+    given = (
+        "checks: [replay, determinism]\ncatalogs: [{name: user, samples: 1, modules: [%s]}]\nbackends: [torch-cpu]\n"
+    )
+    (tmp_path / "c.yaml").write_text(given % (ROOT / "examples/own_session/sessions.py"))
+    ops = ["--ops", "*decode", "*descent"]
+    assert main(["run", str(tmp_path / "c.yaml"), "--inline", "--results", str(results), *ops]) == 0
+    rows = lake.read(results)
+    assert len(rows) == 4 and set(rows["status"]) == {"pass"}, rows[["case_id", "status", "error"]].to_string()
 
 
 def test_the_panel_of_a_row_shows_its_steps_and_the_first_that_is_off(opened: lake.Lake) -> None:
