@@ -1,7 +1,7 @@
 """What changed: from a run to the next, from one backend to another. Every face and every gate asks here.
 
-`compare` says it of two sets of rows (`diff` of two backends or runs by name), `compare_steps` of a sequence of runs or versions. Both
-make one line a cell, with a `Change` each; `Counts` adds them up.
+`compare` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of outcomes: along a history, or of each
+backend with each. What may have changed is in `KINDS`; `Counts` sums a comparison up.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
     """
     rows = _measured(pd.concat([before, after], ignore_index=True))
     side = np.repeat([0, 1], [len(before), len(after)])
-    earlier, later = _successors(rows, side, across)
-    table = _by_cell(rows, earlier, later, [*CELL, "backend_b"])
+    earlier, later = _pairs(rows, side, across)
+    table = _by_cell(rows, earlier, later)
     attrs, keys = dict(table.attrs), CELL if across else [*CELL, "backend"]
     for name, at, paired in (("only_a", 0, earlier), ("only_b", 1, later)):
         some = rows[(side == at) & ~np.isin(np.arange(len(rows)), paired)]
@@ -156,37 +156,26 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
     return table
 
 
-def compare_steps(rows: pd.DataFrame, step: np.ndarray) -> pd.DataFrame:
-    """What changed along a sequence: `compare` of each row with the one before it of its case and backend.
-
-    rows: with the columns `READ`, one of a case, backend and step; step: the place of each row in the sequence. One line per cell, backend and
-    step, with ``step_a`` and ``step_b``: of the worst sample's rows.
-    """
-    rows = _measured(rows.reset_index(drop=True)).assign(step=step)
-    return _by_cell(rows, *_successors(rows, step, across=False), [*CELL, "backend_b", "step_b"])
-
-
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with their ``units``, and no text missing."""
     texts = {name: rows[name].astype(object).fillna("") for name in _TEXTS}
     return rows.assign(**texts).assign(units=units)
 
 
-def _successors(rows: pd.DataFrame, step: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the rows that have one before them of the same case (and backend, but ``across`` backends): that one's, and theirs."""
+def _pairs(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the rows on the first and on the second side that are of the same case (and backend, but ``across`` backends)."""
     case = pd.factorize(rows["case_id"])[0]
     if not across:
         case = case * (rows["backend"].nunique() + 1) + pd.factorize(rows["backend"])[0]
-    order = np.lexsort((step, case))
+    order = np.lexsort((side, case))
     later = np.flatnonzero(np.diff(case[order], prepend=-1) == 0)
     return order[later - 1], order[later]
 
 
-def _by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray, keys: list[str]) -> pd.DataFrame:
-    """What changed between pairs of rows, one line per value of ``keys``."""
-    codes = change_codes(rows, before, after)
-    own = [*_SIDE, *(["step"] if "step" in rows else [])]
-    sides = [rows[own].iloc[at].add_suffix(end).reset_index(drop=True) for at, end in ((before, "_a"), (after, "_b"))]
+def _by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
+    """What changed between pairs of rows, one line per cell and backend of the later ones."""
+    codes, keys = change_codes(rows, before, after), [*CELL, "backend_b"]
+    sides = [rows[_SIDE].iloc[at].add_suffix(end).reset_index(drop=True) for at, end in ((before, "_a"), (after, "_b"))]
     both = pd.concat([rows[[*CELL, "case_id"]].iloc[after].reset_index(drop=True), *sides], axis=1)
     told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
     both = both.assign(
@@ -203,7 +192,7 @@ def _by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray, keys: li
     sums = cells[["same_bytes", "with_bytes"]].sum().assign(samples=cells.size())
     changed = both.groupby([*keys, "change"], sort=False).size().rename("changed")
     table = worst.drop(columns=["same_bytes", "with_bytes"]).join(sums, on=keys).join(changed, on=[*keys, "change"])
-    table = table[[*_FOUND, *(name for name in ("step_a", "step_b") if name in table)]].reset_index(drop=True)
+    table = table[_FOUND].reset_index(drop=True)
     table.attrs = {"counts": _count(table["change"]), "samples": _count(both["change"])}
     table.attrs |= {name: int(table[name].sum()) for name in ("same_bytes", "with_bytes")}
     return table

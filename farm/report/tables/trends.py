@@ -17,7 +17,6 @@ import pandas as pd
 
 from farm.plan.model import ConfigError
 from farm.report.runs import began, early
-from farm.report.tables.agreement import units
 from farm.report.tables.causes import NEW
 from farm.report.tables.coverage import SEVERITY, cell_matrix, records, severity
 from farm.report.tables.gate import GATES, gate_of, judge_gate
@@ -35,7 +34,7 @@ CAUSE = ["reason", "standing", "rows", "cases", "ops", "backends", "status", "re
 class Night:
     """One run. facts: run_id, name (of its config), started_at, results, rows, early_s (of `early`, 0 for none), verdict, tone, new, versions (of runtimes, by backend),
     gate (a value of `GATES`, "" without one), gate_said, since (the run_id of the run that it is compared with, "" for none), changed (the counts of
-    that in words); squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers); changes: a line with `CHANGED` for
+    that in words); squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), `COUNTS`, new (failures that no known failure covers); changes: a line with `CHANGED` for
     each cell that changed since the last run of the config, the worst first."""
 
     facts: Mapping[str, Any]
@@ -56,13 +55,9 @@ def night(
     report = Report.of(rows, run)
     made, said = report.rows, report.verdict
     squares = cell_matrix(made)[["worst", *COUNTS]]
-    by = made.assign(units=units(made), new=made["standing"] == NEW).groupby(SQUARE, sort=False)
+    by = made.assign(new=made["standing"] == NEW).groupby(SQUARE, sort=False)
     more = by.agg(
-        vendor=("vendor", "first"),
-        code=("code", "first"),
-        op_class=("op_class", "first"),
-        units=("units", "max"),
-        new=("new", "sum"),
+        vendor=("vendor", "first"), code=("code", "first"), op_class=("op_class", "first"), new=("new", "sum")
     )
     changed = since_run(*earlier, made) if earlier else since(report)
     facts = {
@@ -119,12 +114,11 @@ def stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
 @dataclass(frozen=True, eq=False)
 class Trends:
     """Nights in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each night, -1 where
-    a night has none of it; units: likewise, NaN; squares: the newest line of each, in the same order."""
+    a night has none of it; squares: the newest line of each, in the same order."""
 
     nights: Sequence[Night]
     squares: pd.DataFrame
     worst: np.ndarray
-    units: np.ndarray
 
     @classmethod
     def of(cls, nights: Sequence[Night]) -> Trends:
@@ -147,9 +141,7 @@ class Trends:
         ranks = {name: k for k, name in enumerate(SEVERITY)}
         worst = np.full((len(found), len(nights)), -1, dtype="int8")
         worst[order[line], night] = np.concatenate([_numbers(n.squares["worst"], ranks) for n in nights])
-        size = np.full(worst.shape, np.nan)
-        size[order[line], night] = np.concatenate([n.squares["units"].to_numpy() for n in nights])
-        return cls(nights, made, worst, size)
+        return cls(nights, made, worst)
 
     def series(self, line: int) -> list[Stretch]:
         """The outcomes of a square, the oldest first."""
