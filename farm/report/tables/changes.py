@@ -159,7 +159,8 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with their ``units``, and no text missing."""
     texts = {name: rows[name].astype(object).fillna("") for name in _TEXTS}
-    return rows.assign(**texts).assign(units=units)
+    numbers = {name: pd.to_numeric(rows[name]).astype("float64") for name in ("error_units", "max_ulp")}
+    return rows.assign(**texts, **numbers).assign(units=units)
 
 
 def _pairs(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
