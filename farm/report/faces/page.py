@@ -94,7 +94,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         verdicts=[(said.tone, said.sentence, "")],
         lead=[(_tone(line), line) for line in headline(report)[1:] if line != said.sentence],
         limit=LINES,
-        sources=f"script-src '{_hash(script)}'; style-src '{_hash(css)}'; img-src data:",
+        sources=Markup(f"script-src '{_hash(script)}'; style-src '{_hash(css)}'; img-src data:"),  # a hash of ours
         more=[one for one in shown if not one.open],
         script=Markup(script),
         style=Markup(css),

@@ -360,7 +360,7 @@ def _link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> 
 
 def _render(path: str, title: str, views: Sequence[View], **more: Any) -> str:
     given = {"up": "../" * path.count("/"), "limit": LINES, "words_beside": True, "chart": "", "chart_words": ""}
-    given["sources"] = "style-src 'self' file:; img-src 'self' data:"
+    given["sources"] = Markup("style-src 'self' file:; img-src 'self' data:")
     return html.render("site.html.j2", title, views, **{**given, **more})
 
 
