@@ -179,29 +179,27 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     """
     if rows.empty:
         return ""
+    # Versions of a backend have names of their own. They are one where each is another step.
+    bare = _bare(along if along in ("runtime", "build") else "run")
     step, case = _steps(rows, along).codes, rows["case_id"].astype("category").cat.codes.to_numpy("int64")
-    backend = _Text.of(rows["backend"], _bare(along)).codes
+    backend = _Text.of(rows["backend"], bare).codes
     key = case * (backend.max() + 1) + backend
     order = np.lexsort((rows["run_id"].astype("category").cat.codes, step, key))
-    order = order[
-        np.append(np.diff(key[order] * (step.max() + 1) + step[order]) != 0, True)
-    ]  # of each step its newest run
+    newest = np.append(np.diff(key[order] * (step.max() + 1) + step[order]) != 0, True)  # the last run of each step
+    order = order[newest]
     last = np.full(backend.max() + 1, step.max() if along == "run" else 0)
     np.maximum.at(last, backend, step)
     later = np.flatnonzero((np.diff(key[order], prepend=-1) == 0) & (step[order] == last[backend[order]]))
     if not len(later):
         return ""
-    keys = [rows[lakes.KEY].iloc[order[at]].astype(object) for at in (later - 1, later)]
-    runs = sorted({run for side in keys for run in side["run_id"]})
-    read = pd.concat([unique(lakes.read_table(rows.attrs["results"], run, COMPARED)).to_pandas() for run in runs])
-    sides = [side.merge(read, on=lakes.KEY).assign(backend=lambda x: x["backend"].map(_bare(along))) for side in keys]
-    counts = Counts.of(compare(*sides)).sentence()
-    newest = rows["run_id"].iloc[order[later[0]]]
-    return (
-        f"Since the run before {newest}: {counts}"
-        if along == "run"
-        else f"Since the {along} before the newest: {counts}"
-    )
+    sides = [rows[[*lakes.KEY, "op"]].iloc[order[at]].astype(object) for at in (later - 1, later)]
+    runs = sorted({run for side in sides for run in side["run_id"]})
+    where = {"op": sorted(set(sides[1]["op"]))}
+    read = [unique(lakes.read_table(rows.attrs["results"], run, COMPARED, where)).to_pandas() for run in runs]
+    found = [side[lakes.KEY].merge(pd.concat(read), on=lakes.KEY) for side in sides]
+    counts = Counts.of(compare(*(side.assign(backend=side["backend"].map(bare)) for side in found))).sentence()
+    what = f"run before {sides[1]['run_id'].iloc[0]}" if along == "run" else f"{along} before the newest"
+    return f"Since the {what}: {counts}"
 
 
 def _bare(along: str) -> Callable[[str], str]:
