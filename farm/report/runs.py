@@ -84,10 +84,10 @@ def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str
     if not (results and run.get("name") and run.get("config")):
         return None
     opened, run_id = lake.open_lake(results), str(run.get("run_id"))
-    if run_id not in (ids := lake.run_ids(opened)):
-        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lake.LakeWarning)  # said when the run itself was reported
+        if run_id not in (ids := lake.run_ids(opened)):
+            return None
         now = lake.read_table(opened, run_id, ["case_id"])["case_id"].combine_chunks()
     for earlier in reversed(ids[: ids.index(run_id)]):
         with contextlib.suppress(lake.LakeError), warnings.catch_warnings():

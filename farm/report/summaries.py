@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from farm.lake import Lake, LakeError, run_ids
+from farm.lake import Lake, LakeError, LakeWarning, run_ids
 from farm.lake.manifest import MANIFEST
 from farm.lake.store import write_beside
 from farm.report.tables.trends import COUNTS, Night
@@ -62,7 +63,9 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
 
 def _between(lake: Lake, run_id: str, since: str, ids: Sequence[str] | None = None) -> list[str]:
     """The runs from the one that a run is compared with to itself; with none, all before it."""
-    ids = run_ids(lake) if ids is None else ids
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakeWarning)  # said when the runs themselves were listed
+        ids = run_ids(lake) if ids is None else ids
     return [one for one in ids if since <= one < run_id]
 
 

@@ -20,6 +20,7 @@ from farm.report.faces import site as faces_site
 from farm.report.faces.site import pages
 from farm.report.faces.strip import badge, bars, strip
 from farm.report.tables.trends import Trends, failures, find_changes, night, stretches
+from farm.work.launch import run_id_at
 from tasks.model.row import Row
 from tests.bench import nights
 from tests.bench.nights import Planted
@@ -184,9 +185,8 @@ def test_a_kept_summary_tells_what_the_rows_do_until_they_change(tmp_path: Path,
         assert told is not None and told.facts["rows"] == 18 and told.facts["results"] == opened.uri
     assert texts[0] == texts[1]
     assert len(lake.read(opened, run)) == 18 and len(pd.read_parquet(opened.root)) == 18
-    earlier = nights.keep(
-        opened, nights.moved(source(), "20241231-020000-aaaa", nights.FIRST), RECORD, nights.FIRST - DAY
-    )
+    began = nights.FIRST - DAY
+    earlier = nights.keep(opened, nights.moved(source(), run_id_at(began), began), RECORD, began)
     assert earlier < run and summaries.read_summary(opened, run) is None, "it would be compared with another run"
     assert site.main([str(tmp_path / "other"), opened.root]) == 0
     told = summaries.read_summary(opened, run)
