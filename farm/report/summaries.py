@@ -48,7 +48,7 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
         return
     with contextlib.suppress(pa.ArrowException, OSError, LakeError):
         between = _between(lake, run_id, made.facts["since"])
-        told = {"key": _key(lake, run_id), "between": between, "facts": dict(made.facts)}
+        told: dict[str, Any] = {"key": _key(lake, run_id), "between": between, "facts": dict(made.facts)}
         told |= {"causes": list(made.causes), "changes": list(made.changes)}
         squares = made.squares.astype({"worst": str, **dict.fromkeys([*COUNTS, "new"], "int32")})
         table = pa.Table.from_pandas(squares, preserve_index=False)

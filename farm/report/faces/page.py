@@ -210,15 +210,22 @@ def _pack_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]:
     numbered), error units and units apart (between blanks, "" for none), the place of the first that is off (-1 for none) and of the first shown, and
     what to say of them."""
     place = {key: at for at, key in enumerate(zip(*(kept[name] for name in KEY), strict=True))}
-    lines = []
-    for run_id in kept["run_id"].unique() if results else ():
-        with contextlib.suppress(lake.LakeError):
-            found = lake.read_trace(results, run_id)
-            for key, steps in found.groupby(KEY, sort=False):
-                if key in place:
-                    lines.append({"row": place[key], **_pack_steps(steps)})
+    found = [_read_trace(results, run_id) for run_id in kept["run_id"].unique()] if results else []
+    lines = [
+        {"row": place[key], **_pack_steps(steps)}
+        for some in found
+        for key, steps in some.groupby(KEY, sort=False)
+        if key in place
+    ]
     names = ("row", "status", "names", "units", "apart", "off", "from", "said")
     return {"length": len(lines), "columns": {name: column([line[name] for line in lines]) for name in names}}
+
+
+def _read_trace(results: str, run_id: str) -> pd.DataFrame:
+    try:
+        return lake.read_trace(results, run_id)
+    except lake.LakeError:  # the rows' lake is gone
+        return lake.TRACE_SCHEMA.empty_table().to_pandas()
 
 
 def _pack_steps(steps: pd.DataFrame) -> dict[str, Any]:

@@ -79,7 +79,8 @@ class Counts:
     def of(cls, table: pd.DataFrame) -> Counts:
         """Of what `compare` found."""
         group = table["change"].map({name: one.group for name, one in KINDS.items()})
-        return cls(*(int((group == name).sum()) for name in GROUPS), len(table))
+        new, fixed, changed = (int((group == name).sum()) for name in GROUPS)
+        return cls(new, fixed, changed, len(table))
 
     def sentence(self, known: int = 0) -> str:
         """known: of the new ones, those of a known failure."""
@@ -117,7 +118,7 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    found = compare(*(select(rows, name) for name in (a, b)), across=True)
+    found = compare(select(rows, a), select(rows, b), across=True)
     made = with_commands(found, results)[_TOLD]
     made.attrs = {**found.attrs, "a": a, "b": b}
     return made
