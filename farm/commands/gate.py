@@ -14,7 +14,8 @@ from farm.report.faces import terminal
 from farm.report.faces.exchange import junit, sarif
 from farm.report.faces.markdown import document
 from farm.report.runs import load
-from farm.report.tables.gate import gate_of, gate_views, judge_gate
+from farm.report.tables.gate import Judged, gate_of, gate_views, judge_gate
+from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from tasks.model import Refusal
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = {
         args.junit: lambda: junit(report, found),
         args.sarif: lambda: sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),
-        args.markdown: lambda: document([found.sentence, report.verdict.sentence], views, _MOST).encode(),
+        args.markdown: lambda: document(_sentences(report, found), views, _MOST).encode(),
     }
     for file, content in made.items():
         if file is not None:
@@ -59,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"written: {file}")
     print(f"{found.sentence} (exit code {found.code})")
     return found.code
+
+
+def _sentences(report: Report, found: Judged) -> list[str]:
+    changed = since(report)
+    return [found.sentence, report.verdict.sentence, *([changed.sentence] if changed else [])]
 
 
 def _gate(run: dict[str, Any], file: str | None) -> Gate:

@@ -1,4 +1,4 @@
-"""Since when a lake's outcomes are as they are: farm history [OP…] [--along run|runtime|driver|farm]"""
+"""Since when a lake's outcomes are as they are: farm history [OP…] [--along run|runtime|build|driver|farm]"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farm.commandline import Parser, refusing, results_option
 from farm.exits import OK
 from farm.report.faces import terminal
 from farm.report.runs import early, say_early
-from farm.report.tables.history import ALONG, changes, history_view, load, spans
+from farm.report.tables.history import ALONG, changes, history_view, last_step, load, spans
 from tasks.model import Refusal
 
 #: Lines that are printed.
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results_option(parser)
     parser.add_argument("--backend", default="*", metavar="GLOB", help="only these backends")
     parser.add_argument("--dtype", default="*", metavar="GLOB", help="only these dtypes")
-    words = "runs (default), or versions of the runtime, driver or farm, where a version's outcome is that of its newest run"
+    words = "runs (default), or versions of the runtime, its builds (commit, image), driver or farm, where a version's outcome is that of its newest run"
     parser.add_argument("--along", choices=list(ALONG), default="run", help=words)
     parser.add_argument("--csv", metavar="FILE", help="write the table, including what passes")
     args = parser.parse_args(argv)
@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     say_early(early(rows))
     history = spans(rows, args.along)
     told = changes(history)
-    terminal.show(history_view(told, f"Outcomes along {args.along}s", _MOST), terminal.screen(), _MOST)
+    view = history_view(told, f"Outcomes along {args.along}s", _MOST, last_step(rows, args.along))
+    terminal.show(view, terminal.screen(), _MOST)
     if args.csv:
         history.to_csv(args.csv, index=False)
         print(f"written: {args.csv}")

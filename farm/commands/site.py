@@ -78,8 +78,8 @@ def _nights(name: str, last: int, config: str | None, had: dict[str, str], other
     """Summaries of the runs of a lake, the oldest first; what cannot be read, or was met elsewhere, is said and passed over.
     had: takes the folder of each run, by the id that its rows say; other: the names of configs that were not asked for. Raises LakeError."""
     opened = lakes.open_lake(name)
-    for run_id in lakes.known_runs(opened)[-last:]:
-        told, folder = summaries.read_summary(opened, run_id), f"{opened.uri.rstrip('/')}/run={run_id}"
+    for run_id in (ids := lakes.known_runs(opened))[-last:]:
+        told, folder = summaries.read_summary(opened, run_id, ids), f"{opened.uri.rstrip('/')}/run={run_id}"
         record = _record(opened, run_id) if told is None else told.facts
         if config is not None and record.get("name") != config:
             other.add(str(record.get("name") or ""))

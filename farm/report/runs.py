@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn
+from farm.lake.store import unique
+from farm.report.tables import changes
 from farm.report.tables.coverage import backends_of, latest
 
 #: By how much clocks may differ.
@@ -74,17 +76,18 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-    """Rows and record of the last finished run of the same config before ``run``, by the config's name; None for none.
+    """Rows (of these the columns that a comparison reads) and record of the last finished run of the same config before ``run``, by the
+    config's name; None for none.
 
     Only rows of what ``run`` has a row of too. An earlier run without any is passed over: it was narrowed to something else.
     """
     if not (results and run.get("name") and run.get("config")):
         return None
     opened, run_id = lake.open_lake(results), str(run.get("run_id"))
-    if run_id not in (ids := lake.run_ids(opened)):
-        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lake.LakeWarning)  # said when the run itself was reported
+        if run_id not in (ids := lake.run_ids(opened)):
+            return None
         now = lake.read_table(opened, run_id, ["case_id"])["case_id"].combine_chunks()
     for earlier in reversed(ids[: ids.index(run_id)]):
         with contextlib.suppress(lake.LakeError), warnings.catch_warnings():
@@ -94,8 +97,8 @@ def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str
                 continue
             if _own_models(record) != _own_models(run):  # --model a.py:Model and --model b.py:Model have one name
                 continue
-            table = lake.read_table(opened, earlier)
-            if len(rows := table.filter(pc.is_in(table["case_id"], now))):
+            table = lake.read_table(opened, earlier, [*changes.READ, "farm_version"])
+            if len(rows := unique(table.filter(pc.is_in(table["case_id"], now)))):
                 return rows.to_pandas(), record
     return None
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from farm.lake import Lake, LakeError
+from farm.lake import Lake, LakeError, LakeWarning, run_ids
 from farm.lake.manifest import MANIFEST
 from farm.lake.store import write_beside
 from farm.report.tables.trends import COUNTS, Night
@@ -24,17 +25,19 @@ SUMMARY = "_summary.parquet"
 _REST = b"night"
 
 
-def read_summary(lake: Lake, run_id: str) -> Night | None:
-    """The summary that is kept of a run; None if there is none, or it is of other files or of another version of the farm."""
+def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> Night | None:
+    """The summary that is kept of a run; None if there is none, or it is of other files, of another version of the farm, or compared with
+    another run than it would be now. ids: of all runs of the lake, where they are known."""
     try:
         with lake.filesystem.open_input_file(lake.path(run_id, SUMMARY)) as file:
             part = pq.ParquetFile(file)
             told = json.loads((part.schema_arrow.metadata or {})[_REST])
-            if told["key"] != _key(lake, run_id):
+            between = _between(lake, run_id, told["facts"]["since"], ids)
+            if told["key"] != _key(lake, run_id) or told["between"] != between:
                 return None
             texts = [f.name for f in part.schema_arrow if f.type in (pa.string(), pa.large_string())]
             squares = part.read().to_pandas(categories=texts)
-            return Night({**told["facts"], "results": lake.uri}, squares, told["causes"])
+            return Night({**told["facts"], "results": lake.uri}, squares, told["causes"], told["changes"])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -44,7 +47,9 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
     if not run.get("finished_at"):
         return
     with contextlib.suppress(pa.ArrowException, OSError, LakeError):
-        told = {"key": _key(lake, run_id), "facts": dict(made.facts), "causes": list(made.causes)}
+        between = _between(lake, run_id, made.facts["since"])
+        told: dict[str, Any] = {"key": _key(lake, run_id), "between": between, "facts": dict(made.facts)}
+        told |= {"causes": list(made.causes), "changes": list(made.changes)}
         squares = made.squares.astype({"worst": str, **dict.fromkeys([*COUNTS, "new"], "int32")})
         table = pa.Table.from_pandas(squares, preserve_index=False)
         table = table.replace_schema_metadata({_REST: json.dumps(told)})
@@ -54,6 +59,14 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
             SUMMARY,
             lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"),
         )
+
+
+def _between(lake: Lake, run_id: str, since: str, ids: Sequence[str] | None = None) -> list[str]:
+    """The runs from the one that a run is compared with to itself; with none, all before it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakeWarning)  # said when the runs themselves were listed
+        ids = run_ids(lake) if ids is None else ids
+    return [one for one in ids if since <= one < run_id]
 
 
 def _key(lake: Lake, run_id: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, one_by_one, started
+from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, one_by_one, started
 from tasks.model.leaf import row as row_of
 
 if TYPE_CHECKING:
@@ -152,7 +152,12 @@ class Check:
 
 
 class Scenario(Check):
-    """A check that calls a program more than once: `observe` drives its session, and yields what it sees."""
+    """A check that calls a program more than once: `observe` drives its session, and yields what it sees.
+
+    whole: whether each step is a call of the whole program, also where it has a session of its own, whose steps take a part of the inputs.
+    """
+
+    whole: bool = False
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """What is seen of a session that has been started. program: whose session it is, for its flags and columns.
@@ -166,4 +171,4 @@ class Scenario(Check):
 
     def open(self, program: Program, form: Form) -> Session:
         """The session that is driven; a program's own unless the check needs another."""
-        return program.open()
+        return Stateless(program) if self.whole else program.open()

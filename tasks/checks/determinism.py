@@ -23,6 +23,7 @@ class Determinism(Scenario):
     compiled or measured at the start differs there. ``flags``: how many runs were compared, and in how many processes."""
 
     name = "determinism"
+    whole = True
     about = "the same bytes in three runs and in another process"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
@@ -43,6 +44,7 @@ class Threads(Scenario):
     divided among threads is rounded elsewhere."""
 
     name = "threads"
+    whole = True
     about = "the same bytes with one, two and four threads, for runtimes that take a thread count"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 

@@ -38,6 +38,7 @@ class Graph(Scenario):
     ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at most, which is no fault."""
 
     name = "graph"
+    whole = True
     about = "a captured run (CUDA graphs), replayed on changed inputs, matches the eager run on them"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 

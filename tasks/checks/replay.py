@@ -24,6 +24,7 @@ class Replay(Scenario):
     """
 
     name = "replay"
+    whole = True
     about = "the same bytes three times, after a run on other inputs, and while a thread runs on other inputs"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 

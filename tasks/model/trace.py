@@ -51,10 +51,21 @@ class Step:
 COLUMNS = columns_of(Step)
 
 
+def first_off(statuses: Sequence[Status]) -> int:
+    """The place of the first step that failed, else of the first that did not pass; -1 where all passed."""
+    for fine in ({Status.PASS, Status.IMPRECISE}, {Status.PASS}):
+        for at, status in enumerate(statuses):
+            if status not in fine:
+                return at
+    return -1
+
+
+def describe(at: int, status: str, names: Sequence[str]) -> str:
+    """In words that a step is the first that is off. names: of all steps."""
+    return f"first {status} at step {at} of {len(names)}" + f" ({names[at]})" * (names[at] != f"step {at}")
+
+
 def told(steps: Sequence[Step]) -> str:
     """The first step that is off, in words; "" where none is. Statuses of the steps are those of the policy of the run."""
-    off = next((x for x in steps if x.failed), None) or next((x for x in steps if x.status != Status.PASS), None)
-    if off is None:
-        return ""
-    named = "" if off.name == f"step {off.step}" else f" ({off.name})"
-    return f"first {off.status} at step {off.step} of {len(steps)}{named}"
+    at = first_off([Status(x.status) for x in steps])
+    return describe(at, steps[at].status, [x.name for x in steps]) if at >= 0 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import html.parser
 import posixpath
 import shutil
@@ -19,10 +20,12 @@ from farm.report.faces import site as faces_site
 from farm.report.faces.site import pages
 from farm.report.faces.strip import badge, bars, strip
 from farm.report.tables.trends import Trends, failures, find_changes, night, stretches
+from farm.work.launch import run_id_at
 from tasks.model.row import Row
 from tests.bench import nights
 from tests.bench.nights import Planted
 
+DAY = datetime.timedelta(days=1)
 RECORD = {"name": "nightly", "config": {"known_failures": [], "backends": []}, "inventory": {"backends": {}}}
 
 
@@ -119,12 +122,12 @@ def test_the_gate_and_the_release_that_closed_it_are_told() -> None:
     """Of a config with a gate its state night by night; of a change the runtime's versions before and after."""
     rows = source().to_pandas().query("backend == 'good-cpu'")
     record = RECORD | {"config": RECORD["config"] | {"gate": {"new": 0}}, "finished_at": "x"}
-    every = []
+    every, earlier = [], None
     for at, (version, status) in enumerate((("1.0", "pass"), ("1.0", "pass"), ("1.1", "wrong"))):
         mine = rows.assign(run_id=str(at), runtime_version=version, status=status)
-        every.append(
-            night(mine, {**record, "run_id": str(at), "started_at": f"2025-01-0{at + 1}", "planned": len(mine)})
-        )
+        run = {**record, "run_id": str(at), "started_at": f"2025-01-0{at + 1}", "planned": len(mine)}
+        every.append(night(mine, run, earlier))
+        earlier = mine, run
     assert [one.facts["gate"] for one in every] == ["open", "open", "closed"]
     told = dict(pages(Trends.of(every)))
     front = told["index.html"]
@@ -182,6 +185,15 @@ def test_a_kept_summary_tells_what_the_rows_do_until_they_change(tmp_path: Path,
         assert told is not None and told.facts["rows"] == 18 and told.facts["results"] == opened.uri
     assert texts[0] == texts[1]
     assert len(lake.read(opened, run)) == 18 and len(pd.read_parquet(opened.root)) == 18
+    began = nights.FIRST - DAY
+    earlier = nights.keep(opened, nights.moved(source(), run_id_at(began), began), RECORD, began)
+    assert earlier < run and summaries.read_summary(opened, run) is None, "it would be compared with another run"
+    assert site.main([str(tmp_path / "other"), opened.root]) == 0
+    told = summaries.read_summary(opened, run)
+    assert told is not None and told.facts["since"] == earlier
+    shutil.rmtree(opened.path(earlier))
+    assert summaries.read_summary(opened, run) is None and site.main([str(tmp_path / "gone"), opened.root]) == 0
+    assert summaries.read_summary(opened, run) is not None
     lake.append(opened, run, [source().to_batches()[0].slice(0, 1)])
     assert summaries.read_summary(opened, run) is None, "its rows are others"
     lake.write_run(opened, run, {**RECORD, "run_id": run})
@@ -280,13 +292,15 @@ def test_somebody_elses_page_is_not_written_over(many: Path, tmp_path: Path, cap
 def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
     """Of a backend of which five ops came and went; what breaks on a sound one that night is a regression and no more."""
     rows = source().to_pandas().query("op == 'torch:abs' and sample == 0")
-    every = []
+    every, earlier = [], None
     for at in range(4):
         made = [rows.assign(op=f"torch:op{n}", case_id=f"case{n}") for n in range(6)]
         mine = pd.concat(made).assign(run_id=str(at), status="pass")
         flaky = (mine["backend"] == "flaky-cpu") & (mine["op"] != "torch:op5") & (at == 1)
         mine.loc[flaky | ((mine["op"] == "torch:op5") & (at == 3)), "status"] = "wrong"
-        every.append(night(mine, {**RECORD, "run_id": str(at), "started_at": f"2025-01-0{at + 1}"}))
+        run = {**RECORD, "run_id": str(at), "started_at": f"2025-01-0{at + 1}"}
+        every.append(night(mine, run, earlier))
+        earlier = mine, run
     for nights_told, said in ((every, 1), (every[2:], 0)):
         front = dict(pages(Trends.of(nights_told)))["index.html"]
         stayed = front.partition("Changes that stayed")[2].partition("</table>")[0]

@@ -11,10 +11,12 @@ import pytest
 
 from farm import lake
 from farm.lake import LakeWarning, manifest, store, traces
+from farm.report.faces.page import STEPS
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tests.conftest import ROOT
 from tests.farm.test_lake import CONSTANT, RUN, row
+from tests.farm.test_page import Shown
 
 ORIGIN = lake.Origin(**CONSTANT)
 
@@ -129,9 +131,50 @@ def test_the_example_names_the_step_at_which_each_twin_goes_wrong(
     assert set(steps["case_id"].str.split("/").str[0]) == {"steps"}  # forward looks once
     wrong = steps[steps["status"] == "wrong"].groupby("case_id")["step"].min()
     assert set(wrong[wrong.index.str.contains("forgetting")]) == {8}
-    capsys.readouterr()
+    named = capsys.readouterr().out
+    assert (
+        "first wrong at step 8 of 1" in named
+        and "farm reproduce" in named
+        and ":forward/user:decode_forgetting" not in named
+    )
     case = "steps/user:decode_forgetting/float32/0"
     assert main(["report", str(results), "--case", case]) == 0
     assert "torch-cpu: first wrong at step 8 of 10." in " ".join(capsys.readouterr().out.split())
     assert main(["reproduce", f"last:{case}:torch-cpu", "--results", str(results)]) == 0
     assert capsys.readouterr().out.count("trace         first wrong at step 8 of 10") == 2
+
+
+def test_a_sound_session_is_the_same_whenever_it_is_run_as_a_whole(results: Path, tmp_path: Path) -> None:
+    """Its steps take a part of the inputs; a check that runs it again runs it from its start, on all of them."""
+    pytest.importorskip("torch")
+    from farm.__main__ import main
+
+    given = (
+        "checks: [replay, determinism]\ncatalogs: [{name: user, samples: 1, modules: [%s]}]\nbackends: [torch-cpu]\n"
+    )
+    (tmp_path / "c.yaml").write_text(given % (ROOT / "examples/own_session/sessions.py"))
+    ops = ["--ops", "*decode", "*descent"]
+    assert main(["run", str(tmp_path / "c.yaml"), "--inline", "--results", str(results), *ops]) == 0
+    rows = lake.read(results)
+    assert len(rows) == 4 and set(rows["status"]) == {"pass"}, rows[["case_id", "status", "error"]].to_string()
+
+
+def test_the_panel_of_a_row_shows_its_steps_and_the_first_that_is_off(opened: lake.Lake) -> None:
+    off = (*steps(2), Step(2, "all", "imprecise", error_units=40.0), Step(3, "again", "wrong", apart_units=9.0))
+    for sample, (op, some) in enumerate(
+        (("abs", steps(3)), ("exp", off), ("neg", ()), ("sin", steps(1000, wrong=700)))
+    ):
+        status = "wrong" if any(x.failed for x in some) else "pass"
+        write(opened, sample, some, op=f"torch:{op}", status=status)
+    shown = Shown(lake.read(opened, RUN), {"run_id": RUN})
+
+    def panel(op: str) -> tuple[str, list[str], int]:
+        shown.visit(sel=f"torch:{op}|torch-cpu")
+        marked = [line["text"] for line in shown.lines("panel", "text") if line["text"].startswith("▼")]
+        told = [line["text"] for line in shown.look("panel", ".why") + shown.look("panel", ".note")]
+        return next((x for x in told if "step" in x), ""), marked, len(shown.lines("panel", "rect"))
+
+    assert panel("abs") == ("all 3 steps are right", [], 3)
+    assert panel("exp") == ("first wrong at step 3 of 4 (again)", ["▼ again"], 4)
+    assert panel("neg") == ("", [], 0)
+    assert panel("sin") == ("first wrong at step 700 of 1000", ["▼ step 700"], STEPS)

@@ -14,6 +14,7 @@ from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, NEW
 from farm.report.tables.coverage import CELL, commands, records, severity
 from farm.report.tables.gate import CLOSED, OPEN, Judged
+from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.version import farm_version
 from tasks.model import Status
@@ -45,7 +46,7 @@ def _describe_known(line: Mapping[str, Any]) -> str:
 
 def junit(report: Report, found: Judged) -> bytes:
     """A suite of the gate's items and one a backend, of its cells: new failures are failures, what is known or quarantined is
-    skipped with its reason, as is what could not be judged."""
+    skipped with its reason, as is what could not be judged. The properties of the gate's suite are what changed since the last run."""
     root = ET.Element("testsuites", name=f"farm {report.run.get('run_id')}")
     gate = [(item.asked, "farm.gate", item.said, "" if item.state == OPEN else item.state, 0.0) for item in found.items]
     suites: dict[str, list[tuple[str, str, str, str, float]]] = {"gate": gate}
@@ -64,6 +65,11 @@ def junit(report: Report, found: Judged) -> bytes:
             skipped=str(counts["skipped"]), time=f"{sum(case[4] for case in cases):.3f}",
             timestamp=str(report.run.get("started_at") or "1970-01-01T00:00:00")[:19], hostname="farm",
         )  # fmt: skip
+        if name == "gate" and (changed := since(report)):
+            told = {"since": changed.run_id, **vars(changed.sums), "known": changed.known}
+            properties = ET.SubElement(suite, "properties")
+            for key, value in told.items():
+                ET.SubElement(properties, "property", name=key, value=str(value))
         for title, group, text, state, seconds in cases:
             case = ET.SubElement(suite, "testcase", name=title, classname=group, time=f"{seconds:.3f}")
             if state == "skipped":

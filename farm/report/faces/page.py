@@ -9,37 +9,36 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from markupsafe import Markup
 
 from farm import lake
-from farm.lake.columns import COLUMNS
-from farm.report.faces.curve import svg
-from farm.report.faces.strip import strip
+from farm.commandline import plain
+from farm.lake.columns import COLUMNS, KEY
+from farm.report.faces import html
+from farm.report.faces.html import HERE, SIGNS, style
 from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline, words
 from farm.report.tables.sides import Sides, sides
-from farm.report.tables.view import Report, cell
+from farm.report.tables.view import Report
 from farm.report.words import DASH
 from tasks import checks
-from tasks.model import Status
+from tasks.model import Status, trace
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
 #: Characters of all error texts together; longer ones are cut so that the page stays small.
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
-#: Lines of a long table.
-LINES = 250
+#: Lines of a long table; steps of a case that are shown, those around the first that is off.
+LINES, STEPS = 250, 400
 
 #: The page's script, in parts that know those before them.
 SCRIPTS = (
@@ -47,13 +46,12 @@ SCRIPTS = (
     "page_data.js",
     "page_grid.js",
     "page_profile.js",
+    "page_trace.js",
     "page_panel.js",
     "page_pair.js",
     "page.js",
 )
 
-#: A sign for each status, so that colour is not the only signal.
-SIGNS = {status.value: status.facts.sign for status in Status}
 #: The columns of `farm.report.coverage` that the page adds up under its filters.
 SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
@@ -85,64 +83,40 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
     ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
-    here = Path(__file__).parent
-    script = _join_scripts((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    style = colours() + (here / "page.css").read_text(encoding="utf-8")
+    script, css = _join_scripts((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS), style()
     report = Report.of(rows, run)
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            script=Markup(script),
-            style=Markup(style),
-            script_hash=_hash(script),
-            style_hash=_hash(style),
-            data=Markup(script_json(payload(report))),
-            run=run,
-            run_id=str(run.get("run_id") or DASH),
-            name=str(run.get("name") or ""),
-            verdict=(said := report.verdict).sentence,
-            tone=said.tone,
-            headline=[line for line in headline(report)[1:] if line != said.sentence],
-            words=words(),
-            rows=f"{len(report.rows):,}",
-            started=moment(run.get("started_at")),
-            finished=moment(run.get("finished_at")),
-            versions=_lines(run.get("versions")),
-            config=_pretty(run.get("config")),
-            views=[one for one in report.views if "page" in one.faces],
-            limit=LINES,
-        )
+    said = report.verdict
+    shown = [one for one in report.views if "page" in one.faces]
+    return html.render(
+        "page.html.j2",
+        f"Validation {(run_id := str(run.get('run_id') or DASH))}",
+        [one for one in shown if one.open],
+        verdicts=[(said.tone, said.sentence, "")],
+        lead=[(_tone(line), line) for line in headline(report)[1:] if line != said.sentence],
+        limit=LINES,
+        sources=Markup(f"script-src '{_hash(script)}'; style-src '{_hash(css)}'; img-src data:"),  # a hash of ours
+        more=[one for one in shown if not one.open],
+        script=Markup(script),
+        style=Markup(css),
+        data=Markup(script_json(payload(report))),
+        run_id=run_id,
+        name=str(run.get("name") or ""),
+        words=words(),
+        rows=f"{len(report.rows):,}",
+        started=moment(run.get("started_at")),
+        finished=moment(run.get("finished_at")),
+        versions=_lines(run.get("versions")),
+        config=_pretty(run.get("config")),
     )
 
 
-def environment() -> jinja2.Environment:
-    """What templates are made with: all text is escaped."""
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        extensions=["jinja2.ext.loopcontrols"],
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals.update(signs=SIGNS, cell=cell, svg=svg, strip=strip)
-    return made
+def _tone(line: str) -> str:
+    return "alarm" if line.startswith(("INCOMPLETE", "QUARANTINED")) else ""
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:
     """Scripts as one, of whose names nothing else in the document knows."""
     return '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();\n"
-
-
-def colours() -> str:
-    """The style sheet of the statuses: the class ``s-NAME`` in the colours of `tasks.model.status`, light and dark."""
-
-    def rules(theme: str) -> str:
-        pairs = {status.value: getattr(status.facts, theme).split() for status in Status}
-        return "\n".join(f".s-{name} {{ background:{back}; color:{text}; }}" for name, (back, text) in pairs.items())
-
-    return f"{rules('light')}\n@media (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"
 
 
 def _hash(text: str) -> str:
@@ -221,12 +195,57 @@ def payload(report: Report) -> dict[str, Any]:
             },
         },
         "rows": {"length": len(kept), "columns": columns},
+        "traces": _pack_traces(kept, report.rows.attrs.get("results")),
         "sums": SUMS,
         "standings": list(STANDING_WORDS.items()) if listed else [],
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "command": [command(), where_option(results), {status: how_option(status) for status in SEVERITY}],
+    }
+
+
+def _pack_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]:
+    """The steps of the rows that have a trace: for each its row, a text with a sign for each step, names (a line each, "" for those that are
+    numbered), error units and units apart (between blanks, "" for none), the place of the first that is off (-1 for none) and of the first shown, and
+    what to say of them."""
+    place = {key: at for at, key in enumerate(zip(*(kept[name] for name in KEY), strict=True))}
+    found = [_read_trace(results, run_id) for run_id in kept["run_id"].unique()] if results else []
+    lines = [
+        {"row": place[key], **_pack_steps(steps)}
+        for some in found
+        for key, steps in some.groupby(KEY, sort=False)
+        if key in place
+    ]
+    names = ("row", "status", "names", "units", "apart", "off", "from", "said")
+    return {"length": len(lines), "columns": {name: column([line[name] for line in lines]) for name in names}}
+
+
+def _read_trace(results: str, run_id: str) -> pd.DataFrame:
+    try:
+        return lake.read_trace(results, run_id)
+    except lake.LakeError:  # the rows' lake is gone
+        return lake.TRACE_SCHEMA.empty_table().to_pandas()
+
+
+def _pack_steps(steps: pd.DataFrame) -> dict[str, Any]:
+    off = trace.first_off([Status(name) for name in steps["status"]])
+    first = max(0, min(off - STEPS // 2, len(steps) - STEPS))
+    shown, names = steps.iloc[first : first + STEPS], steps["name"].tolist()
+    said = trace.describe(off, steps["status"].iloc[off], names) if off >= 0 else f"all {len(steps)} steps are right"
+    numbered = all(name == f"step {at}" for at, name in enumerate(names))
+
+    def texts(name: str) -> str:
+        return " ".join("" if x is None else str(x) for x in _numbers(shown[name]))
+
+    return {
+        "status": "".join(SIGNS[name] for name in shown["status"]),
+        "names": "" if numbered else "\n".join(plain(name) for name in shown["name"]),
+        "units": texts("error_units"),
+        "apart": texts("apart_units"),
+        "off": off - first if off >= 0 else -1,
+        "from": first,
+        "said": said,
     }
 
 

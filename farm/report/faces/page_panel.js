@@ -33,7 +33,7 @@ function fill(box, row) { // what happened and how to see it, then the others on
     value("cause", row) ? make("a", { href: address({ cause: value("cause", row), sel: null }) }, "where else") : null));
   if (here?.why) box.append(make("p", { class: "why" }, here.why));
   if (error) box.append(make("pre", {}, error));
-  box.append("reproduce ", button, make("code", { class: "cmd" }, line), ...profile(row), ...besides(value("case", row), place.backend[row]), list);
+  box.append("reproduce ", button, make("code", { class: "cmd" }, line), ...trace(row), ...profile(row), ...besides(value("case", row), place.backend[row]), list);
 }
 const measured = (n, one) => one.units === null ? "" : `${number(one.units)} ${sides.unit[n]}${one.limit === null ? "" : `, limit ${number(one.limit)}`}`;
 function besides(n, here) { // all backends on these bytes: this one first, then who stands outside, who has no result last

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,17 +14,18 @@ from markupsafe import Markup
 
 from farm.commandline import plain
 from farm.exits import INCOMPLETE
-from farm.report.faces.page import colours, environment
-from farm.report.faces.site_runs import releases, runs
+from farm.report.faces import html
+from farm.report.faces.html import slug, style
+from farm.report.faces.site_runs import new_column, releases, runs
 from farm.report.faces.strip import badge, bars
 from farm.report.tables.causes import many
-from farm.report.tables.changes import TONES
+from farm.report.tables.changes import KINDS
 from farm.report.tables.coverage import SEVERITY, backend_order, records
 from farm.report.tables.gate import CLOSED, GATES, OPEN
 from farm.report.tables.trends import COUNTS, Night, Stretch, Trends, failures, find_changes, stretches
-from farm.report.tables.view import Cell, Column, Line, View
+from farm.report.tables.view import Cell, Column, Line, View, status
 from farm.report.words import percent
-from tasks.model import OpClass, Status
+from tasks.model import FORWARD, OpClass, Status
 
 #: Nights that pictures show, lines of a table on a page, changes on the first page and on others.
 NIGHTS, LINES, CHANGES_SHOWN = 120, 200, 60
@@ -47,16 +46,11 @@ STRIPS = "Each block of a strip is a stretch of nights with one outcome, oldest 
 def pages(trends: Trends) -> Iterator[tuple[str, str]]:
     """(path, text) of every file of the site, the first page last: whoever finds it finds the others too."""
     site = _Site(trends)
-    yield "style.css", _colours() + (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    yield "style.css", style()
     yield from site.backends()
     yield from site.ops()
     yield from site.defects()
     yield from site.front()
-
-
-def slug(name: str) -> str:
-    """The name of a page's file: readable, and another one for another name."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}.html"
 
 
 #: Below a chart of failures.
@@ -68,7 +62,6 @@ class _Site:
 
     def __init__(self, trends: Trends) -> None:
         self.trends, self.nights = trends, trends.nights
-        self.template = environment().get_template("site.html.j2")
         self.changes = find_changes(trends)
         self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
         self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
@@ -76,11 +69,9 @@ class _Site:
         hidden = {
             (one["label"], one["backend"]) for one in self.flaky if not (one["turns"] < TURNS and _has_failed(one))
         }
-        stays = {(one["label"], one["backend"]): one["since"] for one in self.lines}
-        stays = {key: at for key, at in stays.items() if key not in hidden}
-        keys = zip(self.changes["label"], self.changes["backend"], strict=True)
-        lasts = [stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]
-        lasting = self.changes[pd.Series(lasts, self.changes.index, bool)]
+        last = self.changes.drop_duplicates(["label", "backend", "check", "dtype"])
+        shown = [pair not in hidden for pair in zip(last["label"], last["backend"], strict=True)]
+        lasting = last[pd.Series(shown, last.index, bool) & (last["status_a"] != last["status_b"])]
         self.lasting = lasting.assign(chance=_by_chance(lasting, self.flaky, self.lines))
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
@@ -98,14 +89,6 @@ class _Site:
 
     def _page(self, path: str, title: str, views: Sequence[View], **more: Any) -> Iterator[tuple[str, str]]:
         """A page, after those that its long tables go on in."""
-        given: dict[str, Any] = {
-            "verdicts": [],
-            "lead": [],
-            "chart": "",
-            "chart_words": "",
-            "up": "../" if "/" in path else "",
-        }
-        given |= {"title": title, "limit": LINES, "words_beside": True}
         begins: list[View] = []
         pagers: dict[str, list[tuple[str, str]]] = {}
         for view in views:
@@ -126,9 +109,8 @@ class _Site:
                     begins.append(part)
                     pagers[view.name] = links
                 else:
-                    shown = {**given, "views": [replace(part, open=True)], "pagers": {view.name: links}}
-                    yield at, self.template.render(shown)
-        yield path, self.template.render({**given, "views": begins, "pagers": pagers, **more})
+                    yield at, _render(at, title, [replace(part, open=True)], pagers={view.name: links})
+        yield path, _render(path, title, begins, pagers=pagers, **more)
 
     # --- columns ----------------------------------------------------------------------------------------------------
 
@@ -136,8 +118,8 @@ class _Site:
         """Of a table of squares; ``what``: the column that leads on, to pages in ``folder``."""
         words = {"label": "op"}.get(what, what)
         return [
-            Column(words, lambda line: Cell(plain(line[what]), href=f"../{folder}/{slug(line[what])}"), foreign=True),
-            Column("now", lambda line: Cell(line["worst"], status=line["worst"])),
+            _link(words, what, folder, "../"),
+            status("worst", "now"),
             Column("since", lambda line: self.nights[line["since"]].day, right=True),
             Column("nights failed", _nights, right=True),
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
@@ -173,11 +155,12 @@ class _Site:
         """known: the column that is the page's own."""
         columns = [
             Column("night", lambda line: self.nights[line["night"]].day, right=True),
-            Column("change", lambda line: Cell(_change(line), tone=TONES[line["change"]])),
-            Column("op", lambda line: Cell(plain(line["label"]), href=f"{up}op/{slug(line['label'])}"), foreign=True),
-            Column("backend", lambda line: Cell(line["backend"], href=f"{up}backend/{slug(line['backend'])}")),
-            Column("before", lambda line: Cell(line["before"], status=line["before"])),
-            Column("after", lambda line: Cell(line["after"], status=line["after"])),
+            Column("change", lambda line: Cell(_change(line), tone=KINDS[line["change"]].tone)),
+            _link("op", "label", "op", up),
+            Column("dtype", lambda line: line["dtype"] + f" {line['check']}" * (line["check"] != FORWARD)),
+            _link("backend", "backend", "backend", up),
+            status("status_a", "before"),
+            status("status_b", "after"),
             Column("runtime", self._versions, foreign=True),
         ]
         return View(
@@ -186,7 +169,7 @@ class _Site:
             table,
             [one for one in columns if one.words != known],
             lines=records(table) if len(table) else (),
-            unit="changes",
+            unit="cells",
             counted=True,
             open=True,
             most=CHANGES_SHOWN,
@@ -195,7 +178,8 @@ class _Site:
 
     def _versions(self, line: Line) -> str:
         """The version of a backend's runtime in the night of a change; both, where the one before had another."""
-        told = [self.nights[line[at]].facts["versions"].get(line["backend"]) or "" for at in ("earlier", "night")]
+        places = [line[at] for at in ("earlier", "night") if line[at] >= 0]
+        told = [self.nights[at].facts["versions"].get(line["backend"]) or "" for at in places]
         return plain(" → ".join(dict.fromkeys(filter(None, told))))
 
     def _chart(self, sums: pd.DataFrame) -> Markup:
@@ -227,7 +211,7 @@ class _Site:
                 f"backend/{slug(name)}",
                 name,
                 views,
-                lead=[f"vendor: {plain(lines[0]['vendor'])}", f"newest night: {_newest(mine)}"],
+                lead=[("", f"vendor: {plain(lines[0]['vendor'])}"), ("", f"newest night: {_newest(mine)}")],
                 chart=self._chart(mine),
                 chart_words=CHART_WORDS,
             )
@@ -257,7 +241,9 @@ class _Site:
                 f"defect/{slug(reason)}",
                 plain(reason, 160),
                 views,
-                lead=[f"{line['standing']}; seen in {many(len(seen), 'night')}, first {self.nights[seen[0][0]].day}"],
+                lead=[
+                    ("", f"{line['standing']}; seen in {many(len(seen), 'night')}, first {self.nights[seen[0][0]].day}")
+                ],
                 chart=self._chart(frame),
                 chart_words="Rows, night by night.",
             )
@@ -288,7 +274,7 @@ class _Site:
                 runs(self.nights),
             ],
             verdicts=[told for name, one in newest.items() for told in _verdicts(name, one.facts)],
-            lead=[f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows"],
+            lead=[("", f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows")],
             chart=self._chart(total),
             chart_words=CHART_WORDS,
         )
@@ -301,7 +287,7 @@ class _Site:
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
             Column("judged", lambda line: percent(line["judged"], line["valid"]), right=True),
             Column("failed", lambda line: f"{line['failed']:,}", right=True),
-            Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True),
+            new_column(),
         ]
         return View(f"{by}s", caption, newest, columns, lines=records(newest), open=True)
 
@@ -322,7 +308,7 @@ class _Site:
             "backend",
             "Backends, by the newest outcome of every op",
             [
-                Column("backend", lambda line: Cell(line["backend"], href=f"backend/{slug(line['backend'])}")),
+                _link("backend", "backend", "backend"),
                 Column("vendor", lambda line: plain(vendor[line["backend"]]), foreign=True),
             ],
         )
@@ -346,11 +332,7 @@ class _Site:
             return
         lines.sort(key=lambda one: (-one["at"], one["standing"] != "new", -int(one["rows"])))
         columns = [
-            Column(
-                "defect",
-                lambda line: Cell(plain(line["reason"], 120), href=f"defect/{slug(line['reason'])}"),
-                foreign=True,
-            ),
+            _link("defect", "reason", "defect", length=120),
             Column("standing", lambda line: Cell(line["standing"], tone="alarm" if line["standing"] == "new" else "")),
             Column("rows", lambda line: line["rows"], right=True),
             Column("first", lambda line: self.nights[line["first"]].day),
@@ -367,6 +349,21 @@ class _Site:
         return _index("ops", "Ops", self.lines)
 
 
+def _link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> Column:
+    """A column of what has a page of its own."""
+
+    def cell(line: Line) -> Cell:
+        return Cell(plain(line[name], length), href=f"{up}{folder}/{slug(line[name])}")
+
+    return Column(words, cell, foreign=True)
+
+
+def _render(path: str, title: str, views: Sequence[View], **more: Any) -> str:
+    given = {"up": "../" * path.count("/"), "limit": LINES, "words_beside": True, "chart": "", "chart_words": ""}
+    given["sources"] = Markup("style-src 'self' file:; img-src 'self' data:")
+    return html.render("site.html.j2", title, views, **{**given, **more})
+
+
 def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
     """One line for each op, with what it is at worst anywhere."""
     place = {status: k for k, status in enumerate(SEVERITY)}
@@ -376,8 +373,8 @@ def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
         failed = sorted(one["backend"] for one in some if _has_failed(one))
         found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
     columns = [
-        Column("op", lambda line: Cell(plain(line["label"]), href=f"op/{slug(line['label'])}"), foreign=True),
-        Column("at worst", lambda line: Cell(line["worst"], status=line["worst"])),
+        _link("op", "label", "op"),
+        status("worst", "at worst"),
         Column("fails on", lambda line: plain(line["failed"], 200), foreign=True),
     ]
     return View(name, caption, pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
@@ -441,7 +438,7 @@ def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
     ]
     lines.sort(key=lambda one: -one["squares"])  # type: ignore[operator]
     columns = [
-        Column("backend", lambda line: Cell(line["backend"], href=f"backend/{slug(line['backend'])}")),
+        _link("backend", "backend", "backend"),
         Column("ops", lambda line: str(line["squares"]), right=True),
         Column("nights failed", lambda line: str(line["nights"]), right=True),
         Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
@@ -482,8 +479,3 @@ def _nights(line: Line) -> str:
     if not line["bad"]:
         return f"0 of {line['nights']}"
     return f"{line['bad']} of {line['nights']}" + f", {many(line['turns'], 'time')} again" * bool(line["turns"])
-
-
-def _colours() -> str:
-    """The statuses as fills of pictures, in the colours that signs have."""
-    return colours() + re.sub(r"\.s-(\S+) \{ background:([^;]+);[^}]*\}", r".f-\1 { fill:\2; }", colours())

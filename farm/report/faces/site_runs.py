@@ -13,6 +13,11 @@ from farm.report.tables.trends import Night
 from farm.report.tables.view import Cell, Column, View
 
 
+def new_column() -> Column:
+    """How many failures no known failure covers."""
+    return Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True)
+
+
 def releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
     """The versions of a backend's runtime, the newest first, with the nights of each; ``sums``: `COUNTS` and new by night."""
     of = [(at, nights[at].facts["versions"].get(backend) or "") for at in sums.index]
@@ -28,7 +33,7 @@ def releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
         Column("first", lambda line: line["ends"][0]),
         Column("last", lambda line: line["ends"][1]),
         Column("failed at the end", lambda line: f"{line['failed']:,}", right=True),
-        Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True),
+        new_column(),
     ]
     return View(
         "releases",
@@ -50,6 +55,7 @@ def runs(nights: Sequence[Night]) -> View:
         Column("config", lambda line: plain(line["name"]), foreign=True),
         Column("rows", lambda line: f"{line['rows']:,}", right=True),
         Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
+        Column("since the run before", lambda line: line["changed"]),
         Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
         Column("lake", lambda line: plain(line["results"]), foreign=True),
     ]

@@ -19,7 +19,7 @@ def strip(outcomes: Sequence[tuple[str, int, str]]) -> Markup:
     parts, at = [], 0
     for status, many, words in outcomes:
         x, wide = WIDE * at / every, WIDE * many / every
-        block = f'<rect class="f-{escape(status)}" x="{x:.1f}" width="{max(wide - 0.4, 0.8):.1f}" height="{TALL}">'
+        block = f'<rect class="s-{escape(status)}" x="{x:.1f}" width="{max(wide - 0.4, 0.8):.1f}" height="{TALL}">'
         parts.append(f"{block}<title>{escape(words)}</title></rect>")
         at += many
     told = escape("; ".join(words for _, _, words in outcomes[-3:]))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from farm.plan import known
@@ -269,6 +270,16 @@ def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
     return made.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable")
 
 
+def _most_telling_first(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """`worst_first` rows, but of the checks of one case's op, dtype and backend that fail alike first the one that names a culprit.
+
+    A check that says where it goes wrong (a step, a node, a level of optimisation) tells more than one that sees the end result alone,
+    whichever of their errors is larger.
+    """
+    alike = rows.groupby([*keys, "status", "op", "variant", "dtype", "backend"], sort=False).ngroup()
+    return rows.iloc[np.lexsort(((rows["culprit"] == "").to_numpy(), alike.to_numpy()))]
+
+
 def causes(rows: pd.DataFrame) -> pd.DataFrame:
     """Why rows failed: one line per reason of a known failure (two where it was first seen on some backends), the commonest first,
     and before them what is new.
@@ -293,7 +304,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
         statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _commonest(x).items())),
         **{words: (name, lambda x: ", ".join(_commonest(x).index)) for words, name in listed.items()},
     )
-    made = worst_first(failed).drop_duplicates(keys).join(sums, on=keys)
+    made = _most_telling_first(worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
     said = pd.Series([_describe_failures(line) for line in records(made)], index=made.index, dtype=object)
     made = made.assign(

@@ -1,6 +1,12 @@
-"""What changed from one backend to another: two vendors, two versions, two modes, or one backend in two runs."""
+"""What changed: from a run to the next, from one backend to another. Every face and every gate asks here.
+
+`compare` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of outcomes: along a history, or of each
+backend with each. What may have changed is in `KINDS`; `Counts` sums a comparison up.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,33 +19,73 @@ from farm.report.tables.view import Cell, Column, Line, View, build_number_colum
 from farm.report.words import DASH, percent
 from tasks.model import FORWARD, Status
 
-#: What can have changed, worst first, and how it looks; a cell is called after the worst of its samples.
-TONES = {
-    "regression": "alarm",
-    "new failure": "bad",
-    "lost coverage": "bad",
-    "other failure": "bad",
-    "less precise": "warn",
-    "other inputs": "dim",
-    "fix": "good",
-    "new coverage": "good",
-    "more precise": "good",
-    "same": "dim",
-}
-CHANGES = tuple(TONES)
-#: Changes for which a gate closes.
-WORSE = ("regression", "new failure", "lost coverage")
+#: What changes are summed up as; what is the same is in none.
+NEW, FIXED, CHANGED = GROUPS = ("new", "fixed", "changed")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A way in which an outcome may differ from the one before. tone: how it looks; group: of `GROUPS`; closes: whether a gate closes for it."""
+
+    name: str
+    tone: str
+    group: str = CHANGED
+    closes: bool = False
+
+
+#: The worst first: a cell is called after the worst of its samples.
+_ALL = (
+    Change("regression", "alarm", NEW, closes=True),
+    Change("new failure", "bad", NEW, closes=True),
+    Change("lost coverage", "bad", closes=True),
+    Change("other failure", "bad"),
+    Change("less precise", "warn"),
+    Change("other inputs", "dim"),
+    Change("fix", "good", FIXED),
+    Change("new coverage", "good"),
+    Change("more precise", "good"),
+    Change("same", "dim", ""),
+)
+KINDS = {one.name: one for one in _ALL}
+CHANGES = tuple(KINDS)
+SAME = CHANGES[-1]
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
 FACTOR = 4.0
 #: What is compared as one: its samples.
 CELL = ["check", "catalog", "op", "variant", "dtype", "op_class"]
 #: What is compared of a row.
-_KEPT = [*CELL, *("case_id", "run_id", "backend", "digest", "output_digest", "status", "kind", "error", "units")]
-#: What a diff tells of a cell.
-_TOLD = [
+_SIDE = ["run_id", "backend", "digest", "output_digest", "status", "kind", "error", "units"]
+#: The columns of the lake that a comparison reads.
+READ = [*CELL, "case_id", "attempts", *_SIDE[:-1], "error_units", "max_ulp"]
+_TEXTS = [*CELL, "backend", "digest", "output_digest", "kind", "error"]
+#: What a comparison tells of a cell, and a diff with its commands.
+_FOUND = [
     *("change", *CELL, "samples", "changed", "status_a", "status_b", "kind_b", "units_a", "units_b", "ratio"),
-    *("same_bytes", "with_bytes", "only_a", "only_b", "error_b", "case_id", "reproduce_a", "reproduce_b"),
+    *("same_bytes", "with_bytes", "error_b", "case_id", "run_id_a", "run_id_b", "backend_a", "backend_b"),
 ]
+_TOLD = [*_FOUND[: _FOUND.index("error_b")], *("only_a", "only_b", "error_b", "case_id", "reproduce_a", "reproduce_b")]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cells are new failures, fixed, or changed otherwise, of those that both sides have."""
+
+    new: int = 0
+    fixed: int = 0
+    changed: int = 0
+    cells: int = 0
+
+    @classmethod
+    def of(cls, table: pd.DataFrame) -> Counts:
+        """Of what `compare` found."""
+        group = table["change"].map({name: one.group for name, one in KINDS.items()})
+        new, fixed, changed = (int((group == name).sum()) for name in GROUPS)
+        return cls(new, fixed, changed, len(table))
+
+    def sentence(self, known: int = 0) -> str:
+        """known: of the new ones, those of a known failure."""
+        new = f"{self.new:,} {NEW}" + f" ({known:,} known)" * bool(known)
+        return f"{new}, {self.fixed:,} {FIXED}, {self.changed:,} {CHANGED} of {many(self.cells, 'cell')} in both"
 
 
 class UnknownBackend(ValueError):
@@ -67,55 +113,75 @@ def select(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     """What changed from backend ``a`` to backend ``b`` (names, or run_id:name): one line per cell, the worst first.
 
-    A sample is compared where both have a row of its case with the same inputs. Columns: change, one of `CHANGES`
-    (the worst of the cell's samples): "regression" passed and now fails, "fix" the reverse, "new coverage" and "new
-    failure" not judged before, "lost coverage" judged before and no longer, "other failure" fails otherwise, "less
-    precise" and "more precise" (error units by a factor of 4, or imprecise), "other inputs" not comparable, "same";
-    check, catalog, op, variant, dtype, op_class; samples: compared; changed: of them, those with this change; status_a,
-    status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b, case_id: of the worst sample, with reproduce_a and
-    reproduce_b; same_bytes: samples whose outputs are the very same bytes, of ``with_bytes`` that tell; only_a, only_b: samples
-    that the other has no row of.
-
-    ``attrs``: "a", "b"; "counts" (cells by change), "samples" (samples by change), "same_bytes", "with_bytes". Raises
-    UnknownBackend, a ValueError.
+    Columns and ``attrs`` are those of `compare`, with reproduce_a and reproduce_b, the commands of the sample that a line tells of, and
+    ``attrs`` "a" and "b". Raises UnknownBackend, a ValueError.
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    rows = rows.assign(units=units(rows))
-    left, right = (select(rows, name)[_KEPT] for name in (a, b))
-    both = _compare_samples(left, right)
-    worst = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(CELL)
-    same = both.groupby(CELL, sort=False)[["same_bytes", "with_bytes"]].sum()
-    table = worst.drop(columns=list(same)).join(same, on=CELL)
-    table = table.assign(reproduce_a=commands(table, results, "_a"), reproduce_b=commands(table, results, "_b"))
-    only = {
-        "only_a": left[~left["case_id"].isin(right["case_id"])],
-        "only_b": right[~right["case_id"].isin(left["case_id"])],
-    }
-    counted = {"samples": (both, CELL), "changed": (both, [*CELL, "change"])} | {n: (x, CELL) for n, x in only.items()}
-    for name, (some, keys) in counted.items():
-        table = table.join(some.groupby(keys).size().rename(name), on=keys)
-        table[name] = table[name].fillna(0).astype("int64")
-    made = table[_TOLD].reset_index(drop=True)
-    made.attrs = {
-        "a": a,
-        "b": b,
-        "counts": _count(made["change"]),
-        "samples": _count(both["change"]),
-        **{name: int(both[name].sum()) for name in same},
-        **{name: len(some) for name, some in only.items()},
-    }
+    found = compare(select(rows, a), select(rows, b), across=True)
+    made = with_commands(found, results)[_TOLD]
+    made.attrs = {**found.attrs, "a": a, "b": b}
     return made
 
 
-def _compare_samples(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """The samples that both sides have a row of: what changed, and whether the bytes did."""
-    both = left.merge(right.drop(columns=CELL), on="case_id", suffixes=("_a", "_b"))
-    before, after = (pd.Index(side["case_id"]).get_indexer(both["case_id"]) for side in (left, right))
-    codes = change_codes(pd.concat([left, right], ignore_index=True), before, len(left) + after)
+def with_commands(found: pd.DataFrame, results: str) -> pd.DataFrame:
+    """What `compare` found, with reproduce_a and reproduce_b: the commands of the sample that a line tells of."""
+    return found.assign(**{f"reproduce{side}": commands(found, results, side) for side in ("_a", "_b")})
+
+
+def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> pd.DataFrame:
+    """What changed from the rows of one side to those of another: one line per cell and backend, the worst first.
+
+    before, after: rows with the columns `READ`, one of a case and backend each; across: of one backend each, which differ. A sample is compared
+    where both have a row of its case with the same inputs. Columns: change, one of `KINDS` (the worst of the cell's samples): "regression"
+    passed and now fails, "fix" the reverse, "new coverage" and "new failure" not judged before, "lost coverage" judged before and no
+    longer, "other failure" fails otherwise, "less precise" and "more precise" (error units by a factor of 4, or imprecise), "other
+    inputs" not comparable, "same"; check, catalog, op, variant, dtype, op_class; samples: compared; changed: of them, those with this
+    change; of the worst sample status_a, status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b, case_id, and its row on
+    each side: run_id_a, run_id_b, backend_a, backend_b; same_bytes: samples whose outputs are the very same bytes, of ``with_bytes``
+    that tell; only_a, only_b: samples of the cell that the other side has no row of. ``attrs``: "counts" (cells by change), "samples"
+    (samples by change), and the sums of same_bytes, with_bytes, only_a, only_b.
+    """
+    rows = _measured(pd.concat([before, after], ignore_index=True))
+    side = np.repeat([0, 1], [len(before), len(after)])
+    earlier, later = _pairs(rows, side, across)
+    table = _by_cell(rows, earlier, later)
+    attrs, keys = dict(table.attrs), CELL if across else [*CELL, "backend"]
+    for name, at, paired in (("only_a", 0, earlier), ("only_b", 1, later)):
+        some = rows[(side == at) & ~np.isin(np.arange(len(rows)), paired)]
+        attrs[name] = len(some)
+        counts = some.groupby(keys, sort=False).size().rename(name)
+        table = table.join(counts, on=CELL if across else [*CELL, "backend_b"])
+        table[name] = table[name].fillna(0).astype("int64")
+    table.attrs = attrs
+    return table
+
+
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with their ``units``, and no text missing."""
+    texts = {name: rows[name].astype(object).fillna("") for name in _TEXTS}
+    numbers = {name: pd.to_numeric(rows[name]).astype("float64") for name in ("error_units", "max_ulp")}
+    return rows.assign(**texts, **numbers).assign(units=units)
+
+
+def _pairs(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the rows on the first and on the second side that are of the same case (and backend, but ``across`` backends)."""
+    case = pd.factorize(rows["case_id"])[0]
+    if not across:
+        case = case * (rows["backend"].nunique() + 1) + pd.factorize(rows["backend"])[0]
+    order = np.lexsort((side, case))
+    later = np.flatnonzero(np.diff(case[order], prepend=-1) == 0)
+    return order[later - 1], order[later]
+
+
+def _by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
+    """What changed between pairs of rows, one line per cell and backend of the later ones."""
+    codes, keys = change_codes(rows, before, after), [*CELL, "backend_b"]
+    sides = [rows[_SIDE].iloc[at].add_suffix(end).reset_index(drop=True) for at, end in ((before, "_a"), (after, "_b"))]
+    both = pd.concat([rows[[*CELL, "case_id"]].iloc[after].reset_index(drop=True), *sides], axis=1)
     told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
-    return both.assign(
-        change=pd.Series(np.array(CHANGES, dtype=object)[codes], index=both.index, dtype=object),
+    both = both.assign(
+        change=np.array(CHANGES, dtype=object)[codes],
         ratio=both["units_b"] / both["units_a"].where(both["units_a"] > 0),
         with_bytes=told,
         same_bytes=told & (both["output_digest_a"] == both["output_digest_b"]),
@@ -123,6 +189,15 @@ def _compare_samples(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
         severity=severity(both["status_b"]),
         size=-both["units_b"].fillna(np.inf),
     )
+    worst = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(keys)
+    cells = both.groupby(keys, sort=False)
+    sums = cells[["same_bytes", "with_bytes"]].sum().assign(samples=cells.size())
+    changed = both.groupby([*keys, "change"], sort=False).size().rename("changed")
+    table = worst.drop(columns=["same_bytes", "with_bytes"]).join(sums, on=keys).join(changed, on=[*keys, "change"])
+    table = table[_FOUND].reset_index(drop=True)
+    table.attrs = {"counts": _count(table["change"]), "samples": _count(both["change"])}
+    table.attrs |= {name: int(table[name].sum()) for name in ("same_bytes", "with_bytes")}
+    return table
 
 
 def _count(changes: pd.Series) -> dict[str, int]:
@@ -149,7 +224,7 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     sa, sb = rank[before], rank[after]
     worse = (sb < sa) | grown(size[before], size[after])
     better = (sa < sb) | grown(size[after], size[before])
-    made = np.full(len(before), CHANGES.index("same"), dtype="int64")
+    made = np.full(len(before), CHANGES.index(SAME), dtype="int64")
     for name, where in {
         "more precise": pa & pb & better,
         "less precise": pa & pb & worse,
@@ -171,9 +246,19 @@ def grown(before: np.ndarray, after: np.ndarray) -> np.ndarray:
         return (after > 1.0) & (after > FACTOR * np.maximum(before, 1.0))
 
 
+def closes(change: str) -> bool:
+    """Whether a gate closes for a change."""
+    return KINDS[change].closes
+
+
+def change_column(key: str = "change") -> Column:
+    """A column of changes."""
+    return Column("change", lambda line: Cell(line[key], tone=KINDS[line[key]].tone))
+
+
 def gate(table: pd.DataFrame) -> int:
     """Exit code of a diff: 1 if a cell regressed, newly fails or lost its coverage, else 0."""
-    return int(table["change"].isin(WORSE).any())
+    return int(table["change"].map(closes).any())
 
 
 def _sums(table: pd.DataFrame) -> list[str]:
@@ -197,7 +282,7 @@ def _sums(table: pd.DataFrame) -> list[str]:
 
 def diff_views(table: pd.DataFrame) -> list[View]:
     """`diff` as views: what changed by dtype, and the cells that changed, one line for all variants of an op."""
-    changed = table[table["change"] != "same"]
+    changed = table[table["change"] != SAME]
     keys = ["change", "check", "op", "dtype"]
     lines = changed.drop_duplicates(keys).join(changed.groupby(keys).size().rename("cells"), on=keys)
 
@@ -220,7 +305,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
             "Cells that changed",
             table,
             (
-                Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
+                change_column(),
                 Column("what", what, foreign=True),
                 Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
                 status("status_a", "before"),
@@ -231,7 +316,9 @@ def diff_views(table: pd.DataFrame) -> list[View]:
                 Column("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),
             ),
-            lines=records(lines.assign(command=lines["reproduce_b"].where(lines["change"].isin(WORSE), ""))),
+            lines=records(
+                lines.assign(command=lines["reproduce_b"].where(lines["change"].map(closes).astype(bool), ""))
+            ),
             unit="ops and dtypes",
             counted=True,
             turns="change",

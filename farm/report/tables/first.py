@@ -12,7 +12,7 @@ from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.program import program
 from farm.report.tables.causes import KNOWN, describe_counts, many, stale
-from farm.report.tables.changes import TONES
+from farm.report.tables.changes import change_column
 from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, label, status, text, view
@@ -143,7 +143,7 @@ def _build_changes_view(found: Since) -> View:
         found.sentence,
         found.cells,
         (
-            Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
+            change_column(),
             Column("what", what, foreign=True),
             status("status_a", "then"),
             status("status_b", "now"),

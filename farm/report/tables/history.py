@@ -1,4 +1,4 @@
-"""Since when: the outcomes of every cell along the runs of a lake, or along the versions of a runtime, driver or farm."""
+"""Since when: the outcomes of every cell along the runs of a lake, or along the versions of a runtime, its builds, a driver or the farm."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from farm import lake as lakes
 from farm.lake.store import AnyLake, unique
+from farm.report.tables.changes import FIXED, KINDS, Counts, change_codes, compare
+from farm.report.tables.changes import READ as COMPARED
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
 from farm.report.tables.view import Column, Line, View, build_number_column, op, status, text
 from farm.report.words import DASH
@@ -23,25 +25,23 @@ from tasks.model import Status, label_of
 from tasks.nearest import nearest
 
 #: What outcomes are told along.
-ALONG = {"run": "run_id", "runtime": "runtime_version", "driver": "driver_version", "farm": "farm_version"}
+ALONG = {
+    "run": "run_id",
+    "runtime": "runtime_version",
+    "build": "build",
+    "driver": "driver_version",
+    "farm": "farm_version",
+}
+#: Of these what has no version in it is in the order in which it was first run.
+_UNORDERED = ("build",)
 #: A cell; its outcome in a run is that of its worst sample.
 CELL = ["backend", "check", "op", "variant", "dtype"]
 #: The columns of the lake that a history reads.
-READ = [
-    *lakes.KEY,
-    "attempts",
-    *CELL[1:],
-    "status",
-    "kind",
-    "started_at",
-    "runtime_version",
-    "driver_version",
-    "farm_version",
-]
+READ = list(dict.fromkeys([*lakes.KEY, "attempts", *CELL[1:], "status", "kind", "started_at", *ALONG.values()]))
 #: What `spans` tells of each.
 _TOLD = [
     *(*CELL, "status", "kind", "first", "last", "first_at", "last_at", "steps", "now", "ended", "then", "ended_at"),
-    *("case_id", "run_id"),
+    *("case_id", "run_id", "change", "then_change"),
 ]
 
 
@@ -113,16 +113,16 @@ def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     Columns: those of `CELL`; status, kind (of the worst sample); first, last: the run or version of the beginning and of the end,
     first_at, last_at: when these began; steps: how many runs or versions had it; now: whether it is the last that is
     known of the cell; ended, ended_at, then: the run or version that had another outcome next, when it began, and its status;
-    case_id, run_id: of the worst sample where it was first seen.
+    case_id, run_id: of the worst sample where it was first seen; change: one of `farm.report.tables.changes.KINDS`, by which it began, and
+    then_change: by which it ended; "" for none.
     """
     results = rows.attrs.get("results", "results")
     rows = rows[rows["status"].isin([*JUDGED_STATUSES, *FAILED_STATUSES])]
     if rows.empty:
         return pd.DataFrame(columns=_TOLD)
-    bare = (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
-    changed = {"check": lambda name: name or "forward", "backend": bare}
+    changed = {"check": lambda name: name or "forward", "backend": _bare(along)}
     named = {name: _Text.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)}
-    step = _Text.of(rows[ALONG[along]], order=None if along == "run" else _by_version(rows, ALONG[along]))
+    step = _steps(rows, along)
     cell = np.zeros(len(rows), "int64")
     for name in CELL:
         cell = cell * len(named[name].values) + named[name].codes
@@ -144,6 +144,11 @@ def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     made["now"] = ~same
     made["ended"], made["then"] = after["first"].where(same, ""), after["status"].where(same, "")
     made["ended_at"] = after["first_at"].where(same)
+    began = np.flatnonzero(same.to_numpy()) + 1  # of the same cell as the one before
+    codes = change_codes(made[["status", "kind"]].assign(digest="", units=np.nan), began - 1, began)
+    made["change"] = ""
+    made.loc[began, "change"] = np.array([*KINDS], dtype=object)[codes]
+    made["then_change"] = made["change"].shift(-1).where(same, "")
     made = made[_TOLD]
     made.attrs = {"results": results, "along": along}
     return made
@@ -166,13 +171,55 @@ class _Text:
         return cls(np.array([place[one] for one in texts])[told.codes], np.array([*place], dtype=object))
 
 
+def last_step(rows: pd.DataFrame, along: str = "run") -> str:
+    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare` does; "" where nothing was before.
+
+    rows: of `load`. Along runs the last run is compared with the one before it, along versions the newest one of each backend with the
+    one before. A case that the one before has not is compared with the last that has it.
+    """
+    if rows.empty:
+        return ""
+    # Versions of a backend have names of their own. They are one where each is another step.
+    bare = _bare(along if along in ("runtime", "build") else "run")
+    step, case = _steps(rows, along).codes, rows["case_id"].astype("category").cat.codes.to_numpy("int64")
+    backend = _Text.of(rows["backend"], bare).codes
+    key = case * (backend.max() + 1) + backend
+    order = np.lexsort((rows["run_id"].astype("category").cat.codes, step, key))
+    newest = np.append(np.diff(key[order] * (step.max() + 1) + step[order]) != 0, True)  # the last run of each step
+    order = order[newest]
+    last = np.full(backend.max() + 1, step.max() if along == "run" else 0)
+    np.maximum.at(last, backend, step)
+    later = np.flatnonzero((np.diff(key[order], prepend=-1) == 0) & (step[order] == last[backend[order]]))
+    if not len(later):
+        return ""
+    sides = [rows[[*lakes.KEY, "op"]].iloc[order[at]].astype(object) for at in (later - 1, later)]
+    runs = sorted({run for side in sides for run in side["run_id"]})
+    where = {"op": sorted(set(sides[1]["op"]))}
+    read = [unique(lakes.read_table(rows.attrs["results"], run, COMPARED, where)).to_pandas() for run in runs]
+    found = [side[lakes.KEY].merge(pd.concat(read), on=lakes.KEY) for side in sides]
+    counts = Counts.of(compare(*(side.assign(backend=side["backend"].map(bare)) for side in found))).sentence()
+    what = f"run before {sides[1]['run_id'].iloc[0]}" if along == "run" else f"{along} before the newest"
+    return f"Since the {what}: {counts}"
+
+
+def _bare(along: str) -> Callable[[str], str]:
+    """What a backend is called along versions: without the version in its name."""
+    return (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
+
+
+def _steps(rows: pd.DataFrame, along: str) -> _Text:
+    """What outcomes are told along, of each row."""
+    column = ALONG[along]
+    return _Text.of(rows[column], order=None if along == "run" else _by_version(rows, column))
+
+
 def _by_version(rows: pd.DataFrame, column: str) -> Callable[[str], Any]:
     """The order of a column's versions. Builds of one release (1.0.0+g46f037aa, 2.13.0+cu130) have none in their labels: the one
-    that was first run comes first."""
+    that was first run comes first, as do builds."""
     first = rows.groupby(column, observed=True)["started_at"].min()
 
     def key(told: str) -> tuple[Any, ...]:
-        known, version, _ = version_key(told)
+        known, version, _ = (1, Version("0"), told) if told and column in _UNORDERED else version_key(told)
         return known, Version(version.public), first.get(told, pd.Timestamp(0, tz="UTC")), told
 
     return key
@@ -200,8 +247,8 @@ def changes(history: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
-def history_view(told: pd.DataFrame, title: str, most: int = 0) -> View:
-    """The table of `changes`."""
+def history_view(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") -> View:
+    """The table of `changes`; lead: a sentence before it."""
     frame = told.assign(label=[label_of(op, variant) for op, variant in zip(told["op"], told["variant"])])
     columns = (
         status(),
@@ -215,7 +262,7 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0) -> View:
         Column("then", _then, foreign=True),
     )
     return View(
-        "history", title, frame, columns, unit="outcomes", counted=True, most=most,
+        "history", title, frame, columns, unit="outcomes", counted=True, most=most, lead=[lead] * bool(lead),
         empty=f"{title}: nothing has failed or been imprecise",
     )  # fmt: skip
 
@@ -223,4 +270,4 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0) -> View:
 def _then(line: Line) -> str:
     if line["now"]:
         return "still"
-    return f"{'fixed' if line['then'] == Status.PASS.value else line['then'] or DASH} in {line['ended']}"
+    return f"{FIXED if KINDS[line['then_change']].group == FIXED else line['then'] or DASH} in {line['ended']}"

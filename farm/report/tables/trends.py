@@ -17,46 +17,49 @@ import pandas as pd
 
 from farm.plan.model import ConfigError
 from farm.report.runs import began, early
-from farm.report.tables.agreement import units
 from farm.report.tables.causes import NEW
-from farm.report.tables.changes import CHANGES, change_codes, grown
-from farm.report.tables.coverage import SEVERITY, cell_matrix, severity
+from farm.report.tables.coverage import SEVERITY, cell_matrix, records, severity
 from farm.report.tables.gate import GATES, gate_of, judge_gate
+from farm.report.tables.since import since, since_run
 from farm.report.tables.view import Report
-from tasks.model import Status
+from tasks.model import Status, label_of
 
-#: What a square is called by, what is counted of it, and what is kept of a cause.
+#: What a square is called by, what is counted of it, and what is kept of a cause and of a cell that changed.
 SQUARE, COUNTS = ["label", "backend"], ["planned", "valid", "judged", "passed", "failed"]
+CHANGED = ["change", *SQUARE, "check", "dtype", "status_a", "status_b"]
 CAUSE = ["reason", "standing", "rows", "cases", "ops", "backends", "status", "reproduce"]
 
 
 @dataclass(frozen=True, eq=False)
 class Night:
     """One run. facts: run_id, name (of its config), started_at, results, rows, early_s (of `early`, 0 for none), verdict, tone, new, versions (of runtimes, by backend),
-    gate (a value of `GATES`, "" without one), gate_said; squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers)."""
+    gate (a value of `GATES`, "" without one), gate_said, since (the run_id of the run that it is compared with, "" for none), changed (the counts of
+    that in words); squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), `COUNTS`, new (failures that no known failure covers); changes: a line with `CHANGED` for
+    each cell that changed since the last run of the config, the worst first."""
 
     facts: Mapping[str, Any]
     squares: pd.DataFrame
     causes: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    changes: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def day(self) -> str:
         return str(self.facts["started_at"] or self.facts["run_id"])[:10]
 
 
-def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
-    """The summary of the rows of one run; ``run``: its record, or what is known of it."""
+def night(
+    rows: pd.DataFrame, run: Mapping[str, Any], earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None = None
+) -> Night:
+    """The summary of the rows of one run; ``run``: its record, or what is known of it; earlier: rows and record of the run that it is compared
+    with (default: the last of its config in its lake)."""
     report = Report.of(rows, run)
     made, said = report.rows, report.verdict
     squares = cell_matrix(made)[["worst", *COUNTS]]
-    by = made.assign(units=units(made), new=made["standing"] == NEW).groupby(SQUARE, sort=False)
+    by = made.assign(new=made["standing"] == NEW).groupby(SQUARE, sort=False)
     more = by.agg(
-        vendor=("vendor", "first"),
-        code=("code", "first"),
-        op_class=("op_class", "first"),
-        units=("units", "max"),
-        new=("new", "sum"),
+        vendor=("vendor", "first"), code=("code", "first"), op_class=("op_class", "first"), new=("new", "sum")
     )
+    changed = since_run(*earlier, made) if earlier else since(report)
     facts = {
         "run_id": str(run.get("run_id") or ""),
         "name": str(run.get("name") or ""),
@@ -72,10 +75,14 @@ def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
         .first()
         .dropna()
         .to_dict(),
+        "since": changed.run_id if changed else "",
+        "changed": changed.sums.sentence(changed.known) if changed else "",
         **_gate(report),
     }
+    cells = changed.cells if changed else pd.DataFrame(columns=[*CHANGED, "op", "variant"])
+    cells = cells.assign(label=[label_of(*pair) for pair in zip(cells["op"], cells["variant"])])[CHANGED]
     causes = report.causes[CAUSE].astype({"rows": int, "cases": int}).astype(str).to_dict("records")
-    return Night(facts, squares.join(more).reset_index(), causes)  # type: ignore[arg-type]
+    return Night(facts, squares.join(more).reset_index(), causes, records(cells))  # type: ignore[arg-type]
 
 
 def _gate(report: Report) -> dict[str, str]:
@@ -107,12 +114,11 @@ def stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
 @dataclass(frozen=True, eq=False)
 class Trends:
     """Nights in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each night, -1 where
-    a night has none of it; units: likewise, NaN; squares: the newest line of each, in the same order."""
+    a night has none of it; squares: the newest line of each, in the same order."""
 
     nights: Sequence[Night]
     squares: pd.DataFrame
     worst: np.ndarray
-    units: np.ndarray
 
     @classmethod
     def of(cls, nights: Sequence[Night]) -> Trends:
@@ -135,9 +141,7 @@ class Trends:
         ranks = {name: k for k, name in enumerate(SEVERITY)}
         worst = np.full((len(found), len(nights)), -1, dtype="int8")
         worst[order[line], night] = np.concatenate([_numbers(n.squares["worst"], ranks) for n in nights])
-        size = np.full(worst.shape, np.nan)
-        size[order[line], night] = np.concatenate([n.squares["units"].to_numpy() for n in nights])
-        return cls(nights, made, worst, size)
+        return cls(nights, made, worst)
 
     def series(self, line: int) -> list[Stretch]:
         """The outcomes of a square, the oldest first."""
@@ -169,30 +173,15 @@ def _pack_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def find_changes(trends: Trends) -> pd.DataFrame:
-    """The squares that changed from a night to the next of the same config, by the words of `farm.report.diff`, the newest and
-    worst first: night (its place), earlier (that of the one before), change, `SQUARE`, before, after (statuses)."""
-    last: dict[str, int] = {}
-    found = [pd.DataFrame(columns=["night", "earlier", "change", *SQUARE, "before", "after"])]
-    for at, one in enumerate(trends.nights):
-        earlier, last[one.facts["name"]] = last.get(one.facts["name"]), at
-        if earlier is None:
-            continue
-        worst, size = trends.worst[:, [earlier, at]], trends.units[:, [earlier, at]]
-        other = (worst[:, 0] != worst[:, 1]) | grown(size[:, 0], size[:, 1]) | grown(size[:, 1], size[:, 0])
-        line = np.flatnonzero(other & (worst >= 0).all(axis=1))
-        statuses = np.array(SEVERITY, dtype=object)[worst[line]]
-        sides = [
-            pd.DataFrame({"status": statuses[:, k], "units": size[line, k], "kind": "", "digest": ""}) for k in (0, 1)
-        ]
-        place = np.arange(len(line))
-        codes = change_codes(pd.concat(sides, ignore_index=True), place, len(line) + place)
-        told = {"night": at, "earlier": earlier, "rank": codes, "before": statuses[:, 0], "after": statuses[:, 1]}
-        made = trends.squares.iloc[line][SQUARE].assign(**told)
-        found.append(made[codes != CHANGES.index("same")])
-    every = pd.concat(found, ignore_index=True)
-    every["change"] = every["rank"].map(dict(enumerate(CHANGES))) if len(every) else ""
-    every = every.sort_values(["night", "rank"], ascending=[False, True], kind="stable") if len(every) else every
-    return every.reset_index(drop=True)
+    """The cells that changed from a run to the next of the same config (`farm.report.tables.since`), the newest and worst first: night (its
+    place), earlier (that of the one before, -1 where it is not among the nights), and `CHANGED`."""
+    place = {one.facts["run_id"]: at for at, one in enumerate(trends.nights)}
+    found = [
+        {"night": at, "earlier": place.get(one.facts["since"], -1), **line}
+        for at, one in reversed([*enumerate(trends.nights)])
+        for line in one.changes
+    ]
+    return pd.DataFrame(found, columns=["night", "earlier", *CHANGED])
 
 
 def failures(series: Sequence[Stretch]) -> tuple[int, int, int]:

@@ -1,0 +1,140 @@
+"""What changed between two runs: a report, a page, a site, a history, a gate's files and a diff say the same of the same pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from farm import lake
+from farm.__main__ import main
+from farm.report import causes, summaries
+from farm.report.tables.changes import KINDS, Counts, compare, diff
+from farm.report.tables.history import last_step, spans
+from farm.report.tables.history import load as load_history
+from farm.report.tables.view import Report
+from tests.farm.test_gate import DAYS, made, on
+from tests.farm.test_report import frame, make_row
+
+#: (status before, status after), "" for no row, of each sample of each op.
+OPS = {
+    "broken": [("pass", "wrong"), ("pass", "pass")],
+    "hidden": [("wrong", "wrong"), ("pass", "wrong"), ("wrong", "pass")],  # its worst sample is as it was
+    "new": [("unsupported", "crash")],
+    "fixed": [("error", "pass"), ("pass", "pass")],
+    "otherwise": [("wrong", "error")],
+    "lost": [("pass", "unsupported")],
+    "precise": [("imprecise", "pass")],
+    "same": [("wrong", "wrong")],
+    "added": [("", "wrong")],
+}
+COUNTS = Counts(new=3, fixed=1, changed=3, cells=8)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> str:
+    rows = [
+        on(day, status, f"torch:{op}", sample=sample)
+        for op, samples in OPS.items()
+        for sample, pair in enumerate(samples)
+        for day, status in enumerate(pair)
+        if status
+    ]
+    # On a second backend nothing changes but the inputs.
+    rows += [on(day, status, backend="b-cpu", digest=status) for day, status in enumerate(("pass", "wrong"))]
+    return made(tmp_path_factory.mktemp("two"), *rows, known_failures=[])
+
+
+def test_every_face_counts_the_same(results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = Counts(COUNTS.new, COUNTS.fixed, COUNTS.changed + 1, COUNTS.cells + 1)
+    words = counts.sentence()
+    assert words == "3 new, 1 fixed, 4 changed of 9 cells in both"
+
+    def said(*command: str) -> str:
+        assert main([*command]) in (0, 1), command
+        return " ".join(capsys.readouterr().out.split())
+
+    assert words in said("report", results, "--out", str(tmp_path / "report"))
+    assert words in (tmp_path / "report" / "report.md").read_text()
+    assert words in (tmp_path / "report" / "report.html").read_text()
+    assert f"Since the run before {DAYS[1]}: {words}" in said("history", "--results", results)
+    said("site", str(tmp_path / "site"), results)
+    front = (tmp_path / "site" / "index.html").read_text()
+    assert words in front and "Changes that stayed: 8 cells" in front
+    assert (
+        "What changed from night to night: 7 cells" in next((tmp_path / "site" / "backend").glob("ort-*")).read_text()
+    )
+    files = {name: tmp_path / name for name in ("junit", "markdown")}
+    said("gate", "--results", results, *(x for name, file in files.items() for x in (f"--{name}", str(file))))
+    assert words in files["markdown"].read_text()
+    told = {one.get("name"): one.get("value") for one in ET.parse(files["junit"]).iter("property")}
+    assert told == {"since": DAYS[0], "known": "0", **{name: str(value) for name, value in vars(counts).items()}}
+
+
+def test_the_diff_of_two_runs_is_what_changed_since_the_last(results: str) -> None:
+    rows = lake.read(results)
+    table = diff(rows, f"{DAYS[0]}:ort-cpu", f"{DAYS[1]}:ort-cpu")
+    assert Counts.of(table) == COUNTS and table.attrs["only_b"] == 1
+    found = dict(zip(table["op"], table["change"]))
+    assert found["torch:hidden"] == "regression" and found["torch:same"] == "same"
+    kept = summaries.read_summary(lake.open_lake(results), DAYS[1])
+    if kept is not None:  # from a site that was made of this lake
+        told = {one["label"]: one["change"] for one in kept.changes if one["backend"] == "ort-cpu"}
+        assert told == {op: change for op, change in found.items() if change != "same"}
+
+
+def test_what_is_compared_is_a_row_with_the_one_before_it_of_its_case_and_backend() -> None:
+    sides = [
+        frame(*(make_row(status, backend=backend, digest="d", run_id=run) for backend, status in some))
+        for run, some in (
+            ("r1", (("a", "pass"), ("b", "wrong"), ("gone", "pass"))),
+            ("r2", (("b", "pass"), ("a", "wrong"), ("came", "pass"))),
+        )
+    ]
+    table = compare(*sides)
+    assert table[["backend_b", "change"]].values.tolist() == [["a", "regression"], ["b", "fix"]]
+    assert (table.attrs["only_a"], table.attrs["only_b"]) == (1, 1)
+    assert compare(*(side[:0] for side in sides)).empty
+
+
+def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A commit's digest has no version in it: fff… may be older than 000…, and two of them may have run in one night."""
+    of = {"torch fff0001": "pass", "torch 9990002": "wrong", "torch 0000003": "pass"}
+    rows = [on(day, status, build=build) for day, (build, status) in enumerate(of.items())]
+    rows += [on(3, "wrong", build="torch 0000003", op="torch:mul")]
+    results = made(tmp_path, *rows)
+    told = spans(load_history(results, ["add"], along="build"), "build")
+    assert told[["first", "ended", "change", "then_change"]].values.tolist() == [
+        ["torch fff0001", "torch 9990002", "", "regression"],
+        ["torch 9990002", "torch 0000003", "regression", "fix"],
+        ["torch 0000003", "", "fix", ""],
+    ]
+    assert main(["history", "--along", "build", "--results", results]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Since the build before the newest: 0 new, 1 fixed, 0 changed of 1 cell in both" in said
+    assert "fixed in torch 0000003" in said
+    assert last_step(load_history(results, ["mul"], along="build"), "build") == ""
+
+
+def test_of_the_checks_that_fail_alike_the_one_that_says_where_is_named() -> None:
+    """Whichever has the larger error; another op's place is no better than this one's end."""
+    where: dict[str, Any] = {"check": "steps", "culprit": "step 8", "error": "first wrong at step 8 of 10"}
+    rows = frame(
+        make_row("wrong", "user:cache", kind="numbers", error_units=5e6),
+        make_row("wrong", "user:cache", kind="numbers", error_units=4e6, case_id="steps/user:cache/float32/0", **where),
+        make_row("wrong", "user:other", kind="numbers", error_units=9.0),
+    )
+    found = causes(Report.of(rows, {"config": {}}).rows)
+    assert found[["op", "case_id", "culprit"]].values.tolist() == [
+        ["user:cache", "steps/user:cache/float32/0", "step 8"],
+        ["user:other", "forward/user:other/float32/0", ""],
+    ]
+
+
+def test_the_kinds_of_change_are_one_table() -> None:
+    assert [name for name, one in KINDS.items() if one.closes] == ["regression", "new failure", "lost coverage"]
+    assert {one.group for one in KINDS.values()} == {"new", "fixed", "changed", ""}
