@@ -52,7 +52,7 @@ COLUMNS = columns_of(Step)
 
 
 def told(steps: Sequence[Step]) -> str:
-    """The first step that is off, in words; "" where none is. Statuses of the steps are those of the policy of the run."""
+    """Describe the first wrong step; "" if there is none. The steps' statuses are those of the run's policy."""
     off = next((x for x in steps if x.failed), None) or next((x for x in steps if x.status != Status.PASS), None)
     if off is None:
         return ""
