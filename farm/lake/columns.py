@@ -53,7 +53,7 @@ class Origin:
     def of(
         cls, run_id: str, backend: str, answer: dict[str, Any], node: str | None = None, ids: str | None = None
     ) -> Origin:
-        """That of a backend, given its answer to hello."""
+        """The origin of a backend's rows, from its answer to hello."""
         told = {name: answer.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
         told |= {name: answer.get(name) or None for name in ("build", "environment")}
         return cls(run_id, backend, node=node, device_ids=ids, farm_version=farm_version(), **told)
@@ -112,5 +112,5 @@ TRACE_SCHEMA = _schema(TRACE_COLUMNS, "1")
 
 @functools.cache
 def columns_digest() -> str:
-    """Digest of the names and types of the columns: rows travel without them, and are read by those of the reader."""
+    """Digest of the names and types of the columns. Rows travel without a schema; writer and reader must agree on it."""
     return hashlib.sha256(repr([(field.name, str(field.type)) for field in SCHEMA]).encode()).hexdigest()[:8]

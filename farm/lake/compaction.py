@@ -1,4 +1,4 @@
-"""Compacting a run: its parts become one, sorted by op, so that a reader of one op skips the rest."""
+"""Compacts a run: merges its parts into one, sorted by op, so that a reader of one op skips the rest."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
 
 @contextlib.contextmanager
 def _kept_pages() -> Iterator[None]:
-    """Arrow's memory from the C library: its own pool gives pages back at once, and half of the time went into having them again."""
+    """Make Arrow allocate with the C library. Its own pool returns pages at once; getting them again took half of the time."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
@@ -108,7 +108,7 @@ def _kept_pages() -> Iterator[None]:
 
 
 def _ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same, each read while the one before it is written."""
+    """The same items; each is read while the one before it is written."""
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
@@ -117,7 +117,7 @@ def _ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(lake: Lake, paths: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of parts without duplicates, so many at once. Raises LakeWarning."""
+    """The rows of the parts without duplicates, in pieces. Raises LakeWarning."""
     keys = [one for path in paths for one in _tables(lake, path, [*KEY, "attempts"])]
     kept = kept_of(pa.concat_tables(keys).unify_dictionaries()) if keys else None
     at, waiting, rows = 0, [], 0
@@ -134,7 +134,7 @@ def _pieces(lake: Lake, paths: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _tables(lake: Lake, path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The row groups of a part in the types they are copied in. Raises LakeWarning."""
+    """The row groups of a part, in the types in which they are copied. Raises LakeWarning."""
     schema = pa.schema([_COPIED.field(name) for name in columns])
     try:
         with lake.filesystem.open_input_file(path) as file:
@@ -151,7 +151,7 @@ def _tables(lake: Lake, path: str, columns: Sequence[str]) -> Iterator[pa.Table]
 
 
 def _empty(group: pq.RowGroupMetaData) -> set[str]:
-    """The columns of which a row group has no value: a third of them, mostly."""
+    """The columns in which a row group has no value: usually a third of them."""
     found = (group.column(at) for at in range(group.num_columns))
     return {
         one.path_in_schema
@@ -161,7 +161,7 @@ def _empty(group: pq.RowGroupMetaData) -> set[str]:
 
 
 def _sort_by_op(table: pa.Table) -> pa.Table:
-    """A table of one chunk by op, in its own order otherwise."""
+    """A table of one chunk, sorted by op (stable)."""
     op = table["op"].combine_chunks()
     op = op if pa.types.is_dictionary(op.type) else op.dictionary_encode()
     place = np.append(pc.rank(op.dictionary).to_numpy(), 0).astype("int32")
@@ -171,7 +171,7 @@ def _sort_by_op(table: pa.Table) -> pa.Table:
 
 
 def _same(column: pa.ChunkedArray) -> bool:
-    """Whether a column of one chunk is known to have one value in all rows."""
+    """Whether a column of one chunk has the same value in all rows, as far as is known."""
     if not column.null_count and pa.types.is_dictionary(column.type):
         return bool(column.num_chunks == 1 and len(column.chunk(0).dictionary) == 1)
     return bool(column.null_count == len(column))

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Key:
-    """Its text is run_id:case_id:backend, of which the case's id alone may have colons."""
+    """Written as run_id:case_id:backend. Only the case id may contain colons."""
 
     run_id: str
     case_id: str
@@ -20,12 +20,12 @@ class Key:
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Key:
-        """That of a row of the lake, or of what is kept of one."""
+        """The key of a row of the lake, or of a mapping with its key columns."""
         return cls(row["run_id"], row["case_id"], row["backend"])
 
     @classmethod
     def parse(cls, text: str) -> Key | None:
-        """The key in a text; None for what is none."""
+        """Parse the text of a key; None if it is not one."""
         run_id, _, rest = text.partition(":")
         case_id, _, backend = rest.rpartition(":")
         return cls(run_id, case_id, backend) if run_id and case_id and backend else None

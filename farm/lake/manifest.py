@@ -1,4 +1,4 @@
-"""The signed manifest of a run: the digests of its files, so that others can check what was published."""
+"""The signed manifest of a run: digests of its files, so that others can check what was published."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHUNK = 1 << 20
 
 
 class NoSignature(Refusal):
-    """A manifest or a key that is not there or cannot be used."""
+    """A manifest or a key that is missing or cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def sign(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dic
 
 
 def _key_of(lake: Lake, path: str) -> str | None:
-    """The public key that a manifest names; words where it is damaged, None where it is not there. Raises LakeError."""
+    """The public key that a manifest names; a sentence if it is damaged, None if there is no manifest. Raises LakeError."""
     try:
         with lake.filesystem.open_input_stream(path) as file:
             return str(json.loads(file.read())["public_key"])
@@ -98,13 +98,13 @@ def _key_of(lake: Lake, path: str) -> str | None:
 
 
 def has_manifest(results: AnyLake, run_id: str) -> bool:
-    """Whether a run has a manifest, be it right or not."""
+    """Whether a run has a manifest, valid or not."""
     lake = open_lake(results)
     return bool(lake.filesystem.get_file_info(lake.path(run_id, MANIFEST)).type != pafs.FileType.NotFound)
 
 
 def check(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
-    """Hold a run against its manifest; key: the public key in PEM that must have signed it. Raises LakeError, NoSignature."""
+    """Check a run against its manifest. key: the public key (PEM) that must have signed it. Raises LakeError, NoSignature."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

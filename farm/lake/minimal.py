@@ -36,12 +36,12 @@ def finding_id(finding: Mapping[str, Any]) -> str:
 
 
 def _first(words: str | None) -> str | None:
-    """The first sentence of an error: what follows prints parts of the graph, which differ from case to case."""
+    """The first sentence of an error. The rest prints parts of the graph, which differ from case to case."""
     return words and _SENTENCE.split(words, maxsplit=1)[0]
 
 
 def place(lake: Lake, run_id: str, case_id: str, backend: str) -> str:
-    """The folder of the minimal case of a row."""
+    """The folder of a row's minimal case."""
     digest = hashlib.sha256(f"{case_id}:{backend}".encode()).hexdigest()[:12]
     return lake.path(run_id, f"{FOLDER}/{digest}")
 
@@ -70,7 +70,7 @@ def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes
 
 
 def read_record(results: AnyLake, run_id: str, case_id: str, backend: str) -> dict[str, Any]:
-    """The record of the minimal case of a row; {} where it has none. Raises LakeError."""
+    """The record of a row's minimal case; {} if it has none. Raises LakeError."""
     lake = open_lake(results)
     try:
         with lake.filesystem.open_input_stream(f"{place(lake, run_id, case_id, backend)}/{RECORD}") as file:
@@ -101,7 +101,7 @@ def read(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, 
 
 
 def file(results: AnyLake, record: Mapping[str, Any], name: str) -> bytes | None:
-    """A file of a minimal case; None where it has none."""
+    """The content of a file of a minimal case; None if there is no such file."""
     lake = open_lake(results)
     try:
         with lake.filesystem.open_input_stream(f"{record['folder']}/{name}") as stream:

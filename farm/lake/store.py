@@ -52,7 +52,7 @@ class CopyWarning(LakeWarning):
 
 @dataclass(frozen=True)
 class Lake:
-    """An open lake: a pyarrow filesystem and the path of its root on it."""
+    """An open lake: a pyarrow filesystem and the path of the lake's root on it."""
 
     filesystem: pafs.FileSystem
     root: str
@@ -102,7 +102,7 @@ def open_lake(uri: AnyLake) -> Lake:
 
 
 def _with_options(uri: str) -> str:
-    """A URI with what its server is to be asked with, where it does not say so itself."""
+    """The URI with default options of its server, where it does not set them itself."""
     more = "&" if "?" in uri else "?"
     if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
         return f"{uri}{more}retry_limit_seconds={ANSWER_S}"
@@ -114,7 +114,7 @@ def _with_options(uri: str) -> str:
 
 
 def _impatient(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """The same S3 server, given up when it says nothing: its URI has no option for that."""
+    """The same S3 server with timeouts, which its URI has no option for."""
     _, (options,) = filesystem.__reduce__()
     if options["access_key"] and not options["secret_key"]:  # s3://anonymous@bucket: its meaning is Arrow's to know
         return filesystem
@@ -127,13 +127,13 @@ def _impatient(filesystem: pafs.FileSystem) -> pafs.FileSystem:
 
 
 def _why(error: Exception) -> str:
-    """What a filesystem says, on one line: a store's own words are pages."""
+    """A filesystem's error on one line: object stores answer with pages."""
     text = " ".join(str(error).split())
     return text[:WORDS] + " …" if len(text) > WORDS else text
 
 
 def check_writable(lake: Lake) -> None:
-    """Raise LakeError unless a file can be written to and removed from the lake's root."""
+    """Raise LakeError unless a file can be written to the lake's root and removed again."""
     probe = f"{lake.root}/_write-{uuid.uuid4().hex[:8]}"
     try:
         if not lake.is_local:
@@ -175,12 +175,12 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:
-    """Rows of one origin as they travel: an Arrow message without the schema, which took longer to read than its rows."""
+    """Rows of one origin, serialized: an Arrow message without its schema, which took longer to read than the rows."""
     return to_batch(rows, origin).serialize().to_pybytes()
 
 
 def from_stream(data: bytes) -> list[pa.RecordBatch]:
-    """What `to_stream` made."""
+    """Read what `to_stream` made."""
     return [pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)]
 
 
@@ -267,7 +267,7 @@ def run_ids(results: AnyLake) -> list[str]:
 
 
 def known_runs(results: AnyLake) -> list[str]:
-    """`run_ids` of a lake that has some. Raises LakeError, which says what is there instead."""
+    """`run_ids` of a lake that must have runs. Raises LakeError, which says what is there instead."""
     lake = open_lake(results)
     if known := run_ids(lake):
         return known
@@ -289,7 +289,7 @@ def other_run(path: str, said: str) -> str:
 
 
 def _says(lake: Lake, name: str) -> str:
-    """The id that the record of a run's folder says; that of its name where it says none."""
+    """The run id in the record of a run's folder; the folder's name if there is none."""
     try:
         with lake.filesystem.open_input_stream(lake.path(name, RECORD)) as file:
             return str(json.loads(file.read())["run_id"])
@@ -298,7 +298,7 @@ def _says(lake: Lake, name: str) -> str:
 
 
 def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
-    """What is in a directory; nothing if it does not exist. Raises LakeError."""
+    """The entries of a directory; none if it does not exist. Raises LakeError."""
     try:
         for _ in range(LISTED):
             # A part that is deleted between its name and its size, as somebody compacts, is an error of the listing.
@@ -365,7 +365,7 @@ def read_table(
 
 
 def _part(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
-    """What is asked for of a part. Raises ArrowException, OSError."""
+    """The requested rows and columns of a part. Raises ArrowException, OSError."""
     codes = [f.name for f in schema if pa.types.is_dictionary(f.type)]
     with lake.filesystem.open_input_file(path) as file:
         part, present = open_part(file, codes, pre_buffer=not lake.is_local)
@@ -401,7 +401,7 @@ def open_part(file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = Fa
 
 
 def _groups(there: pq.FileMetaData, where: Where) -> list[int]:
-    """The row groups that may have rows that are asked for, by their statistics."""
+    """The row groups that may have requested rows, by their statistics."""
     places = {name: at for at, name in enumerate(there.schema.names) if name in where}
     return [
         k
@@ -411,7 +411,7 @@ def _groups(there: pq.FileMetaData, where: Where) -> list[int]:
 
 
 def _may_have(told: pq.Statistics | None, some: Collection[Any]) -> bool:
-    """Whether a column of these statistics may have one of these values."""
+    """Whether a column with these statistics may contain one of the values."""
     if told is None or not told.has_min_max:
         return True
     least, most = told.min, told.max
@@ -419,7 +419,7 @@ def _may_have(told: pq.Statistics | None, some: Collection[Any]) -> bool:
 
 
 def _among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
-    """Which values of a column are among these."""
+    """Which values of a column are among the given ones."""
     if not pa.types.is_dictionary(column.type):
         return pc.is_in(column.cast(some.type), some)
     told = [pc.is_in(one.dictionary, some).take(one.indices) for one in column.chunks]
@@ -427,7 +427,7 @@ def _among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
 
 
 def coded_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
-    """The same with texts as numbers of a dictionary."""
+    """The same schema, with strings encoded as dictionaries."""
     coded = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([f.with_type(coded) if f.type == pa.string() and f.name not in but else f for f in schema])
 
@@ -445,7 +445,7 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def files(lake: Lake, run_id: str) -> list[pafs.FileInfo]:
-    """The files of a run's folder. Raises LakeError."""
+    """The files in a run's folder. Raises LakeError."""
     return [i for i in _list(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
 
 
@@ -472,13 +472,13 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
 
 
 def unique(table: pa.Table) -> pa.Table:
-    """One row per key, that with the most attempts, the last of several; rows stay in their order."""
+    """One row per key: the one with the most attempts, the last of equals. Rows stay in their order."""
     kept = kept_of(table)
     return table if kept is None else table.filter(kept)
 
 
 def kept_of(table: pa.Table) -> pa.Array | None:
-    """Which rows `unique` keeps; None for all."""
+    """The rows that `unique` keeps; None for all."""
     keys = table.select([*KEY, "attempts"]).to_pandas()
     if not keys.duplicated(KEY).any():
         return None

@@ -34,7 +34,7 @@ _OF_ROW = [*KEY, "started_at"]
 
 
 def to_stream(cases: Iterable[tuple[Row, Sequence[Step]]], origin: Origin) -> bytes:
-    """The steps of cases of one origin as they travel; no bytes where there are none."""
+    """The steps of cases of one origin, serialized; no bytes if there are none."""
     found = [(row, step) for row, steps in cases for step in steps]
     if not found:
         return b""
@@ -55,12 +55,12 @@ def to_stream(cases: Iterable[tuple[Row, Sequence[Step]]], origin: Origin) -> by
 
 
 def from_stream(data: bytes) -> list[pa.RecordBatch]:
-    """What `to_stream` made."""
+    """Read what `to_stream` made."""
     return list(pa.ipc.open_stream(data)) if data else []
 
 
 def _plain(value: object) -> object:
-    """A value without halves of surrogate pairs, as an error's text may have them."""
+    """The value without lone surrogates, which an error's text may contain."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
@@ -88,7 +88,7 @@ def read_trace(results: AnyLake, run_id: str | None = None, where: Where | None 
 
 
 def steps_of(results: AnyLake, run_id: str, case_id: str, backend: str) -> list[Step]:
-    """The steps of one row, in their order; none where it has no trace. Raises LakeError."""
+    """The steps of one row, in order; empty if it has no trace. Raises LakeError."""
     found = read_trace(results, run_id, {"case_id": [case_id], "backend": [backend]})
     lines = found.astype(object).where(found.notna(), None).to_dict("records")
     return [Step(**{str(k): v for k, v in line.items() if k not in _OF_ROW}) for line in lines]

@@ -78,7 +78,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
 
 
 def _read(file: Path) -> tuple[Any, dict[str, Any]]:
-    """The tree of a YAML file, which knows its lines, and what it says. Raises ConfigError."""
+    """A YAML file's tree, which knows line numbers, and its content. Raises ConfigError."""
     try:
         raw = file.read_bytes()
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def _entries(path: Path, where: str) -> list[dict[str, Any]]:
 
 
 def known_failures(path: Path) -> list[KnownFailure]:
-    """Those of a config, of a list of them, or of all lists in a folder. Raises ConfigError."""
+    """The known failures of a config, of a list of them, or of all lists in a folder. Raises ConfigError."""
     if path.is_dir():
         return [known for one in sorted(path.glob("*.yaml")) for known in known_failures(one)]
     with contextlib.suppress(OSError, yaml.YAMLError, ValueError):  # which is said of the list as well
@@ -261,7 +261,7 @@ def _unknown(key: Any, model: type[pydantic.BaseModel]) -> str:
 
 
 def _words(error: Any) -> str:
-    """What pydantic says, with the fix."""
+    """Pydantic's error in our words, with the fix."""
     text, kind, given = str(error["msg"]).removeprefix("Value error, "), error["type"], error["input"]
     if kind == "missing":
         return f"{text}: add the key {error['loc'][-1]}"
@@ -365,7 +365,7 @@ def check_dtype(name: str, where: str) -> None:
 
 
 def backend_names() -> list[str]:
-    """Every backend that has a name by itself; none of a plugin's that cannot be imported."""
+    """Names of all backends, but for those of plugins that cannot be imported."""
     found = []
     for runtime, part in list_registered().items():
         with contextlib.suppress(PluginError):

@@ -56,7 +56,7 @@ def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Co
 
 
 def _backends(own: Sequence[BackendConfig], parts: Sequence[tuple[str, Config]], refuse: Refuse) -> list[BackendConfig]:
-    """Those of all files, each once; one that two files give with other content is refused."""
+    """The backends of all files, each once. Two files that define one backend differently are refused."""
     found = {b.name: (b, ("backends", i), "here") for i, b in enumerate(own)}
     for i, (name, part) in enumerate(parts):
         for backend in part.backends:

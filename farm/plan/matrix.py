@@ -52,7 +52,7 @@ class Matrix:
 
     @property
     def cells(self) -> int:
-        """Number of planned cells (op, dtype, backend)."""
+        """The number of planned cells (op, dtype, backend)."""
         return int(np.count_nonzero(self.wanted))
 
     def without_cells(self, checks: Sequence[str]) -> str:
@@ -182,7 +182,7 @@ def _patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str
 
 
 def _find_unmatched(asked: Asked, listed: Sequence[Entry], all_of_it: Sequence[Asked]) -> Iterator[LeftOut]:
-    """Patterns that no op is left of, wherever the config lists the catalog."""
+    """Patterns that match no op that is left, wherever the config lists the catalog."""
     for pattern in asked.parts:
         if any(one.parts.get(pattern) for one in all_of_it):
             continue
@@ -259,7 +259,7 @@ def _count(
 
 
 def _device(spec: BackendSpec) -> str | None:
-    """The device of a backend as torch calls it, "" where it does not; None of the CPU."""
+    """The device of a backend as torch calls it; "" if torch has no name for it, None for the CPU."""
     try:
         made = spec.create()
     except PluginError:
@@ -268,7 +268,7 @@ def _device(spec: BackendSpec) -> str | None:
 
 
 def _unfit(spec: BackendSpec, check: str) -> str:
-    """Why cells of a check are not planned for a backend; "" where they are."""
+    """Why cells of a check are not planned for a backend; "" if they are."""
     try:
         return checks.explain_exclusion(check, spec.create())
     except PluginError:  # a line of the preflight
@@ -293,7 +293,7 @@ def names(entry: Entry) -> list[str]:
 
 
 def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """A function that tells whether any of some names matches any of the globs."""
+    """A function that tells whether any of its names matches any of the globs."""
     if "*" in globs:
         return lambda called: True
     if not globs:

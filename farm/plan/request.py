@@ -60,7 +60,7 @@ class Request:
 
     @property
     def left_s(self) -> float | None:
-        """What is left of the budget, at least nothing; None without one."""
+        """Seconds left of the budget, at least 0; None without a budget."""
         return None if self.budget_s is None else max(self.begun + self.budget_s - time.monotonic(), 0.0)
 
     def announce(self) -> None:

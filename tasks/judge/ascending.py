@@ -1,4 +1,4 @@
-"""The inputs of an exhaustive case in ascending order: found once, for every op and backend has the same ones."""
+"""The inputs of an exhaustive case in ascending order. They are sorted once: every op and backend has the same ones."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Ascending:
 
     @functools.cached_property
     def finite(self) -> np.ndarray:
-        """``order`` of the finite ones."""
+        """``order``, of the finite inputs alone."""
         return self.order[np.isfinite(self.values)]
 
     @functools.cached_property
     def mirrored(self) -> np.ndarray:
-        """(n,) of each value the place in ``values`` of its negative, or of what is next to that."""
+        """(n,) for each value, the place in ``values`` of its negative, or of a neighbour of that."""
         x = self.values
         above = np.searchsorted(x, -x).clip(max=max(len(x) - 1, 0))
         return np.where(np.abs(x[above - 1] + x) < np.abs(x[above] + x), above - 1, above).clip(min=0)
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """Of each number, of the inputs' dtype, its place in ``values``; any place of one that is not there."""
+        """The place in ``values`` of each number (in the inputs' dtype); an arbitrary place for one that is not there."""
         if self.by_bits is not None:
             return np.asarray(self.by_bits[numbers.view(_bits(numbers.dtype))])
         return np.minimum(np.searchsorted(self.values, numbers.astype(np.float64)), len(self.values) - 1)

@@ -61,7 +61,7 @@ def signature(
 
 
 def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.ndarray:
-    """Signed errors of one output, float64, those of real and imaginary parts one after the other."""
+    """Signed errors of one output in float64: of the real parts, then of the imaginary ones."""
     assert leaf.reference is not None
     dtype, step = leaf.dtype, -(-a.size // LOOKED_AT) or 1
     a, y = a.reshape(-1)[::step], leaf.reference.reshape(-1)[::step]

@@ -40,7 +40,7 @@ def restore_flushed(
 
 
 def _of(x: np.ndarray | None, dtype: str) -> np.ndarray:
-    """Where the numbers are subnormal."""
+    """A mask of the subnormal numbers."""
     if x is None or dtype not in SMALLEST_NORMAL or x.dtype.kind == "c" or x.dtype == object:
         return np.zeros(() if x is None else x.shape, bool)
     with np.errstate(all="ignore"):
@@ -53,7 +53,7 @@ def _put_right(a: np.ndarray, y: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 
 def _at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of each element, the exact result of a zero of the same sign as its input."""
+    """For each element, the exact result for a zero with the sign of its input."""
     negative = np.signbit(given.astype(np.float64))
     zero = given == 0
     plus, minus = (np.flatnonzero(zero & (negative == sign)) for sign in (False, True))
@@ -64,7 +64,7 @@ def _at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _is(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
-    """Where results are ``y``, within a few roundings."""
+    """A mask of the results that are ``y`` within a few roundings."""
     if not is_inexact(dtype):
         return np.asarray(a == y)
     wide, cast = a.astype(np.float64), round_to_dtype(y, dtype)

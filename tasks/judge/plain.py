@@ -1,4 +1,4 @@
-"""Outputs to metrics, on numpy and nothing else."""
+"""From outputs to metrics. Needs numpy alone."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def leans(metrics: Metrics) -> bool:
 
 
 def _mean(errors: np.ndarray) -> tuple[float, float]:
-    """(mean, how many standard errors that is)."""
+    """(mean, the mean in standard errors)."""
     mean, whole = float(errors.mean()), errors[: len(errors) // _GROUPS * _GROUPS]
     groups = [whole.reshape(_GROUPS, -1).mean(1), whole.reshape(-1, _GROUPS).mean(0)]
     scatter = [

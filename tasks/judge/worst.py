@@ -1,4 +1,4 @@
-"""The element that is furthest off, and its numbers."""
+"""The element with the largest error, and its numbers."""
 
 from __future__ import annotations
 

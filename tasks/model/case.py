@@ -204,7 +204,7 @@ class Flushes:
         return Flushes(*map(tuple, both))
 
     def __str__(self) -> str:
-        """As a row's flags say it."""
+        """As it is written in a row's flags."""
         parts = (("flushes", self.results), ("flushes_inputs", self.inputs))
         return " ".join(f"{name}={','.join(found)}" for name, found in parts if found)
 
@@ -246,7 +246,7 @@ class RuntimeInfo:
 
 
 def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
-    """What ``build`` makes of each form, or what it raised."""
+    """For each form what ``build`` returns, or the error that it raised."""
     built: list[Program | Exception] = []
     for form in forms:
         try:

@@ -128,7 +128,7 @@ def is_complex(dtype: str) -> bool:
 
 
 def is_inexact(dtype: str) -> bool:
-    """True for floating and complex dtypes: those with a rounding error."""
+    """Whether a dtype rounds: floating and complex ones do."""
     return dtype in EPS
 
 
@@ -138,7 +138,7 @@ def wide(dtype: str) -> str:
 
 
 def holds(dtype: str, other: str) -> bool:
-    """Whether a floating dtype has every number of another real one."""
+    """Whether a floating dtype represents every number of another real dtype."""
     row, given = TABLE[dtype], TABLE[other]
     assert row.digits is not None and row.lowest is not None and row.largest is not None
     if given.family == "bool":
@@ -176,7 +176,7 @@ def round_to_dtype(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def format_number(number: float) -> str:
-    """A number with the digits that tell it from its neighbours: nine for one that float32 has, else those of float64."""
+    """A number with enough digits to tell it from its neighbours: nine if float32 holds it, else float64's."""
     x = float(number)
     with np.errstate(over="ignore"):
         return f"{x:.9g}" if np.float32(x) == x else repr(x)

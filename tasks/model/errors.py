@@ -139,13 +139,13 @@ def plain(text: str) -> str:
 
 
 def _innermost(error: BaseException) -> str:
-    """The file that an error was raised in; "" where it says none."""
+    """The file in which an error was raised; "" if it is not known."""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename if frames else ""
 
 
 def _users(file: str) -> bool:
-    """Whether a file of a traceback is the user's: neither an installed package's, nor Python's, nor the farm's."""
+    """Whether a file of a traceback is the user's: not an installed package's, Python's or the farm's."""
     return bool(file) and not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _others())
 
 

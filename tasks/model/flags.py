@@ -11,13 +11,13 @@ from typing import Any
 
 
 def parse(text: Any) -> dict[str, str]:
-    """The values by key; "" for a key alone. Null, in whatever way a table says it, is no mode."""
+    """The values by key; "" for a key alone. A null of any kind means no modes."""
     pairs = (word.partition("=") for word in words(text))
     return {key: value for key, _, value in pairs}
 
 
 def words(text: Any) -> list[str]:
-    """Each mode as a word."""
+    """The words, one for each mode."""
     return text.split() if isinstance(text, str) else []
 
 
@@ -30,7 +30,7 @@ def join(text: str, **values: Any) -> str:
 
 
 def has(text: Any, globs: Sequence[str]) -> bool:
-    """Whether each of some globs matches a word."""
+    """Whether each of the globs matches a word."""
     said = words(text)
     return all(any(fnmatchcase(word, glob) for word in said) for glob in globs)
 
@@ -41,5 +41,5 @@ def parse_flushed(text: Any) -> tuple[str, ...]:
 
 
 def of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a row of the lake."""
+    """The modes of a row of the lake."""
     return parse(row.get("flags"))

@@ -46,7 +46,7 @@ _SHAPED = ("noise", "of_products", "jumps", "kept", "ties")
 
 
 def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
-    """The elements of a leaf at n flat places, as one of shape (n,)."""
+    """The elements of a leaf at n flat places, as a leaf of shape (n,)."""
     assert leaf.reference is not None
     floors = {name: getattr(leaf, name) for name in _SHAPED}
     some: dict[str, Any] = {k: None if x is None else x.reshape(-1)[places] for k, x in floors.items()}

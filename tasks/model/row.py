@@ -335,7 +335,7 @@ class Row:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Row:
-        """As `of`, for values of a row that another process has made."""
+        """As `of`, for the values of a row that another process made."""
         made = object.__new__(cls)
         made.__dict__.update(values)
         return made

@@ -19,7 +19,7 @@ class Session(Protocol):
     """
 
     def start(self) -> None:
-        """Begin anew, as if no step had been taken."""
+        """Start from the beginning, as if no step had been taken."""
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         """Take one step and return its outputs, flat.
@@ -73,7 +73,7 @@ class Replayed(Stateless):
 
 @contextlib.contextmanager
 def started(session: Session) -> Iterator[Session]:
-    """The session, started; it is closed at the end, whatever comes in between."""
+    """Start the session; it is closed at the end, whatever happens in between."""
     try:
         session.start()
         yield session

@@ -66,6 +66,6 @@ def describe(at: int, status: str, names: Sequence[str]) -> str:
 
 
 def told(steps: Sequence[Step]) -> str:
-    """The first step that is off, in words; "" where none is. Statuses of the steps are those of the policy of the run."""
+    """Describe the first wrong step; "" if there is none. The steps' statuses are those of the run's policy."""
     at = first_off([Status(x.status) for x in steps])
     return describe(at, steps[at].status, [x.name for x in steps]) if at >= 0 else ""
