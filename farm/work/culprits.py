@@ -13,7 +13,7 @@ from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
 from tasks import wire
 from tasks.catalogs import is_generated
-from tasks.model import OpClass, Status
+from tasks.model import BackendInfo, OpClass, Status
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import Row
 from tasks.searches import PATIENCE, find_search
@@ -43,7 +43,7 @@ def seeker_of(job: Job, what: str, item: ToRun) -> Job:
 
 
 def localise(
-    job: Job, item: ToRun, info: dict[str, Any], children: Children, folder: Path
+    job: Job, item: ToRun, info: BackendInfo, children: Children, folder: Path
 ) -> Iterator[wire.Spent | Located]:
     """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is Located.
 
@@ -53,7 +53,7 @@ def localise(
     assert job.backend is not None and job.policy is not None
     seeker = seeker_of(job, "localise", item)
     seconds = job.limits.localise_s
-    said: Any = wire.Localise(item, job.backend, job.policy, str(folder), seconds, dict(info))
+    said: Any = wire.Localise(item, job.backend, job.policy, str(folder), seconds, info)
 
     def run(wants: wire.Wants) -> wire.Tried:
         return wire.Tried(_run_item(job, wants.item, children))

@@ -66,7 +66,7 @@ class Estimate:
     def start_s(self) -> np.ndarray:
         """Seconds that a process of each backend takes to start, [backends]: as in earlier runs, else as when it was probed, else a
         guess."""
-        probed = [float(self.plan.offer(b).info.get("start_s") or START_S) for b in range(len(self.plan.backends))]
+        probed = [(self.plan.offer(b).info.start_s or START_S) for b in range(len(self.plan.backends))]
         return np.where(np.isnan(self.known.start_s), probed, self.known.start_s)
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:

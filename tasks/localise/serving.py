@@ -52,7 +52,7 @@ class Locator:
     def begin(self) -> wire.Answer:
         command = self._command
         backend = command.backend.create()
-        info = RuntimeInfo(**{k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__})
+        info = command.info.runtime
         whole = ""
         try:
             try:

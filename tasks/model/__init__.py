@@ -1,5 +1,6 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
+from tasks.model.backend_info import UNASKED, BackendInfo
 from tasks.model.case import (
     DISTRIBUTIONS,
     EXHAUSTIVE,
