@@ -31,9 +31,11 @@ from farm.program import program
 from farm.work import executors
 from farm.work.budget import apply_budget
 from farm.work.dispatcher import Dispatcher
-from farm.work.durations import Estimate, Left, format_duration
+from farm.work.durations import Estimate, format_duration
 from farm.work.executor import Executor
 from farm.work.launch import Run, read_finished, ready
+from farm.work.left import Left
+from farm.work.monitoring import Watch
 from farm.work.progress import Progress, print_preflight
 from farm.work.state import Plan
 from tasks.catalogs import is_generated
@@ -355,7 +357,7 @@ def _run(plan: Plan, console: Console) -> int:
     assert plan.learned is not None
     left = Left(Estimate(plan, plan.learned))
     progress = Progress(console, left)
-    watch = plan.executor.watch(run.run_id, left)
+    watch = Watch(run.run_id, left) if plan.executor.has_metrics else None
 
     def shown(dispatcher: Dispatcher) -> None:
         progress(dispatcher)

@@ -6,17 +6,13 @@ import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from farm.fleet.inventory import Answers, Offer
 from farm.work.claims import Claim
 from farm.work.job import Job
 from tasks.backends import BackendSpec
 from tasks.model import Refusal
-
-if TYPE_CHECKING:
-    from farm.work.dispatcher import Dispatcher
-    from farm.work.durations import Left
 
 
 class ClusterError(Refusal):
@@ -47,16 +43,6 @@ class Setup:
     dashboard: bool = True
 
 
-class Watcher(Protocol):
-    """Shows a run to those who watch its executor."""
-
-    def __call__(self, run: Dispatcher) -> None:
-        """Show its figures as they are."""
-
-    def close(self, run: Dispatcher, cache: Path) -> None:
-        """Show the last ones."""
-
-
 class Executor(abc.ABC):
     """Runs jobs; `farm.work.executors` has them by name. A stand-in is a subclass as well, so that it cannot lack a method."""
 
@@ -68,6 +54,8 @@ class Executor(abc.ABC):
     in_process: bool = False
     #: It can be given the address of a cluster.
     takes_address: bool = False
+    #: A run's figures can be told to Ray's metrics (`farm.work.monitoring`).
+    has_metrics: bool = False
     #: What users are told of it once it has started; "" for nothing.
     notice: str = ""
 
@@ -84,10 +72,6 @@ class Executor(abc.ABC):
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
         """What the backends answer on every node, by its id; nodes that come later are asked by `changes`."""
         raise NotImplementedError(f"{type(self).__name__} asks no nodes")
-
-    def watch(self, run_id: str, left: Left) -> Watcher | None:
-        """Who shows a run while it goes on; None for nobody. left: the seconds that it is likely to need still."""
-        return None
 
     @abc.abstractmethod
     def slots(self, offer: Offer | None, claim: Claim) -> int:

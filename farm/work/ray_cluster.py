@@ -23,7 +23,6 @@ from farm.lake.columns import columns_digest
 from farm.version import farm_version
 from farm.work import gangs, monitoring
 from farm.work.claims import Claim
-from farm.work.durations import Left
 from farm.work.executor import Changes, ClusterError, Executor, Setup, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
@@ -60,6 +59,7 @@ class RayCluster(Executor):
     """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one. Raises ClusterError, OSError."""
 
     takes_address = True
+    has_metrics = True
 
     @classmethod
     def create(cls, setup: Setup) -> RayCluster:
@@ -125,9 +125,6 @@ class RayCluster(Executor):
                     {"id": n["NodeID"], "host": own, "resources": n["Resources"], "labels": n.get("Labels") or {}}
                 )
         return found
-
-    def watch(self, run_id: str, left: Left) -> monitoring.Watch:
-        return monitoring.Watch(run_id, left)
 
     def slots(self, offer: Offer | None, claim: Claim) -> int:
         total = 0

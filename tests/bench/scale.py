@@ -283,7 +283,9 @@ def simulate(
     matrix = Matrix(all_groups, specs, np.full((groups, backends), samples, np.int32))
     clock = Clock()
     cluster = Slots(clock, slots, case_s, ray)
-    answers = {cluster.nodes[0]["id"]: {s.name: BackendInfo(RuntimeInfo("", "d"), start_s=0.1) for s in specs}}
+    answers: dict[str, inventory.Answers] = {
+        cluster.nodes[0]["id"]: {s.name: BackendInfo(RuntimeInfo("", "d"), start_s=0.1) for s in specs}
+    }
     request = Request(config, verdict.load("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
     offers = inventory.offers(specs, cluster.nodes, answers)
     real = time.monotonic
