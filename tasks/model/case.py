@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import EPS
-from tasks.model.session import Session, Stateless
+from tasks.model.session import Session, Stateless, TensorSession
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
 #: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`); of a structured
@@ -94,6 +95,20 @@ FILES = ("saved_model", "tflite")
 
 
 @dataclass(frozen=True)
+class OwnKernel:
+    """What a kernel of the user's declares, beside the function that calls it (`Form.call`)."""
+
+    #: The inputs that it may write to, by name.
+    mutates: tuple[str, ...] = ()
+    #: It takes tensors of the CPU's memory alone and copies them to the device itself, as a kernel of NumPy arrays does.
+    own_copies: bool = False
+    #: Goes around its backward pass: errors say where in its file they come from, and races are Misbehaviour.
+    watch: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    #: Makes a session of torch's tensors; None where each call is by itself.
+    session: Callable[[], TensorSession] | None = None
+
+
+@dataclass(frozen=True)
 class Form:
     """One sample in a representation that some backend can run.
 
@@ -135,6 +150,10 @@ class Form:
     batched: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
+    #: What the user declares of the call; None where it is a library's function.
+    own: OwnKernel | None = field(default=None, repr=False, compare=False)
+    #: Before a run: puts what the call keeps back to what it was made with, where a run writes to it.
+    renew: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     #: The same sample in another form. Raises Unsupported where there is none.
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
     #: The outputs of the same sample as another process of the backend computes them, with so many threads. Raises Unsupported
