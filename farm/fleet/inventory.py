@@ -157,9 +157,7 @@ def offers(
                 reasons.setdefault(reason, []).append(node["host"])
             if isinstance(answer, Refused):
                 offer.installs += [(command, package) for command, package in answer.installs]
-                vendors.add(answer.absent)
-            else:
-                vendors.add("")
+            vendors.add(answer.absent if isinstance(answer, Refused) else "")
         if offer.too_few:
             offer.reason = f"{offer.too_few}: add nodes that have them, or leave it out"
         offer.available = bool(offer.resources) and not offer.reason
