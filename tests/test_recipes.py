@@ -286,7 +286,9 @@ def test_a_recipe_is_one_or_two_files_and_contributing_names_them(name: str) -> 
     files = dict.fromkeys(edit.file for edit in RECIPES[name])
     assert len(files) <= 2
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    (section,) = [part for part in text.split("\n### ")[1:] if part.startswith((f"A {name}\n", f"An {name}\n"))]
+    (section,) = [
+        part for part in text.split("\n### ")[1:] if part.startswith(tuple(f"{x} {name}\n" for x in ("A", "An", "The")))
+    ]
     named = [f"`{file}`" if (ROOT / file).exists() else f"`{file.rpartition('/')[0]}/" for file in files]
     assert not [file for file in named if file not in section]
 
