@@ -253,7 +253,9 @@ class RuntimeInfo:
     def __post_init__(self) -> None:
         for name in ("flushes", "accumulators"):  # a backend may give lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "memory", int(self.memory))  # a runtime may count in NumPy's integers, which JSON has not
+        object.__setattr__(
+            self, "memory", int(self.memory)
+        )  # a runtime may count in NumPy's integers, which JSON has not
         if self.compute_precision and self.compute_precision not in EPS:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
 
