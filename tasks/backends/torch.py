@@ -272,7 +272,7 @@ class TorchEager(Backend):
 
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
-        program.threads = self.target == "cpu"
+        program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
         if form.own is not None and (open_session := form.own.session) is not None:
             program.session = lambda: TorchSession(self, form, program, open_session())
         if self.captures and form.check == "forward" and not own_copies(form):
