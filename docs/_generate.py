@@ -160,7 +160,7 @@ WAY = (
     "tasks.wire.ToExport",
     "farm.work.job.Job",
     "tasks.wire.ToRun",
-    "tasks.runner.Trial",
+    "tasks.runner.CaseRun",
     "tasks.model.case.Form",
     "tasks.model.case.Program",
     "tasks.checks.base.Observation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,8 +118,3 @@ def _model(element: int, *ops: str) -> bytes:
         graph, made = graph + message(1, node(op, made + name, output)), output
     graph += message(12, value(made))
     return b"\x08\x07" + message(7, graph) + message(8, b"\x10\x0d")
-
-
-def asked_of(info: Mapping[str, Any]) -> frozenset[str]:
-    """The dtypes whose answer a backend gave rightly when it said ``info``."""
-    return frozenset(info.get("canary", ()))

@@ -15,7 +15,6 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tasks.arrays.pack import PackError
 from tasks.catalogs.told import announce
 from tasks.importing import pause_gc
 from tasks.judge import verdict
-from tasks.model import Unavailable
+from tasks.model import BackendInfo, Unavailable
 from tasks.relay import Page
 from tasks.searches import find_search
 
@@ -124,18 +123,25 @@ class Child:
         try:
             with pause_gc():
                 made = command.backend.create()
-                info = made.start()
+                runtime = made.start()
                 self.canary = Canary(made)
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
-        self.runner = Runner(made, info, command.policy or verdict.load("error_units"), progress)
-        own = {
-            name: getattr(made, name)
-            for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found", "alone")
-        }
-        return wire.Ready(asdict(info) | own | {"forms": list(made.forms), "canary": self.canary.dtypes})
+        self.runner = Runner(made, runtime, command.policy or verdict.load("error_units"), progress)
+        return wire.Ready(
+            BackendInfo(
+                runtime,
+                made.vendor,
+                made.device_vendor,
+                made.resource,
+                made.alone,
+                made.emulated,
+                dict(made.found),
+                self.canary.dtypes,
+            )
+        )
 
     def _list(self, command: wire.List) -> Steps:
         import tasks.catalogs as catalogs

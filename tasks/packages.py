@@ -7,7 +7,6 @@ import ctypes
 import importlib.util
 import re
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
 #: What names, among the packages of an environment, a further index for it alone, as pip and uv both take it.
@@ -56,36 +55,6 @@ def cuda_13(*parts: str) -> tuple[str, ...]:
         "nvidia-nvjitlink==13.0.*",  # which the toolkit leaves open
         "nvidia-cudnn-cu13==9.20.0.48",
     )
-
-
-#: What computes for runtimes on a GPU of NVIDIA's, and the packages that bring it.
-_COMPUTING = {"cuDNN": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cuBLAS": ("nvidia-cublas", "nvidia-cublas-cu12")}
-
-
-def computing(*names: str) -> str:
-    """ ", cuDNN 9.20.0.48, cuBLAS 13.1.1.3" of this environment's packages, for the version of a runtime; names: of those alone."""
-    found: dict[str, str] = {}
-    for name in names or _COMPUTING:
-        for package in _COMPUTING[name]:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                found.setdefault(name, metadata.version(package))
-    return "".join(f", {name} {version}" for name, version in found.items())
-
-
-#: Libraries that LD_LIBRARY_PATH may put in place of an environment's: the loader looks there before a wheel's own RUNPATH.
-_REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.so[.\d]*")
-
-
-def of_the_system(maps: Path = Path("/proc/self/maps")) -> str:
-    """ ", libcublas.so.13 and libcudnn.so.9 of /usr/local/cuda/lib64" of what this process has loaded of CUDA's that no package brought,
-    for the version of a runtime: a folder is said once; "" for nothing, as on systems that do not tell."""
-    found: dict[str, set[str]] = {}
-    with contextlib.suppress(OSError):
-        for line in maps.read_text(errors="replace").splitlines():
-            path = Path(line.partition("/")[1] + line.partition("/")[2])
-            if _REPLACEABLE.fullmatch(path.name) and not {"site-packages", "dist-packages"} & set(path.parts):
-                found.setdefault(str(path.parent), set()).add(path.name)
-    return "".join(f", {' and '.join(sorted(names))} of {folder}" for folder, names in sorted(found.items()))
 
 
 def load_libraries(package: str, names: Sequence[str]) -> list[str]:

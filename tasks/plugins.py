@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 #: What there may be parts of.
-KINDS = ("backend", "catalog", "check")
+KINDS = ("backend", "catalog", "check", "executor")
 
 
 class PluginError(Exception):
@@ -45,7 +45,7 @@ class Part:
 
 
 def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
-    """All parts of a kind ("backend", "catalog", "check"), by name. A built-in name cannot be taken by a package."""
+    """All parts of a kind (one of `KINDS`), by name. A built-in name cannot be taken by a package."""
     return _find_installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
 
 

@@ -101,7 +101,7 @@ def whole(prepared: PreparedGroup) -> ToRun:
 
 
 @dataclass
-class Trial:
+class CaseRun:
     """One case of a batch on its way: its number in the batch, its sample and where in its group that stands, what was
     built, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given contiguous ones."""
 
@@ -155,7 +155,7 @@ class Runner:
         items = [Item(item, first) for item, first in zip(asked, firsts)]
         if not self.backend.joint:
             for item in items:
-                for case in self._trials(item, skip):
+                for case in self._case_runs(item, skip):
                     yield self._single(case)
                     if self.broken:
                         return
@@ -164,7 +164,7 @@ class Runner:
         # Neighbours of one op and check (any dtype) are built together.
         for _, neighbours in itertools.groupby(items, lambda item: item.asked.group.unit):
             unit = list(neighbours)
-            cases = [case for item in unit for case in self._trials(item, skip)]
+            cases = [case for item in unit for case in self._case_runs(item, skip)]
             together = [c for c in cases if c.number not in solo]
             yield from self._joint(together)
             for case in cases:
@@ -176,16 +176,16 @@ class Runner:
             for item in unit:
                 item.release()
 
-    def _trials(self, item: Item, skip: Collection[int]) -> Iterator[Trial]:
+    def _case_runs(self, item: Item, skip: Collection[int]) -> Iterator[CaseRun]:
         for number, position in enumerate(item.asked.positions, item.first):
             if number not in skip:
                 self.progress(number, LOAD, 1)  # reading the pack is part of the case
-                yield Trial(number, item.group.samples[position].on(self.backend.torch_device), item, position)
+                yield CaseRun(number, item.group.samples[position].on(self.backend.torch_device), item, position)
 
-    def _single(self, case: Trial) -> Done:
+    def _single(self, case: CaseRun) -> Done:
         return self._held_against_contiguous(case, self._alone(case))
 
-    def _alone(self, case: Trial) -> Done:
+    def _alone(self, case: CaseRun) -> Done:
         """Build and run a case by itself."""
         case.started_at = time.time()
         begin = time.perf_counter()
@@ -201,7 +201,7 @@ class Runner:
         case.build_ms = (time.perf_counter() - begin) * 1e3
         return self._finish(case, 1)
 
-    def _joint(self, cases: list[Trial]) -> Iterator[Done]:
+    def _joint(self, cases: list[CaseRun]) -> Iterator[Done]:
         if not cases:
             return
         started = time.time()
@@ -239,7 +239,7 @@ class Runner:
             if self.broken:
                 return
 
-    def _held_against_contiguous(self, case: Trial, done: Done) -> Done:
+    def _held_against_contiguous(self, case: CaseRun, done: Done) -> Done:
         """A case of a kernel whose inputs are not contiguous: where it fails, what the same values in contiguous ones say.
 
         If those pass, the layout is to blame, and of several the first one that is alone. A kernel that need not take the layout and
@@ -277,7 +277,7 @@ class Runner:
                 return replace(done, row=contiguous.attribute_to_layout(alone, which))
         return replace(done, row=contiguous.attribute_to_layout(row, "; ".join(inputs.values())))
 
-    def _ask_eagerly(self, case: Trial) -> None:
+    def _ask_eagerly(self, case: CaseRun) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
         of all of them, and each would be compiled alone."""
         if case.sample.record.takes or not contiguous.laid_out(case.form):
@@ -292,11 +292,11 @@ class Runner:
                 case.refused = f"{type(error).__name__}: {shorten_error(error, ERROR_LIMIT)}"
                 case.form = contiguous.dense(case.form)
 
-    def _with(self, case: Trial, form: Form) -> Done:
+    def _with(self, case: CaseRun, form: Form) -> Done:
         """What comes of a case that is given another form."""
-        return self._alone(Trial(case.number, case.sample, case.item, case.position, form=form))
+        return self._alone(CaseRun(case.number, case.sample, case.item, case.position, form=form))
 
-    def _refused(self, case: Trial) -> str:
+    def _refused(self, case: CaseRun) -> str:
         """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is what it is."""
         error = case.error
         if isinstance(error, Fallback):
@@ -309,7 +309,7 @@ class Runner:
             return ""
         return f"{type(error).__name__}: {shorten_error(error, ERROR_LIMIT)}"
 
-    def _form(self, case: Trial) -> Form:
+    def _form(self, case: CaseRun) -> Form:
         own, check = case.sample.owner.group.catalog, checks.get_or_default(case.sample.owner.check)
         if (why := check.unanswered(self.backend)) and not case.sample.failure:
             raise Unsupported(why)
@@ -335,10 +335,10 @@ class Runner:
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     @staticmethod
-    def _outputs_elsewhere(twins: Twins, case: Trial, threads: int) -> Sequence[Any]:
+    def _outputs_elsewhere(twins: Twins, case: CaseRun, threads: int) -> Sequence[Any]:
         return twins.outputs(replace(case.item.asked, positions=(case.position,)), threads)
 
-    def _finish(self, case: Trial, together: int) -> Done:
+    def _finish(self, case: CaseRun, together: int) -> Done:
         found: Judgement | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
@@ -391,7 +391,7 @@ class Runner:
                 found = found.rule(Status.FALLBACK, "")
         return Done(case.number, self._row(case, found, run_ms), self._trace(case, of_steps))
 
-    def _held_to_refusal(self, case: Trial) -> BaseException:
+    def _held_to_refusal(self, case: CaseRun) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
         it says; that it returned a result is wrong, unless it is eager torch itself."""
         failure, error = case.sample.failure, case.error
@@ -412,13 +412,13 @@ class Runner:
         return functools.reduce(operator.or_, (self._measured_flushes[x] for x in dtypes), Flushes())
 
     @staticmethod
-    def _measured(case: Trial) -> bool:
+    def _measured(case: CaseRun) -> bool:
         """Whether what a misbehaving program returned is what the case expects, as its numbers."""
         check = checks.get_or_default(case.sample.owner.group.check)
         return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
-    def _asked(case: Trial, program: Program) -> list[checks.Observation]:
+    def _asked(case: CaseRun, program: Program) -> list[checks.Observation]:
         """What is judged of a program, run as the case's check wants it. Raises what one of its steps raised."""
         assert case.form is not None, "a program is built of a form"
         steps = checks.get(case.sample.owner.check).stages(program, case.form)
@@ -435,7 +435,7 @@ class Runner:
                 steps.close()
         return [x.what for x in case.seen if x.what.judged]
 
-    def _trace(self, case: Trial, found: Sequence[Judgement]) -> tuple[Step, ...]:
+    def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[Step, ...]:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
         whole = [x.what for x in case.seen if x.what.judged and x.what.error is None]
         if len(case.seen) > 1 and len(found) < len(whole):  # a later step has ended the case
@@ -443,7 +443,7 @@ class Runner:
                 found = judge_steps(case.sample, whole, self.policy, self.info, case.form)
         return trace.steps(case.seen, found if len(found) == len(whole) else ())
 
-    def _row(self, case: Trial, found: Judgement | None, run_ms: float | None) -> Row:
+    def _row(self, case: CaseRun, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""
         row = sample_columns(case.sample)
         program, metrics = case.program, found.metrics if found else None
@@ -493,7 +493,7 @@ class Runner:
             row |= columns
         return Row.of(row)
 
-    def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
+    def _blame(self, case: CaseRun) -> tuple[Status, str, str, str]:
         """(status, stage, error type, text) of what was raised."""
         error, stage = case.error, STAGES[case.stage]
         assert error is not None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry, Failure
 from tasks.judge.verdict import Limit, Policy
-from tasks.model import Group
+from tasks.model import UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
 
@@ -125,7 +125,7 @@ class Localise:
 
     policy: Policy
     seconds: float
-    info: dict[str, Any] = field(default_factory=dict)
+    info: BackendInfo = UNASKED
 
 
 @dataclass(frozen=True)
@@ -215,17 +215,19 @@ class Finished(Answer):
 
 @dataclass(frozen=True)
 class Ready(Answer):
-    """The runtime works. info: fields of RuntimeInfo and of the backend ("vendor", "forms", …)."""
+    """The runtime works. info: of the backend; UNASKED where hello named none."""
 
-    info: dict[str, Any] = field(default_factory=dict)
+    info: BackendInfo = UNASKED
 
 
 @dataclass(frozen=True)
 class Refused(Answer):
-    """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks."""
+    """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks; absent: the vendor of whose
+    devices the machine has no trace ("" if it has)."""
 
     reason: str
     installs: tuple[tuple[str, str], ...] = ()
+    absent: str = ""
 
 
 @dataclass(frozen=True)
@@ -368,7 +370,7 @@ class Spent:
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
+        *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried),
         *(Row, Step, Prepared, Exported, Done, Canary),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),

@@ -98,6 +98,14 @@ def launch(
     )
 
 
+def refusal_of(answer: object) -> str:
+    """Why a backend cannot be had, as it answered a probe."""
+    from tasks.wire import Refused
+
+    assert isinstance(answer, Refused), answer
+    return answer.reason
+
+
 def here(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
     """The same in this process: sooner by all that a process imports, and a test may shorten what is waited for."""
     from farm.exits import door

@@ -135,11 +135,10 @@ RECIPES: dict[str, list[Edit]] = {
     "executor": [
         Edit("farm/work/listed.py", EXECUTOR),
         Edit(
-            "farm/work/launch.py",
-            "from farm.work.listed import Listed\nfrom farm.work.local import",
-            "from farm.work.local import",
+            "farm/work/executors.py",
+            'BUILT_IN = {\n    "listed": "farm.work.listed:Listed",\n    "children": ',
+            'BUILT_IN = {\n    "children": ',
         ),
-        Edit("farm/work/launch.py", "    return Listed() if ", "    return Inline() if "),
     ],
     "noise": [
         Edit(
@@ -296,7 +295,9 @@ def test_a_recipe_is_one_or_two_files_and_contributing_names_them(name: str) -> 
     files = dict.fromkeys(edit.file for edit in RECIPES[name])
     assert len(files) <= 2
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    (section,) = [part for part in text.split("\n### ")[1:] if part.startswith((f"A {name}\n", f"The {name}\n"))]
+    (section,) = [
+        part for part in text.split("\n### ")[1:] if part.startswith(tuple(f"{x} {name}\n" for x in ("A", "An", "The")))
+    ]
     named = [f"`{file}`" if (ROOT / file).exists() else f"`{file.rpartition('/')[0]}/" for file in files]
     assert not [file for file in named if file not in section]
 
@@ -342,9 +343,16 @@ def test_a_new_vendor_is_detected(changed: tuple[Path, pd.DataFrame, str]) -> No
 
 
 @pytest.mark.nightly
-def test_a_new_executor_is_given_the_jobs(changed: tuple[Path, pd.DataFrame, str]) -> None:
-    tree, _, _ = changed
-    assert len((tree / "jobs.txt").read_text().split()) > 2
+def test_a_new_executor_is_added_and_runs_what_it_is_asked_to(changed: tuple[Path, pd.DataFrame, str]) -> None:
+    """The others are as they were: the run of the other recipes has gave it no job."""
+    tree, rows, _ = changed
+    assert not (tree / "jobs.txt").exists()
+    python(tree, "-m", "farm", "run", "c.yaml", "--on", "listed", "--results", "listed", codes=(1,))
+    assert set((tree / "jobs.txt").read_text().split()) == {"prepare", "batch"}
+    key = ["case_id", "backend", "status", "error_units"]
+    mine = pd.read_parquet(tree / "listed")
+    pd.testing.assert_frame_equal(*(x[key].sort_values(key).reset_index(drop=True) for x in (rows, mine)))
+    assert "listed" in python(tree, "-m", "farm", "run", "--help")
 
 
 OPERATOR = """\

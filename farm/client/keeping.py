@@ -16,7 +16,7 @@ from farm.work.launch import new_record
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.judge import verdict
-from tasks.model import RuntimeInfo
+from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
 
 
@@ -45,12 +45,7 @@ class Keeper:
         record = new_record(Request(config, verdict.load(config.policy), self.lake, default_cache()))
         run_id = str(record["run_id"])
         spec, node = BackendSpec.parse(self.backend), this_node(1)
-        answer = {
-            "vendor": spec.create().vendor,
-            "device": self.info.device,
-            "runtime_version": self.info.runtime_version,
-            "driver_version": self.info.driver_version,
-        }
+        answer = BackendInfo(self.info, spec.create().vendor)
         offer = offers([spec], [node], {node["id"]: {spec.name: answer}})[spec.name]
         record["inventory"] = {"backends": {spec.name: offer.record()}, "nodes": [node]}
         record["planned"], record["planned_by_backend"] = len(self.rows), {spec.name: len(self.rows)}

@@ -19,7 +19,7 @@ from farm.fuzzing.rounds import Budget, Fuzzing, Told
 from farm.fuzzing.schedule import CHUNK
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
-from farm.plan.request import How, Request
+from farm.plan.request import Request
 from farm.policies.vote import apply_vote
 from farm.work.launch import ready
 from farm.work.progress import print_preflight
@@ -101,7 +101,7 @@ def _request(args: argparse.Namespace) -> Request:
     if args.seed is not None and not 0 <= args.seed < 2**42:
         raise ConfigError(f"--seed {args.seed}: it is from 0 to {2**42 - 1}")
     lake = lakes.open_lake(args.results)
-    how: How = "inline" if args.inline else "ray" if args.ray or args.address else "no-ray"
+    how = "inline" if args.inline else "ray" if args.ray or args.address else "children"
     where: dict[str, Any] = {"how": how, "address": args.address, "cpus": args.cpus, "dashboard": False}
     narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends")}
     if args.resume:

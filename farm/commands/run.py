@@ -25,17 +25,18 @@ from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
-from farm.plan.request import How, Request
+from farm.plan.request import Request
 from farm.policies.vote import apply_vote
 from farm.program import program
+from farm.work import executors
 from farm.work.budget import apply_budget
 from farm.work.dispatcher import Dispatcher
-from farm.work.durations import Estimate, Left, format_duration
+from farm.work.durations import Estimate, format_duration
 from farm.work.executor import Executor
 from farm.work.launch import Run, read_finished, ready
+from farm.work.left import Left
 from farm.work.monitoring import Watch
 from farm.work.progress import Progress, print_preflight
-from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.catalogs import is_generated
 from tasks.catalogs.base import Entry
@@ -133,6 +134,11 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
     )
     where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
+    where.add_argument(
+        "--on",
+        metavar="NAME",
+        help=f"run on this executor: {', '.join(executors.BUILT_IN)}, or one that a package brings",
+    )
     parser.add_argument(
         "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
     )
@@ -153,7 +159,7 @@ def _request(args: argparse.Namespace) -> Request:
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray" if args.ray else "auto"
+    how = args.on or ("inline" if args.inline else "children" if args.no_ray else "ray" if args.ray else "auto")
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _seconds(args.budget)}
@@ -217,10 +223,9 @@ def _begins(request: Request) -> str:
 
 def _say_where(console: Console, request: Request, executor: Executor) -> None:
     """One line about where it runs, if that was not asked for."""
-    if isinstance(executor, RayCluster):
-        if executor.dashboard_url:
-            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
-    elif request.how == "auto" and not request.dry:
+    if executor.notice:
+        console.print(executor.notice, highlight=False)
+    elif request.how == "auto" and not request.dry and isinstance(executor, executors.get("children")):
         console.print("small plan: running in child processes (--ray to use Ray)", highlight=False)
 
 
@@ -352,7 +357,7 @@ def _run(plan: Plan, console: Console) -> int:
     assert plan.learned is not None
     left = Left(Estimate(plan, plan.learned))
     progress = Progress(console, left)
-    watch = Watch(run.run_id, left) if isinstance(plan.executor, RayCluster) else None
+    watch = Watch(run.run_id, left) if plan.executor.has_metrics else None
 
     def shown(dispatcher: Dispatcher) -> None:
         progress(dispatcher)

@@ -7,25 +7,24 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from farm.fleet import detect, envs, fork_server, probing, visible
 from farm.fleet.channel import LAUNCHER, Interpreter
 from farm.fleet.child_process import ChildProcess, Death, Limits, caches
-from farm.fleet.inventory import UNBUILT
+from farm.fleet.inventory import UNBUILT, Answers
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.devices import BY_LABEL, DEVICE_VENDOR
+from tasks.model import BackendInfo
 from tasks.plugins import PluginError
 
 #: Seconds a runtime may take to be imported, from a cold disk of the network's as well, and to find its device and try it.
 PROBE_DEADLINE_S = 300.0
 #: Backends that are asked at once. Seconds for which an installer that nobody waits for any more is given to end.
 AT_ONCE, ENDING_S = 2, 5.0
-
-#: By name: a backend's answer to hello, or {"unavailable": reason}.
-Answers = dict[str, dict[str, Any]]
 
 
 def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
@@ -61,7 +60,7 @@ class Asking:
         # Who stands behind a launcher is asked by it anyway, which may take long: not here.
         asked = [] if fresh else [s for s in specs if not s.launcher and not (apart and envs.of(s))]
         known = {s.name: (s, probing.read_answer(s, cache)) for s in asked}
-        self.answers = {name: a | _exclusive(s) for name, (s, a) in known.items() if a is not None}
+        self.answers: Answers = {name: _with_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
         self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
@@ -73,7 +72,7 @@ class Asking:
             environment = envs.of(spec)
             missing = environment is not None and not environment.there(cache)
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
-                self.answers[spec.name] = {"unavailable": reason, "absent": _absent(spec, labels)}
+                self.answers[spec.name] = wire.Refused(reason, absent=_absent(spec, labels))
                 continue
             built = environment.label if environment else ""
             key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
@@ -133,12 +132,11 @@ class Asking:
         try:
             python = envs.interpreter_of(specs[0], self._cache, self._given_up)
         except envs.EnvError as error:
-            return {spec.name: {"unavailable": str(error)} for spec in specs}
+            return {spec.name: wire.Refused(str(error)) for spec in specs}
         finally:
             self._building.discard(threading.current_thread())
-        exclusive = _exclusive(specs[0])
-        with self._alone if exclusive else contextlib.nullcontext():
-            return {name: answer | exclusive for name, answer in self._asked(specs, python).items()}
+        with self._alone if _is_exclusive(specs[0]) else contextlib.nullcontext():
+            return self._asked(specs, python)
 
     def _asked(self, specs: list[BackendSpec], python: Interpreter) -> Answers:
         answers: Answers = {}
@@ -159,22 +157,26 @@ class Asking:
                 child.close()
                 child = None
                 when = "" if said.kind == LAUNCHER else "during its import, "
-                answer: dict[str, Any] = {"unavailable": f"{when}{said.text}"}
-            elif isinstance(said, wire.Refused):
-                answer = {"unavailable": said.reason, "installs": said.installs}
-            else:
-                answer = said.info
+                said = wire.Refused(f"{when}{said.text}")
             start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
-            answers[spec.name] = answer = answer | {"start_s": round(start_s, 3), "environment": envs.label(spec)}
-            probing.remember(spec, answer, self._cache)
+            if isinstance(said, wire.Refused):
+                answers[spec.name] = said
+                continue
+            info = replace(said.info, start_s=round(start_s, 3), environment=envs.label(spec))
+            probing.remember(spec, info, self._cache)
+            answers[spec.name] = _with_exclusion(spec, info)
         if child is not None:
             child.close()
         return answers
 
 
-def _exclusive(spec: BackendSpec) -> dict[str, Any]:
-    """Of an answer: that one process at a time may open the backend's device here; {} where several may."""
-    return {"exclusive": True} if detect.one_process(visible.for_child(spec)[DEVICE_VENDOR]) else {}
+def _is_exclusive(spec: BackendSpec) -> bool:
+    """Whether only one process at a time may open the backend's device here."""
+    return detect.one_process(visible.for_child(spec)[DEVICE_VENDOR])
+
+
+def _with_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
+    return replace(info, exclusive=_is_exclusive(spec))
 
 
 def _absent(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:

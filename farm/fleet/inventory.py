@@ -13,8 +13,12 @@ from farm.fleet.node import RayNode, own_resource
 from farm.program import program
 from tasks.backends import BackendSpec
 from tasks.devices import BY_LABEL
+from tasks.model import UNASKED, BackendInfo
 from tasks.plugins import PluginError
+from tasks.wire import Refused
 
+#: What the backends of a node say of themselves, or why they cannot be had there, by name.
+Answers = dict[str, BackendInfo | Refused]
 #: Fields of an offer that the record of a run has in other words, or not at all.
 UNRECORDED = ("info", "resources", "devices", "models", "awaited")
 #: Why a backend that is awaited is not there.
@@ -29,7 +33,7 @@ class Offer:
     available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
     resources, devices: per such id, the Ray resource that counts its devices there, and their number; models: the
     devices' name there; labels: what a node must be labelled, by glob;
-    info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took;
+    info: the backend's answer to hello on the first of these nodes;
     installs: (command, package) of what it needs and no node has, where a package of the system brings it;
     awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace;
     oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks: `Backend.ranks`.
@@ -49,7 +53,7 @@ class Offer:
     devices: dict[str, int] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    info: dict[str, Any] = field(default_factory=dict)
+    info: BackendInfo = UNASKED
     installs: list[tuple[str, str]] = field(default_factory=list)
     awaited: bool = False
     absent: str = ""
@@ -81,28 +85,32 @@ class Offer:
         """Versions, device and nodes of one that is available, or why it is not."""
         if not self.available:
             return " ".join(self.reason.split())  # a runtime's own words may be several lines
-        said = [str(self.info.get(k)) for k in ("runtime_version", "device") if self.info.get(k)]
-        emulated = ["emulated"] if self.info.get("emulated") else []
-        alone = ["one process at a time"] * bool(self.info.get("exclusive"))
+        said = [word for word in (self.info.runtime.runtime_version, self.info.runtime.device) if word]
+        emulated = ["emulated"] * self.info.emulated
+        alone = ["one process at a time"] * self.info.exclusive
         if alone and (shares := BY_LABEL[self.device_vendor].shares):
             alone = [f"{alone[0]}: {shares} lets several share it"]
         return ", ".join([*said, *emulated, *alone, f"on {', '.join(sorted(set(self.nodes)))}"])
 
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
-        kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
+        names = ("device", "runtime_version", "driver_version", "compute_precision")
+        kept = {name: getattr(self.info.runtime, name) for name in names}
         return {k: v for k, v in asdict(self).items() if k not in UNRECORDED} | kept
 
-    def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
+    def admit(self, node: dict[str, Any], answer: BackendInfo | Refused) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
-        reason = str(answer.get("unavailable", "")) or check_placement(self, node)
+        if isinstance(answer, Refused):
+            return answer.reason
+        reason = check_placement(self, node)
         if not reason and node["id"] not in self.resources:
             self.nodes.append(node["host"])
             self.node_ids.append(node["id"])
             self.resources[node["id"]] = resource_on(self, node)
             self.devices[node["id"]] = int(node["resources"][self.resources[node["id"]]])
-            self.models[node["id"]] = str(answer.get("device", ""))
-            self.info = self.info or dict(answer)
+            self.models[node["id"]] = answer.runtime.device
+            if self.info == UNASKED:
+                self.info = answer
         return reason
 
     def dismiss(self, node: str) -> None:
@@ -115,7 +123,7 @@ class Offer:
 def offers(
     specs: Sequence[BackendSpec],
     nodes: Sequence[dict[str, Any]],
-    answers: dict[str, dict[str, dict[str, Any]]],
+    answers: Mapping[str, Answers],
     labels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Offer]:
     """Put the nodes' answers together.
@@ -142,16 +150,18 @@ def offers(
             ranks=made.ranks,
         )
         reasons: dict[str, list[str]] = {}
+        vendors = set[str]()
         for node in nodes:
-            answer = answers.get(node["id"], {}).get(spec.name, {"unavailable": "the node did not answer the probe"})
+            answer = answers.get(node["id"], {}).get(spec.name, Refused("the node did not answer the probe"))
             if reason := offer.admit(node, answer):
                 reasons.setdefault(reason, []).append(node["host"])
-                offer.installs += [(command, package) for command, package in answer.get("installs", ())]
+            if isinstance(answer, Refused):
+                offer.installs += [(command, package) for command, package in answer.installs]
+            vendors.add(answer.absent if isinstance(answer, Refused) else "")
         if offer.too_few:
             offer.reason = f"{offer.too_few}: add nodes that have them, or leave it out"
         offer.available = bool(offer.resources) and not offer.reason
         if not offer.resources:
-            vendors = {str(answers.get(node["id"], {}).get(spec.name, {}).get("absent") or "") for node in nodes}
             offer.absent = vendors.pop() if len(vendors) == 1 else ""
             offer.awaited = UNBUILT in reasons
             several = len(reasons) > 1

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs
-from tasks import backends, plugins, sources
+from tasks import backends, plugins, sources, wire
 from tasks.backends import BackendSpec
+from tasks.model import BackendInfo, RuntimeInfo
 
 #: Variables that decide what a backend finds, besides those named after its runtime: where programs and libraries are looked
 #: for, compilers, drivers of Vulkan and OpenCL, and which devices may be seen.
@@ -54,35 +55,35 @@ def _own_versions() -> str:
     return hashlib.sha256("\n".join([sys.version, *names]).encode()).hexdigest()
 
 
-def _write(path: Path, data: Any) -> None:
-    """Write JSON aside and rename; what cannot be written is asked again another time."""
+def _write(path: Path, data: bytes) -> None:
+    """Write data aside and rename; what cannot be written is asked again another time."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(data))
+        aside.write_bytes(data)
         aside.replace(path)
 
 
-def read_answer(spec: BackendSpec, cache: Path) -> dict[str, Any] | None:
+def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
     """A backend's answer to hello of an earlier run; None if it has to be asked.
 
     Only of backends that need no device, and only that they work: devices come and go, and what is missing may have
     been installed. It counts where the variables are the same and what the backend found is as it was. Its child answers
     again when it is started.
     """
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        kept = json.loads(_answer_path(spec, cache).read_text())
-        answer: dict[str, Any] = kept["answer"]
-        if kept["stamps"] == _stamps(answer):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        kept = wire.decode(_answer_path(spec, cache).read_bytes())
+        answer = kept["answer"]
+        if isinstance(answer, BackendInfo) and kept["stamps"] == _stamps(answer):
             return answer
     return None
 
 
-def remember(spec: BackendSpec, answer: Mapping[str, Any], cache: Path) -> None:
+def remember(spec: BackendSpec, answer: BackendInfo, cache: Path) -> None:
     """Keep a backend's answer to hello, if it may be taken for granted the next time (see `read_answer`)."""
-    if "unavailable" not in answer and answer.get("resource") == "CPU":
-        kept = {"answer": dict(answer), "stamps": _stamps(answer), "backend": spec.to_json(), "at": time.time()}
-        _write(_answer_path(spec, cache), kept)
+    if answer.resource == "CPU":
+        kept = {"answer": answer, "stamps": _stamps(answer), "backend": spec.to_json(), "at": time.time()}
+        _write(_answer_path(spec, cache), wire.encode(kept))
 
 
 def _answer_path(spec: BackendSpec, cache: Path) -> Path:
@@ -95,10 +96,10 @@ def _answer_path(spec: BackendSpec, cache: Path) -> Path:
     return cache / "probes" / f"{hashlib.sha256(parts.encode(errors='replace')).hexdigest()[:32]}.json"
 
 
-def _stamps(answer: Mapping[str, Any]) -> dict[str, list[int]]:
+def _stamps(answer: BackendInfo) -> dict[str, list[int]]:
     """Size and time of the files that a backend found what it needs in."""
     found = {}
-    for where in answer.get("found", {}).values():
+    for where in answer.found.values():
         with contextlib.suppress(OSError):
             stat = os.stat(where)
             found[where] = [stat.st_size, stat.st_mtime_ns]
@@ -118,9 +119,9 @@ class Support:
     anew: bool = False
 
     @classmethod
-    def load(cls, spec: BackendSpec, info: Mapping[str, Any], cache: Path) -> Support:
-        """What is known of a backend. ``info``: its answer to hello, whose versions and device count as well."""
-        own = [identity(spec, cache), *(str(info.get(k, "")) for k in ("runtime_version", "driver_version", "device"))]
+    def load(cls, spec: BackendSpec, info: RuntimeInfo, cache: Path) -> Support:
+        """What is known of a backend. ``info``: what it says of itself; its versions and device count as well."""
+        own = [identity(spec, cache), info.runtime_version, info.driver_version, info.device]
         path = cache / "support" / f"{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32]}.json"
         made = cls(path)
         made._read()
@@ -152,5 +153,5 @@ class Support:
         if self.changed or self.anew:
             if not self.anew:
                 self._read()
-            _write(self.path, self.cases)
+            _write(self.path, json.dumps(self.cases).encode())
             self.changed = self.anew = False

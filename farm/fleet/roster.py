@@ -97,6 +97,6 @@ def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
     if offer is None:
         return line
     state = "available" if offer.available else "unavailable"
-    found, installs = dict(offer.info.get("found", {})), tuple(offer.installs)
+    found, installs = dict(offer.info.found), tuple(offer.installs)
     nodes = tuple(sorted(set(offer.nodes)))
     return replace(line, state=state, text=offer.words, nodes=nodes, found=found, installs=installs)

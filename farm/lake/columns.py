@@ -6,12 +6,11 @@ import functools
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from farm.version import farm_version
-from tasks.model import trace
+from tasks.model import BackendInfo, trace
 from tasks.model.row import Column, Row, column, columns_of
 
 
@@ -51,12 +50,22 @@ class Origin:
 
     @classmethod
     def of(
-        cls, run_id: str, backend: str, answer: dict[str, Any], node: str | None = None, ids: str | None = None
+        cls, run_id: str, backend: str, info: BackendInfo, node: str | None = None, ids: str | None = None
     ) -> Origin:
         """The origin of a backend's rows, from its answer to hello."""
-        told = {name: answer.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
-        told |= {name: answer.get(name) or None for name in ("build", "environment")}
-        return cls(run_id, backend, node=node, device_ids=ids, farm_version=farm_version(), **told)
+        return cls(
+            run_id,
+            backend,
+            info.vendor,
+            info.runtime.device,
+            ids,
+            node,
+            info.runtime.runtime_version,
+            info.runtime.build or None,
+            info.environment or None,
+            info.runtime.driver_version,
+            farm_version(),
+        )
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def job_alone(case: StoredCase) -> Job:
 
 def version_here(case: StoredCase) -> str:
     """Version of the backend's runtime as it is here. Raises ReproduceError where it cannot be had."""
-    return str(ready(case, job_alone(case)).info.get("runtime_version", ""))
+    return ready(case, job_alone(case)).info.runtime.runtime_version
 
 
 def run_search(

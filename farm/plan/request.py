@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
@@ -23,9 +23,6 @@ from tasks.judge import verdict
 from tasks.judge.verdict import Policy
 from tasks.nearest import nearest
 
-#: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
-How = Literal["auto", "ray", "no-ray", "inline"]
-
 
 @dataclass(frozen=True)
 class Request:
@@ -33,7 +30,8 @@ class Request:
 
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
-    matches nothing is most likely misspelt; address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
+    matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executors`, or "auto" for what `farm.work.choice` says;
+    address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
     this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
     the run may take, None for as long as it does; left_out: what its config names and this command does not run; model: the user's own
     that is run, and nothing else ("" for a config); begun: when they began (monotonic).
@@ -47,7 +45,7 @@ class Request:
     ops: tuple[str, ...] = ()
     whole: bool = True
     record: dict[str, Any] | None = None
-    how: How = "auto"
+    how: str = "auto"
     address: str | None = None
     cpus: int | None = None
     dashboard: bool = True

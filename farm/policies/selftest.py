@@ -114,7 +114,7 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
     ops = [f"user:{name}" for name in (*faults, *right)] if faults.keys() < zoo.faults().keys() else []
     lake = lakes.open_lake(results)
     lakes.check_writable(lake)
-    with ready(requests.new(str(CONFIG), lake, ops, how="inline" if inline else "no-ray")) as plan:
+    with ready(requests.new(str(CONFIG), lake, ops, how="inline" if inline else "children")) as plan:
         made = Run(plan)
         made.begin()
         try:

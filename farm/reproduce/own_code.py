@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.reproduce.in_torch import arguments
-from tasks.arrays import torch_tree
+from tasks.arrays import held, torch_tree
 from tasks.backends.shared.recipe import NoScript
 from tasks.catalogs.models import of_file
 from tasks.catalogs.models.own import Own
-from tasks.catalogs.user import load, sources
+from tasks.catalogs.user import functions, load, sources
 from tasks.model import FORWARD, Form, Group
 
 #: In place of the farm's package: of it, a kernel's file needs the decorators alone, and these say nothing of how it computes.
@@ -72,7 +72,7 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
             raise NoScript(f"no folder: {group.op} takes arrays of a dtype that numpy lacks")
         return [*parts, _IN_NUMPY.strip().format(name=called, arguments=arguments(form))], files
-    if (taken := getattr(kernel, "by_position", None)) is not None:
+    if (taken := functions.parameters_of(kernel)) is not None:
         given = [name for name, _ in form.kwargs["v"]]
         positions = ", ".join(f"x[{k!r}]" if k in given else repr(v) for k, v in taken.items())
         parts.append(f"def kernel(**x):\n    return {called}.apply({positions})")
@@ -129,7 +129,13 @@ def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
         given = f"*{module}.{of_file.INIT}()"
     called = "" if not isinstance(made, type) and hasattr(made, "forward") else f"({given})"
     net = f"torch.manual_seed(0)\nnp.random.seed(0)\nrandom.seed(0)\nnet = {module}.{function}{called}.eval()"
-    parts = ["import random", f"import {module}", net, _HOLD.strip(), _written(getattr(form.call, "written", ()))]
+    parts = [
+        "import random",
+        f"import {module}",
+        net,
+        _HOLD.strip(),
+        _written(form.call.written if isinstance(form.call, held.Renewable) else ()),
+    ]
     return parts, files
 
 

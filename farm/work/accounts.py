@@ -97,7 +97,7 @@ class Accounts:
         spent = self.spent.get(self._plan.name(b), {})
         if spent.get("starts"):
             return spent["start_s"] / spent["starts"]
-        return float(self._plan.offer(b).info.get("start_s") or START_S)
+        return self._plan.offer(b).info.start_s or START_S
 
     def missing(self) -> Iterator[tuple[str, int]]:
         """(backend, cases) planned without a row."""

@@ -157,7 +157,7 @@ def _parts(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
 
 def _ranks(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rank of each cell, its turn among those of its op and backend that nobody has run)."""
-    now = [plan.offer(x).info.get("runtime_version", "") for x in range(len(plan.backends))]
+    now = [plan.offer(x).info.runtime.runtime_version for x in range(len(plan.backends))]
     code = np.array([known.versions.index(v) if v in known.versions else len(known.versions) for v in now])
     version, unknown = known.version[g, b], np.isnan(known.ms[g, b])
     told = np.array([bool(v) for v in now])[b] & (version >= 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,7 +101,7 @@ class ChildPool:
             self._end(child)
             return answer
         if isinstance(answer, wire.Ready) and job.backend is not None:
-            answer = wire.Ready(answer.info | {"environment": envs.label(job.backend)})
+            answer = wire.Ready(replace(answer.info, environment=envs.label(job.backend)))
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)
@@ -222,7 +223,7 @@ def _is_made(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
 
 
 def _is_exclusive(answer: Any) -> bool:
-    return isinstance(answer, wire.Ready) and detect.one_process(answer.info.get("device_vendor", ""))
+    return isinstance(answer, wire.Ready) and detect.one_process(answer.info.device_vendor)
 
 
 def _spins(child: ChildProcess) -> bool:

@@ -65,12 +65,12 @@ def claim_of(offer: Offer, asked: float | None, nodes: Sequence[dict[str, Any]])
         return Claim(devices=max(min(offer.ranks, sum(offer.devices.values())), 1))
     if offer.ranks > 1:
         return Claim(devices=offer.ranks, why="its ranks wait for one another")
-    if offer.info.get("exclusive"):
+    if offer.info.exclusive:
         return Claim(why="only one process at a time may open it")
-    memory = int(offer.info.get("memory") or 0)
+    memory = offer.info.runtime.memory
     if asked is not None and not (memory and asked < 1 and memory * asked < LEAST_BYTES):
         return Claim(asked)
-    if asked is None and (why := str(offer.info.get("alone") or "")):
+    if asked is None and (why := offer.info.alone):
         return Claim(why=why)
     if not memory:
         return Claim(why="device memory unknown; set fraction to run several jobs")

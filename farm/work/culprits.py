@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from farm.work.child_pool import Children
 from farm.work.conversation import Ended, run_last, search
 from farm.work.job import Job
 from tasks import wire
 from tasks.catalogs import is_generated
-from tasks.model import OpClass, Status
+from tasks.model import BackendInfo, OpClass, Status
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import Row
 from tasks.searches import PATIENCE, find_search
@@ -34,7 +33,7 @@ def is_sought(job: Job, row: Row) -> bool:
 
 
 def localise(
-    job: Job, item: ToRun, info: dict[str, Any], children: Children, folder: Path
+    job: Job, item: ToRun, info: BackendInfo, children: Children, folder: Path
 ) -> Iterator[wire.Spent | Found]:
     """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is Found.
 
@@ -51,6 +50,6 @@ def localise(
         judged = Status(row.status) is not Status.LOST and not Status(row.status).deadly
         return wire.Tried(f"{row.status}: {row.error or row.kind}" if judged else str(row.error))
 
-    what = wire.Localise(job.policy, seconds, dict(info))
+    what = wire.Localise(job.policy, seconds, info)
     for answer in search(job, what, item, folder, PATIENCE * seconds + GRACE_S, children, run):
         yield Found(error=answer.text) if isinstance(answer, Ended) else answer

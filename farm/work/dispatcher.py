@@ -88,7 +88,7 @@ class Dispatcher:
             self.progress(self)
             there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, ONE)
             offers = {b: self.plan.offer(b) for b in there}
-            for b in [b for b, o in offers.items() if o.available and not o.info.get("exclusive")][:slots]:
+            for b in [b for b, o in offers.items() if o.available and not o.info.exclusive][:slots]:
                 self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b), self.plan.claim(b))
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:

@@ -1,4 +1,4 @@
-"""How long a run takes: one estimate for planning, for `--budget` and for the time left.
+"""How long a run takes: one estimate for planning, for `--budget` and for the time left (`farm.work.left`).
 
 Of each cell what earlier runs of the lake measured (`farm.work.learned`), else a guess; what the run itself measures corrects it.
 """
@@ -6,22 +6,15 @@ Of each cell what earlier runs of the lake measured (`farm.work.learned`), else 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from farm.plan.matrix import Matrix
-from farm.work.claims import ONE
 from farm.work.learned import Learned
 from farm.work.state import Plan
 from tasks import catalogs
 from tasks.plugins import PluginError
-
-if TYPE_CHECKING:
-    from farm.work.dispatcher import Dispatcher
 
 #: Guesses. Milliseconds of a case, where the backend compiles (JOINT_MS) and where not; of preparing a group: half a second where
 #: shapes are large, next to nothing in the cache; of exporting a group. Seconds that a child takes to start.
@@ -66,7 +59,7 @@ class Estimate:
     def start_s(self) -> np.ndarray:
         """Seconds that a process of each backend takes to start, [backends]: as in earlier runs, else as when it was probed, else a
         guess."""
-        probed = [float(self.plan.offer(b).info.get("start_s") or START_S) for b in range(len(self.plan.backends))]
+        probed = [(self.plan.offer(b).info.start_s or START_S) for b in range(len(self.plan.backends))]
         return np.where(np.isnan(self.known.start_s), probed, self.known.start_s)
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
@@ -119,57 +112,6 @@ class Estimate:
         """Whether earlier runs have timed enough of the plan's cells."""
         timed = np.isfinite(self.known.ms[self.cells()])
         return bool(timed.size) and float(timed.mean()) >= ENOUGH
-
-
-class Left:
-    """Seconds that a run is likely to need still. estimate: of its plan, made before it began."""
-
-    def __init__(self, estimate: Estimate) -> None:
-        self.estimate = estimate
-        self._first_s: float | None = None  # work that was done when this launch began
-
-    def __call__(self, run: Dispatcher) -> tuple[float, str]:
-        """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
-        cases, done = expected_cases(run), [float(count.done) for count in run.accounts.counts.values()]
-        if sum(done) >= sum(cases):
-            return 0.0, "about"
-        if not self.estimate.is_founded:
-            return measure_left_s(run), "at least" if _is_guess(run) else "about"
-        return self._corrected_s(self._work_s(cases), self._work_s(done), time.monotonic() - run.started), "about"
-
-    def _work_s(self, cases: Iterable[float]) -> float:
-        return float(np.dot(list(cases), self.estimate.case_s))
-
-    def _corrected_s(self, work_s: float, done_s: float, elapsed_s: float) -> float:
-        """Seconds left of so much work. The estimate weighs as much as a whole run: it alone is believed at first, half at the end."""
-        if self._first_s is None:
-            self._first_s = done_s
-        made = (done_s - self._first_s) / work_s
-        return (1 - done_s / work_s) * (self.estimate.total_s + elapsed_s) / (1 + made)
-
-
-def expected_cases(run: Dispatcher) -> list[float]:
-    """Cases of every backend: those planned, and those of what is not prepared yet as far as they can be told."""
-    share = run.stock.left["prepare"] / max(run.stock.groups, 1)
-    counts = run.accounts.counts.values()
-    return [max(c.planned + share * asked, c.done) for c, asked in zip(counts, run.stock.asked, strict=True)]
-
-
-def measure_left_s(run: Dispatcher) -> float:
-    """Seconds left by what cases and preparing took so far."""
-    counts = run.accounts.counts.values()
-    cases_ms = sum(
-        (n - c.done) * run.accounts.case_ms(b) for b, (n, c) in enumerate(zip(expected_cases(run), counts, strict=True))
-    )
-    slots = max(run.plan.executor.slots(None, ONE), 1)
-    making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
-    return (cases_ms + making_ms) / 1e3 / slots
-
-
-def _is_guess(run: Dispatcher) -> bool:
-    """Whether `measure_left_s` takes the time of some backend's cases from a guess: it has run hardly any of them."""
-    counts = run.accounts.counts.values()
-    return any(c.done < min(GUESS, n) for n, c in zip(expected_cases(run), counts, strict=True))
 
 
 def format_duration(seconds: float) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import Answers, Offer
 from farm.work.claims import Claim
 from farm.work.job import Job
+from tasks.backends import BackendSpec
 from tasks.model import Refusal
 
 
@@ -27,18 +28,50 @@ class Changes:
     """What has become of a cluster's nodes: ids of those that are gone; per id of a new one, its backends' answers."""
 
     gone: set[str] = field(default_factory=set)
-    come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    come: dict[str, Answers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a command says of the place where jobs run."""
+
+    #: Of a cluster that is there; None for this machine.
+    address: str | None = None
+    #: How many jobs run at once on this machine's CPUs; None for as many as it has.
+    cpus: int | None = None
+    #: Whether a cluster that is started has a dashboard.
+    dashboard: bool = True
 
 
 class Executor(abc.ABC):
-    """Runs jobs. A stand-in is a subclass as well, so that it cannot lack a method.
+    """Runs jobs; `farm.work.executors` has them by name. A stand-in is a subclass as well, so that it cannot lack a method."""
 
-    nodes: those that are there, {"id", "host", "resources", "labels"} each; ship: they share no cache, so that prepared
-    cases are sent to them.
-    """
-
+    #: Its nodes, {"id", "host", "resources", "labels"} each.
     nodes: list[dict[str, Any]]
+    #: They share no cache, so that prepared cases are sent to them.
     ship: bool = False
+    #: Jobs run in this very process: backends in environments of their own have no part.
+    in_process: bool = False
+    #: It can be given the address of a cluster.
+    takes_address: bool = False
+    #: A run's figures can be told to Ray's metrics (`farm.work.monitoring`).
+    has_metrics: bool = False
+    #: What users are told of it once it has started; "" for nothing.
+    notice: str = ""
+
+    @classmethod
+    def create(cls, setup: Setup) -> Executor:
+        """One that is ready to run jobs. Raises ClusterError, OSError."""
+        return cls()
+
+    @classmethod
+    def asks_nodes(cls, setup: Setup) -> bool:
+        """Whether its nodes are asked for their backends by `probe`. If not, its one node is this machine, which is asked meanwhile."""
+        return False
+
+    def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
+        """What the backends answer on every node, by its id; nodes that come later are asked by `changes`."""
+        raise NotImplementedError(f"{type(self).__name__} asks no nodes")
 
     @abc.abstractmethod
     def slots(self, offer: Offer | None, claim: Claim) -> int:

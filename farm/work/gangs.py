@@ -18,6 +18,7 @@ from farm.fleet.child_process import caches, child_env
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from tasks.backends.shared.rank_hosts import Address, Hosts, RankHost
+from tasks.model import UNASKED
 
 
 class RanksLost(Exception):
@@ -91,7 +92,7 @@ def gathered(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Itera
     own, token, group = ray.util.get_node_ip_address(), secrets.token_hex(16), ray.util.get_current_placement_group()
     task = ray.remote(max_retries=0, num_returns="streaming")(_lend)
     # Only what ranks need: a batch may be large.
-    bare = replace(job, run=(), known={}, attempts={}, parcels={}, info={})
+    bare = replace(job, run=(), known={}, attempts={}, parcels={}, info=UNASKED)
     streams = [
         task.options(name=f"rank {n} of {job.name}", **asks, **at(group, n)).remote(bare, vendor, token)
         for n in range(1, devices)

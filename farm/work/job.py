@@ -10,6 +10,7 @@ from farm.fleet.child_process import Limits
 from tasks.backends import BackendSpec
 from tasks.catalogs.told import get_announcement, home
 from tasks.judge.verdict import Policy
+from tasks.model import UNASKED, BackendInfo
 from tasks.wire import Place, ToExport, ToPrepare, ToRun
 
 #: What a backend has said before of a case that it does not implement: columns of its row, and "run", where it said so.
@@ -38,7 +39,7 @@ class Job:
     backend: BackendSpec | None = None
     policy: Policy | None = None
     run_id: str = ""
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: BackendInfo = UNASKED
     attempts: Mapping[int, int] = field(default_factory=dict)
     known: Mapping[int, Words] = field(default_factory=dict)
     deadline_s: float = 0.0

@@ -21,7 +21,7 @@ from farm import lake as lakes
 from farm.exits import interruptible
 from farm.fleet import envs
 from farm.fleet.asking import Asking
-from farm.fleet.inventory import AWAITED, Offer, offers
+from farm.fleet.inventory import AWAITED, Answers, Offer, offers
 from farm.lake import Lake
 from farm.plan import config as configs
 from farm.plan import kernels, policies
@@ -31,11 +31,10 @@ from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
 from farm.version import farm_version
-from farm.work import budget, catalogue, choice, rehearsal
+from farm.work import budget, catalogue, choice, executors, rehearsal
 from farm.work.dispatcher import Dispatcher
-from farm.work.executor import Executor
-from farm.work.local import ALONE, ChildProcesses, Inline
-from farm.work.ray_cluster import RayCluster
+from farm.work.executor import Executor, Setup
+from farm.work.local import ALONE
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.told import USER, home
@@ -64,10 +63,13 @@ def ready(
         request = replace(request, config=_with_what_is_here(request.config, request.cache))
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
-    inline = request.how == "inline"
+    kind = executors.find(request.how, request.address)
+    inline = kind is not None and kind.in_process
     with contextlib.ExitStack() as ended:
         asking = None
-        if not request.address:  # the one node is this machine, asked while its executor starts
+        if kind is None or not kind.asks_nodes(
+            _setup(request)
+        ):  # the one node is this machine, asked while its executor starts
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
         homes = catalogue.homes(request.config, request.cache, not request.dry, inline)
@@ -86,16 +88,15 @@ def ready(
         matrix = _plan(request, {name: entries for name, (entries, _) in found.items()})
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
             lakes.check_writable(request.lake)
-        executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
+        executor = ended.enter_context(contextlib.closing(_start(request, kind, matrix)))
         started(executor)
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
-            assert isinstance(executor, RayCluster)
             answers = executor.probe(specs, str(request.cache), request.fresh)
             yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
         else:
             plan = Plan(request, matrix, executor, offers(specs, (), {}, labels))
-            if not rehearsal.is_worth_it(request):
+            if inline or not rehearsal.is_worth_it(request):
                 yield _awaiting(plan, asking)
                 return
             with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
@@ -126,7 +127,7 @@ def _awaiting(plan: Plan, asking: Asking) -> Plan:
     node = plan.executor.nodes[0]["id"]
     labels = {b.name: b.labels for b in plan.config.backends}
 
-    def come(answers: dict[str, dict[str, Any]]) -> list[Offer]:
+    def come(answers: Answers) -> list[Offer]:
         asked = [s for s in specs if s.name in answers]
         return list(offers(asked, plan.executor.nodes, {node: answers}, labels).values())
 
@@ -140,12 +141,17 @@ def _awaiting(plan: Plan, asking: Asking) -> Plan:
     return replace(plan, late=lambda: come(asking.take()))
 
 
-def _executor(request: Request, matrix: Matrix) -> Executor:
-    """What a plan runs on. A dry run runs nothing, and starts no cluster unless it is told to."""
-    on_ray = request.how == "auto" and not (request.dry or choice.is_small(request.config, matrix, request.budget_s))
-    if request.address or request.how == "ray" or on_ray:
-        return RayCluster(request.address, request.cpus, request.dashboard)
-    return Inline() if request.how == "inline" else ChildProcesses(request.cpus)
+def _setup(request: Request) -> Setup:
+    return Setup(request.address, request.cpus, request.dashboard)
+
+
+def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Executor:
+    """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no cluster unless it is
+    told to."""
+    if kind is None:
+        small = request.dry or choice.is_small(request.config, matrix, request.budget_s)
+        kind = executors.get("children" if small else "ray")
+    return kind.create(_setup(request))
 
 
 def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:

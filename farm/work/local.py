@@ -8,6 +8,7 @@ import os
 import queue
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from farm.fleet.inventory import Offer
 from farm.fleet.node import this_machine, usable_cpus
 from farm.work.child_pool import Children
 from farm.work.claims import Claim
-from farm.work.executor import Executor
+from farm.work.executor import Executor, Setup
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
 from farm.work.state import HERE
@@ -36,6 +37,10 @@ class ChildProcesses(Executor):
     """Each job in a child process of this one: a crash of a case is a row. As many jobs at once as there are CPUs, and on
     the devices of this machine as many as their shares allow. Raises Refusal where a variable that names devices cannot be
     read."""
+
+    @classmethod
+    def create(cls, setup: Setup) -> ChildProcesses:
+        return cls(setup.cpus)
 
     def __init__(self, cpus: int | None = None) -> None:
         here = this_machine()
@@ -112,6 +117,8 @@ def _name_device(vendor: str, number: str) -> str:
 class Inline(Executor):
     """Everything in this process, without isolation: a crash of a case is a crash of the run. Raises Refusal as `ChildProcesses` does."""
 
+    in_process = True
+
     def __init__(self) -> None:
         here = this_machine()
         os.environ.update(here.variables)
@@ -158,7 +165,7 @@ class DirectChildren(Children):
             child = DirectChild()
             answer = child.ask(wire.Hello(job.backend, job.policy, job.kernels))
             if isinstance(answer, wire.Ready) and job.backend is not None:
-                answer = wire.Ready(answer.info | {"environment": envs.label(job.backend)})
+                answer = wire.Ready(replace(answer.info, environment=envs.label(job.backend)))
             self._children[key] = child, answer
         return self._children[key]
 

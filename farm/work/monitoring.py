@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from farm.work.claims import ONE
-from farm.work.durations import Left
 from tasks.backends import BackendSpec
 from tasks.wire import Rows
 
 if TYPE_CHECKING:
     from farm.work.dispatcher import Dispatcher
+    from farm.work.left import Left
 
 #: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by itself), and two scrapes
 #: of `farm monitor`.

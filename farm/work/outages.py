@@ -6,18 +6,18 @@ import datetime
 import time
 
 from farm.fleet.health import Health
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import Answers, Offer
 from farm.work.backlog import Backlog
 from farm.work.losses import Losses
 from farm.work.placement import Placement
 from farm.work.state import Flight, Plan
 from farm.work.supports import Supports
-from tasks.wire import Place
+from tasks.wire import Place, Refused
 
 #: Seconds until a backend without a device is asked again, each time; without a row in between it is given up then.
 REST_S = (3.0, 15.0)
 #: What a new node has answered of a backend that was not asked about.
-NOT_ASKED = {"unavailable": "it was not asked"}
+NOT_ASKED = Refused("it was not asked")
 
 
 class Outages:
@@ -97,7 +97,7 @@ class Outages:
         for offer in offers:
             offer.dismiss(node)
 
-    def _joined(self, node: str, answers: dict[str, dict[str, object]]) -> None:
+    def _joined(self, node: str, answers: Answers) -> None:
         found = next((n for n in self._plan.executor.nodes if n["id"] == node), None)
         if found is None:
             return

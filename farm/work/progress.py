@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.fleet.inventory import AWAITED, Offer, no_device_of
-from farm.work.durations import Left, expected_cases, format_duration
+from farm.work.durations import format_duration
+from farm.work.left import Left, expected_cases
 from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from farm.fleet import asking, envs, visible
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import Answers, Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.lake.columns import columns_digest
 from farm.version import farm_version
 from farm.work import gangs, monitoring
 from farm.work.claims import Claim
-from farm.work.executor import Changes, ClusterError, Executor, Unplaced
+from farm.work.executor import Changes, ClusterError, Executor, Setup, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
 from tasks import wire
@@ -58,6 +58,17 @@ class Parcel:
 class RayCluster(Executor):
     """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one. Raises ClusterError, OSError."""
 
+    takes_address = True
+    has_metrics = True
+
+    @classmethod
+    def create(cls, setup: Setup) -> RayCluster:
+        return cls(setup.address, setup.cpus, setup.dashboard)
+
+    @classmethod
+    def asks_nodes(cls, setup: Setup) -> bool:
+        return setup.address is not None
+
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
         for name, value in (NODE_ENV | monitoring.write_dashboard(default_cache(), os.environ)).items():
             os.environ.setdefault(name, value)
@@ -87,7 +98,8 @@ class RayCluster(Executor):
             context = ray.init(**options)
         except Exception as error:
             raise _without(address, error) from None
-        self.dashboard_url = getattr(context, "dashboard_url", "") or ""
+        if url := getattr(context, "dashboard_url", ""):
+            self.notice = f"dashboard: http://{url}"
         self.nodes = self._alive()
         self._head, self._answered = str(ray.get_runtime_context().gcs_address), time.monotonic()
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
@@ -122,10 +134,7 @@ class RayCluster(Executor):
                 total += int(node["resources"].get(resource, 0.0))
         return claim.jobs_on(total)
 
-    def probe(
-        self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True
-    ) -> dict[str, dict[str, dict[str, Any]]]:
-        """What the backends answer on every node, by node id; nodes that come later are asked by `changes`."""
+    def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
         token = Path(cache) / f".token-{uuid.uuid4().hex}"
         token.touch()
         self._asked = (list(specs), cache, token)
@@ -141,13 +150,13 @@ class RayCluster(Executor):
         there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["id"], soft=False))
         return there.remote(specs, str(token), cache, fresh, node["labels"])
 
-    def _answer(self, ref: Any) -> dict[str, dict[str, Any]]:
+    def _answer(self, ref: Any) -> Answers:
         assert self._asked is not None
         try:
             answers, shared = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             text = str(error).strip().splitlines()[-1]
-            return {s.name: {"unavailable": f"the probe of the node failed: {text}"} for s in self._asked[0]}
+            return {s.name: wire.Refused(f"the probe of the node failed: {text}") for s in self._asked[0]}
         self.ship |= not shared
         return dict(answers)
 
@@ -465,6 +474,6 @@ def _write(data: np.ndarray, target: Path) -> None:
 
 def _probe(
     specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
-) -> tuple[dict[str, dict[str, Any]], bool]:
+) -> tuple[Answers, bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
     return asking.probe(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()

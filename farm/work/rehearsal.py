@@ -75,5 +75,5 @@ class Rehearsal:
 
 
 def is_worth_it(request: Request) -> bool:
-    """Whether a run is a new one of one model alone, in child processes of this machine."""
-    return bool(request.model) and not (request.dry or request.record or request.how == "inline" or request.address)
+    """Whether a run is a new one of one model alone."""
+    return bool(request.model) and not (request.dry or request.record)

@@ -20,7 +20,7 @@ from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
 from farm.work.sequences import MOST, Doubt, culprits
 from tasks import wire
-from tasks.canary import EVERY_S, asked_of
+from tasks.canary import EVERY_S
 from tasks.catalogs.base import Failure
 from tasks.model import FAILED, Status
 from tasks.model.row import Row
@@ -179,7 +179,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         yield children.spent()  # a sign of life: a hello may take minutes
         return
     batch.info = answer.info
-    batch.answers(asked_of(answer.info))
+    batch.answers(frozenset(answer.info.canary))
     streak = 0
     every_s = 0.0 if batch.changes else EVERY_S
     command = wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)), every_s)
@@ -212,7 +212,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
             batch.take(batch.acquitted(message))
         if batch.due():
             yield batch.flush()
-        if streak >= STREAK and answer.info.get("device_vendor") and not batch.asked_again:
+        if streak >= STREAK and answer.info.device_vendor and not batch.asked_again:
             batch.asked_again = True
             children.forget(job)
             return
@@ -283,11 +283,11 @@ class _Batch:
             int, Doubt | str
         ] = {}  # crashed once, after others in the same process; or what is to be said
         self.kills = collections.Counter[int]()  # SIGKILLs, by the case in flight
-        self.info: dict[str, Any] = dict(job.info)
+        self.info = job.info
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
         self.rows: list[Done] = []
         self.held: list[Done] = []  # whose culprit is still to be found
-        self.watched = asked_of(job.info)  # dtypes in which the device has given the known answers
+        self.watched = frozenset(job.info.canary)  # dtypes in which the device has given the known answers
         self.unsure: list[tuple[Done, bool]] = []  # rows since it last did, and whether their culprit is to be found
         self.changes = 0  # how often it did not
         self._spoils = collections.Counter[int]()  # right after a case alone, by that case
@@ -342,7 +342,7 @@ class _Batch:
     def doubts_memory(self, done: Done) -> bool:
         """Whether a device that is out of memory may be so for the sake of others: neighbours on it, and what the cases
         before left in a runtime's cache. The case is then run again first of all in a new process, and believed there."""
-        if done.row.status != Status.OOM or not self.info.get("device_vendor") or done.number in self.doubted:
+        if done.row.status != Status.OOM or not self.info.device_vendor or done.number in self.doubted:
             return False
         self.doubted[done.number] = "out of memory beside others at first; alone in a new process it is not"
         self.attempts[done.number] += 1

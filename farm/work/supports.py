@@ -26,7 +26,7 @@ class Supports:
         """A backend has answered: what is known of its version counts."""
         offer = self._plan.offer(b)
         if offer.available and set(offer.nodes) == {socket.gethostname()}:
-            self._of[b] = Support.load(self._plan.backends[b], offer.info, self._plan.cache)
+            self._of[b] = Support.load(self._plan.backends[b], offer.info.runtime, self._plan.cache)
             if self._plan.request.fresh:
                 self._of[b].forget()
 

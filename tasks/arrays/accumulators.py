@@ -117,14 +117,6 @@ ACCUMULATORS = {
     )
 }
 
-#: Names in ACCUMULATORS by architecture of an NVIDIA GPU. Blackwell's matrix units keep 25 bits of float8's products.
-_OF_NVIDIA = {"sm_90": ("hopper-float8",), "sm_89": ("ada-float8",)}
-
-
-def of_nvidia(architecture: str) -> tuple[str, ...]:
-    """Names of the accumulators of an NVIDIA GPU ("sm_90") that keep less than float32."""
-    return _OF_NVIDIA.get(architecture, ())
-
 
 def for_factors(dtypes: Sequence[str]) -> list[Accumulator]:
     """Those for products of some dtypes of factors."""

@@ -205,10 +205,11 @@ def compute_gradients(
     if isinstance(form.call, TrainingStep):
         return form.call.taken(call, args)
     # A kernel of one's own, which alone has a backward pass that somebody wrote, says what of it is not its fault.
-    with getattr(form.call, "told", contextlib.nullcontext)():
+    own = form.own
+    with contextlib.nullcontext() if own is None else own.watch():
         if not watched:
             return backward(form.check, call, args, kwargs, form.wrt, cotangents)
-        may: Sequence[str] | None = getattr(form.call, "mutates", None)
+        may = None if own is None else own.mutates
         inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
         left = Untouched(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
         made = None if may is None else left.made

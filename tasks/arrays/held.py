@@ -8,11 +8,12 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.model import Form
 
 
 class NotAlike(Exception):
@@ -109,23 +110,27 @@ def find(module: Any, name: str) -> Any:
     return found
 
 
-#: Attributes of a module that are not its own: see `as_made`, `place` and `tasks.catalogs.models.own`.
-_HOOKS = ("put_back", "renew", "written")
+@runtime_checkable
+class Renewable(Protocol):
+    """A module that `load` puts back to what it held when it was made."""
+
+    #: See `keep`.
+    put_back: Callable[[], None]
+    #: Names of the tensors that a call writes to, which are returned after its outputs.
+    written: tuple[str, ...]
 
 
-def as_made(module: Any) -> Any:
-    """The module, which `load` puts back to what it holds now."""
-    module.put_back = keep(module)
-    return module
+#: What a module has for the farm, and is not put back.
+_HOOKS = tuple(Renewable.__annotations__)
 
 
 def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
-    """Make a module hold what it held when it was made (`as_made`), and write a state into its tensors, where they lie: what shares their
+    """Make a module hold what it held when it was made (`Renewable`), and write a state into its tensors, where they lie: what shares their
     memory goes on sharing it. Raises NotAlike."""
     import torch
 
-    if put_back := getattr(module, "put_back", None):
-        put_back()
+    if isinstance(module, Renewable):
+        module.put_back()
     _make_lazy(module, state)
     own = tensors(module)
     if own.keys() != state.keys():
@@ -165,15 +170,16 @@ def keep(module: Any) -> Callable[[], None]:
     return put_back
 
 
-def place(call: Any, device: str) -> None:
-    """Before a run: put the tensors that a module holds on a device, and back to what they were if an earlier run wrote to them
-    (`renew`). What is no module is left alone."""
+def place(form: Form, device: str) -> None:
+    """Before a run: put the tensors that the module of a form holds on a device, and back to what they were if an earlier run wrote to
+    them (`Form.renew`). A call that is no module is left alone."""
     import torch
 
+    call = form.call
     if not isinstance(call, torch.nn.Module):
         return
-    if renew := getattr(call, "renew", None):
-        renew()
+    if form.renew is not None:
+        form.renew()
     if device != "cpu":
         call.to(device)
         for x in tensors(call).values():

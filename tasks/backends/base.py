@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.arrays import accumulators
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared.recipe import NoScript, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.interpreter import IMAGE
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
-from tasks.packages import computing, of_the_system
 
 if TYPE_CHECKING:
     from typing import Self
@@ -168,7 +166,7 @@ class Backend:
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
         if self.resource != "CPU":
-            info = self._described(info)
+            info = self._describe_device(info)
         return replace(
             info,
             device=said_once(info.device),
@@ -191,7 +189,7 @@ class Backend:
         how = what_brings(str(error)) if type(error) is Unavailable else ""
         return Unavailable(f"{error}; {how}") if how else error
 
-    def _described(self, info: RuntimeInfo) -> RuntimeInfo:
+    def _describe_device(self, info: RuntimeInfo) -> RuntimeInfo:
         """With what the driver says of the device, for few runtimes do: which one a row is of, and of which model, since what one model
         gets wrong is asked about on its like alone."""
         known = self.hardware.describe if self.hardware else None
@@ -203,14 +201,14 @@ class Backend:
         said = info.device.removesuffix(f", {first.architecture}")
         if first.name not in said:
             said = first.name if said in ("", self.device, "cuda", "gpu", "gpu:0") else f"{first.name}, {said}"
-        brought = ("" if "cuBLAS" in info.runtime_version else computing()) + of_the_system()
+        unnamed = (f"{name} {version}" for name, version in first.libraries.items() if name not in info.runtime_version)
         self.identity = tuple(word for one in described for word in one.identity)
         return replace(
             info,
-            runtime_version=info.runtime_version + brought,
+            runtime_version=said_once(info.runtime_version, *unnamed, *first.loaded),
             device=f"{said}, {first.architecture}",
             driver_version=first.driver_version or info.driver_version,
-            accumulators=(*info.accumulators, *accumulators.of_nvidia(first.architecture)),
+            accumulators=(*info.accumulators, *first.accumulators),
             memory=first.memory,
         )
 

@@ -220,12 +220,11 @@ def _signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., li
         )
     names = sorted(serves.structured_input_signature[1])
 
-    def call(*tensors: Any) -> list[Any]:
+    def call(*tensors: Any, _alive: Any = loaded) -> list[Any]:  # its variables live as long as it does
         found = serves(**dict(zip(names, tensors, strict=True)))
         by_name = [found[name] for name in sorted(found)]
         return [by_name[k] for k in order]
 
-    call.loaded = loaded  # type: ignore[attr-defined]  # its variables live as long as it does
     return call
 
 

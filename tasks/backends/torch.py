@@ -212,7 +212,7 @@ class TorchEager(Backend):
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
         itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it."""
-        held.place(form.call, self.target)
+        held.place(form, self.target)
         target = "cpu" if own_copies(form) else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target)
         if own_copies(form) and form.check == checks.FORWARD:  # autograd has tensors alone
@@ -272,9 +272,9 @@ class TorchEager(Backend):
 
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
-        program.threads = self.target == "cpu"
-        if (opened := getattr(call, "opened", None)) is not None:
-            program.session = lambda: TorchSession(self, form, program, opened())
+        program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
+        if form.own is not None and (open_session := form.own.session) is not None:
+            program.session = lambda: TorchSession(self, form, program, open_session())
         if self.captures and form.check == "forward" and not own_copies(form):
             program.capture = lambda: torch_graphs.capture_call(
                 call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
@@ -395,7 +395,7 @@ class TorchEager(Backend):
 
 def own_copies(form: Form) -> bool:
     """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of NumPy arrays does."""
-    return bool(getattr(form.call, "own_copies", False))
+    return form.own is not None and form.own.own_copies
 
 
 def _with_negative_strides(

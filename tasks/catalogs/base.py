@@ -11,7 +11,7 @@ import numpy as np
 from tasks import importing
 from tasks.arrays.tree import encode
 from tasks.draw.choices import Choices
-from tasks.model import Group, Leaf, OpClass, Oracle, Refusal, errors, label_of
+from tasks.model import Group, Leaf, OpClass, Oracle, OwnKernel, Refusal, errors, label_of
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,10 @@ class Catalog:
     def call(self, group: Group) -> Callable[..., Any]:
         """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""
         raise NotImplementedError
+
+    def own_kernel(self, group: Group) -> OwnKernel | None:
+        """What the user declares of `call`; None where it is a library's function."""
+        return None
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """What is run to see which products a sample is made of: ("torch", a function of tensors) or ("numpy", one of arrays),

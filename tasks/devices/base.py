@@ -100,13 +100,22 @@ class TorchDevice:
 
 @dataclass(frozen=True)
 class Description:
-    """What a device's driver says of it. architecture: as compilers call it; memory: bytes; identity: words of a row's flags."""
+    """What is known of a device once a runtime on it has started: its driver's words, and what its maker's libraries are."""
 
     name: str
+    #: As compilers call it ("sm_90").
     architecture: str
     driver_version: str
+    #: Bytes.
     memory: int
-    identity: tuple[str, ...]
+    #: Words of a row's flags that tell it from its like.
+    identity: tuple[str, ...] = ()
+    #: Versions by name of the maker's libraries that packages bring, for the version of a runtime that does not name them.
+    libraries: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: Those that were loaded from elsewhere, as that version says it.
+    loaded: tuple[str, ...] = ()
+    #: Names of `tasks.arrays.accumulators` that its matrix units have.
+    accumulators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from importlib import metadata
+from pathlib import Path
 
 from tasks.devices import cuda_driver
 from tasks.devices.base import Command, Description, Device, Driver, TorchDevice
@@ -32,6 +35,42 @@ _NO_MEMORY = (
 )
 
 
+#: Libraries that compute for runtimes on a GPU, and the packages that bring each.
+_LIBRARIES = {"cuDNN": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cuBLAS": ("nvidia-cublas", "nvidia-cublas-cu12")}
+#: Libraries that LD_LIBRARY_PATH may put in place of an environment's: the loader looks there before a wheel's own RUNPATH.
+_REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.so[.\d]*")
+#: Adders that keep less than float32 (`tasks.arrays.accumulators`), by architecture. Blackwell's matrix units keep 25 bits of float8's
+#: products.
+_ACCUMULATORS = {"sm_90": ("hopper-float8",), "sm_89": ("ada-float8",)}
+
+
+def installed_libraries() -> dict[str, str]:
+    """Versions of the libraries that this environment's packages bring ("cuDNN": "9.20.0.48")."""
+    found: dict[str, str] = {}
+    for name, packages in _LIBRARIES.items():
+        for package in packages:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found.setdefault(name, metadata.version(package))
+    return found
+
+
+def system_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
+    """Libraries that this process has loaded and no package brought, by folder ("libcublas.so.13 and libcudnn.so.9 of
+    /usr/local/cuda/lib64"); none on systems that do not list them."""
+    found: dict[str, set[str]] = {}
+    with contextlib.suppress(OSError):
+        for line in maps.read_text(errors="replace").splitlines():
+            path = Path(line.partition("/")[1] + line.partition("/")[2])
+            if _REPLACEABLE.fullmatch(path.name) and not {"site-packages", "dist-packages"} & set(path.parts):
+                found.setdefault(str(path.parent), set()).add(path.name)
+    return tuple(f"{' and '.join(sorted(names))} of {folder}" for folder, names in sorted(found.items()))
+
+
+def accumulators(architecture: str) -> tuple[str, ...]:
+    """Names of the adders of a GPU ("sm_90") that keep less than float32."""
+    return _ACCUMULATORS.get(architecture, ())
+
+
 def architecture() -> str:
     """Of the first GPU that this process sees, as LLVM and ptxas call it: "sm_90"; "" where no driver says."""
     with contextlib.suppress(OSError, cuda_driver.CudaError):
@@ -44,8 +83,16 @@ def describe(ordinal: int) -> Description | None:
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         library = cuda_driver.load()
         name, code = cuda_driver.describe_gpu(library, ordinal)
-        identity = tuple(cuda_driver.identity(library, ordinal))
-        return Description(name, code, GPU.driver_version(), cuda_driver.memory(library, ordinal), identity)
+        return Description(
+            name,
+            code,
+            GPU.driver_version(),
+            cuda_driver.memory(library, ordinal),
+            identity=tuple(cuda_driver.identity(library, ordinal)),
+            libraries=installed_libraries(),
+            loaded=system_libraries(),
+            accumulators=accumulators(code),
+        )
     return None
 
 

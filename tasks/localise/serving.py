@@ -76,8 +76,8 @@ class Localiser(Searcher):
         return self._question(read_onnx_form(form, self.item.group.dtype), form)
 
     def _question(self, program: Program, form: Form) -> Question:
-        info = RuntimeInfo(**{k: v for k, v in self._what.info.items() if k in RuntimeInfo.__dataclass_fields__})
-        return question_of(self.sample, program, form, self._what.policy, info, self._what.seconds)
+        what = self._what
+        return question_of(self.sample, program, form, what.policy, what.info.runtime, what.seconds)
 
     def _found(self, program: Program, culprit: Culprit) -> wire.Found:
         columns = {"culprit": culprit.name, "probe_effect": culprit.effect, "node_units": culprit.node_units or None}

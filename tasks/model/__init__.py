@@ -1,5 +1,6 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
+from tasks.model.backend_info import UNASKED, BackendInfo
 from tasks.model.case import (
     DISTRIBUTIONS,
     EXHAUSTIVE,
@@ -12,6 +13,7 @@ from tasks.model.case import (
     Form,
     Group,
     Oracle,
+    OwnKernel,
     Program,
     RuntimeInfo,
     label_of,
@@ -32,5 +34,5 @@ from tasks.model.dtypes import (
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
 from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
-from tasks.model.session import Replayed, Session, Stateless, started
+from tasks.model.session import Replayed, Session, Stateless, TensorSession, started
 from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names

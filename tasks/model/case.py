@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import EPS
-from tasks.model.session import Session, Stateless
+from tasks.model.session import Session, Stateless, TensorSession
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
 #: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`); of a structured
@@ -98,6 +99,20 @@ FILES = ("saved_model", "tflite")
 
 
 @dataclass(frozen=True)
+class OwnKernel:
+    """What a kernel of the user's declares, beside the function that calls it (`Form.call`)."""
+
+    #: The inputs that it may write to, by name.
+    mutates: tuple[str, ...] = ()
+    #: It takes tensors of the CPU's memory alone and copies them to the device itself, as a kernel of NumPy arrays does.
+    own_copies: bool = False
+    #: Goes around its backward pass: errors say where in its file they come from, and races are Misbehaviour.
+    watch: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    #: Makes a session of torch's tensors; None where each call is by itself.
+    session: Callable[[], TensorSession] | None = None
+
+
+@dataclass(frozen=True)
 class Form:
     """One sample in a representation that some backend can run.
 
@@ -139,6 +154,10 @@ class Form:
     batched: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
+    #: What the user declares of the call; None where it is a library's function.
+    own: OwnKernel | None = field(default=None, repr=False, compare=False)
+    #: Before a run: puts what the call keeps back to what it was made with, where a run writes to it.
+    renew: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     #: The same sample in another form. Raises Unsupported where there is none.
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
     #: The same sample in another process; None where it cannot be had.
@@ -235,8 +254,11 @@ class RuntimeInfo:
     build: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("flushes", "accumulators"):  # from JSON they come as lists
+        for name in ("flushes", "accumulators"):  # a backend may give lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(
+            self, "memory", int(self.memory)
+        )  # a runtime may count in NumPy's integers, which JSON has not
         if self.compute_precision and self.compute_precision not in EPS:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
 

@@ -35,6 +35,22 @@ class Session(Protocol):
         """Give back what it holds. No other method is called after it."""
 
 
+class TensorSession(Protocol):
+    """A session of the user's over the tensors of a framework (`tasks.model.OwnKernel.session`)."""
+
+    def start(self, device: str, given: Mapping[str, Any]) -> None:
+        """Begin anew. given: what no step has of its own, by name."""
+
+    def step(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What one step returns for its part of the inputs."""
+
+    def state(self) -> Mapping[str, Any]:
+        """As `Session.state`."""
+
+    def close(self) -> None:
+        """As `Session.close`."""
+
+
 class Stateless:
     """The session that any program is: it keeps nothing, and each step is a call."""
 

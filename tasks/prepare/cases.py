@@ -577,9 +577,8 @@ class PreparedSample:
         if blank.check != group.check and not checks.get_or_default(group.check).own_call:
             group = replace(group, check=blank.check)  # what is computed, whatever is asked of it
         call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-        if self.record.alike:
-            self._give_state(call, self.state())
-        return replace(blank, call=call)
+        renew = self._give_state(call, self.state()) if self.record.alike else None
+        return replace(blank, call=call, own=catalog.own_kernel(group), renew=renew)
 
     def _network(self, blank: Form) -> Form | None:
         """A whole network as its graph, whose operators a framework has functions for."""
@@ -619,8 +618,9 @@ class PreparedSample:
             invalid=made.get("invalid", ""),
         )
 
-    def _give_state(self, call: Any, state: dict[str, np.ndarray]) -> None:
-        """Make a module that was made in this process the one that the sample is of. Raises Invalid."""
+    def _give_state(self, call: Any, state: dict[str, np.ndarray]) -> Callable[[], None] | None:
+        """Make a module that was made in this process the one that the sample is of; what does so again, where a call writes to it. Raises
+        Invalid."""
         try:
             held.load(call, state)
         except held.NotAlike as error:
@@ -630,5 +630,4 @@ class PreparedSample:
                 "made again it is another module: a number or an array that it holds is another; draw it by a seed"
             )
         call.written = tuple(self.record.written)
-        if self.record.writes:
-            call.renew = functools.partial(held.load, call, state)
+        return functools.partial(held.load, call, state) if self.record.writes else None

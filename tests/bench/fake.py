@@ -15,12 +15,14 @@ from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_ROWS
 from tasks import wire
-from tasks.model import Status
+from tasks.model import BackendInfo, Status
 from tasks.model.row import Row
 
 
 class FakeCluster(Executor):
     """An `Executor` of two slots whose jobs are done when they are asked for."""
+
+    in_process = True
 
     def __init__(self) -> None:
         self.nodes = [inventory.this_node(2)]
@@ -56,7 +58,7 @@ def _answers(job: Job) -> Iterator[Any]:
     for number, item in enumerate(job.prepare):
         yield wire.Prepared(number, f"{number:040d}", "", tuple(range(item.group.samples)))
     cases = [(item.group, position) for item in job.run for position in item.positions]
-    origin = Origin.of(job.run_id, job.backend.name if job.backend else "", {"vendor": "fake"}, "fake")
+    origin = Origin.of(job.run_id, job.backend.name if job.backend else "", BackendInfo(vendor="fake"), "fake")
     measured = {"error_units": 0.0, "max_diff": 0.0, "numel": 1, "build_ms": 0.0, "run_ms": 0.0}
     for at in range(0, len(cases), CHUNK_ROWS):
         common = {

@@ -36,7 +36,7 @@ from farm.work.state import Plan
 from farm.work.supervisor import CHUNK_ROWS, CHUNK_S
 from tasks import wire
 from tasks.judge import verdict
-from tasks.model import Group, Status
+from tasks.model import BackendInfo, Group, RuntimeInfo, Status
 from tasks.model.row import Row
 from tests.bench.record import Result
 from tests.bench.running import Size, environment, run
@@ -247,7 +247,9 @@ class Slots(Executor):
                 "started_at": time.time(),
             }
             one = Row.of({"op": "", "dtype": "", "sample": 0, "catalog": "load", **measured})
-            self._rows[name] = to_batch([one], Origin.of(job.run_id, name, {"vendor": "simulated"}, "simulated"))
+            self._rows[name] = to_batch(
+                [one], Origin.of(job.run_id, name, BackendInfo(vendor="simulated"), "simulated")
+            )
         drawn = np.random.default_rng(self._order)
         made = {
             "case_id": pa.array([group.case_id(position) for group, position in cases]),
@@ -281,7 +283,9 @@ def simulate(
     matrix = Matrix(all_groups, specs, np.full((groups, backends), samples, np.int32))
     clock = Clock()
     cluster = Slots(clock, slots, case_s, ray)
-    answers = {cluster.nodes[0]["id"]: {s.name: {"device": "d", "start_s": 0.1} for s in specs}}
+    answers: dict[str, inventory.Answers] = {
+        cluster.nodes[0]["id"]: {s.name: BackendInfo(RuntimeInfo("", "d"), start_s=0.1) for s in specs}
+    }
     request = Request(config, verdict.load("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
     offers = inventory.offers(specs, cluster.nodes, answers)
     real = time.monotonic

@@ -31,6 +31,7 @@ from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import opinfo
 from tasks.catalogs.torch.opinfo import OnDevice
+from tasks.devices import nvidia
 from tasks.diagnose import products
 from tasks.judge import definitions, verdict
 from tasks.judge.plain import unit_of
@@ -204,7 +205,7 @@ def accumulators_of_the_device(row: Row) -> str | None:
     """Products that a matrix unit of the device makes to the bit as the row measured them."""
     if row["status"] != "wrong" or row["op"] != "gemm:scaled_mm":
         return None
-    found, names = sample(row, 40), accumulators.of_nvidia("sm_90")
+    found, names = sample(row, 40), nvidia.accumulators("sm_90")
     given, exact = [x.astype(np.float64) for x in found.tensors()], found.expected()[0].reference
     assert exact is not None
     info = RuntimeInfo("", "", accumulators=names)

@@ -15,6 +15,7 @@ from farm.work.job import Job
 from farm.work.local import Inline
 from farm.work.supervisor import FAILING, run_job
 from tasks import wire
+from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
@@ -72,7 +73,7 @@ class Simulated(Inline):
 
     def join(self, new: dict[str, Any], backends: Sequence[str]) -> None:
         self.nodes = [*self.nodes, new]
-        self._changes.come[new["id"]] = {name: {"device": "d"} for name in backends}
+        self._changes.come[new["id"]] = {name: BackendInfo(RuntimeInfo("", "d")) for name in backends}
 
     def leave(self, name: str) -> None:
         self.nodes = [n for n in self.nodes if n["id"] != name]
@@ -152,7 +153,7 @@ class Simulated(Inline):
             rows.append(Row.of(sample_columns(PreparedGroup(item.pack).samples[position]) | told))
         self.log.append((backend, *place, len(rows)))
         if rows:
-            origin = Origin.of(job.run_id, backend, {"device": "d"}, *place)
+            origin = Origin.of(job.run_id, backend, BackendInfo(RuntimeInfo("", "d")), *place)
             failing = (n for n, r in enumerate(rows) if r.status in FAILING)
             yield (
                 handle,

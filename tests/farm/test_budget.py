@@ -21,7 +21,7 @@ from farm.work.claims import ONE
 from farm.work.durations import Estimate
 from farm.work.learned import Learned
 from tasks.backends import BackendSpec
-from tasks.model import Group
+from tasks.model import BackendInfo, Group, RuntimeInfo
 
 CONFIG = """
 name: mine
@@ -40,7 +40,7 @@ def plan() -> Any:
     specs = [BackendSpec.parse(name) for name in ("torch-cpu", "ort-cpu")]
     offer = SimpleNamespace(
         available=True, awaited=False, joint=False, forms=["torch"], resource="CPU",
-        info={"runtime_version": "2", "start_s": 0.0},
+        info=BackendInfo(RuntimeInfo("2", "")),
     )  # fmt: skip
     return SimpleNamespace(
         matrix=Matrix(groups, specs, np.ones((OPS * DTYPES, BACKENDS), np.int32)),

@@ -12,11 +12,13 @@ from farm.work.claims import claim_of
 from farm.work.state import HERE
 from tasks.backends import BackendSpec
 from tasks.checks import get
+from tasks.model import BackendInfo, RuntimeInfo
 
 
 def offer(devices: int = 1, resource: str = "GPU", **info: Any) -> Offer:
     where = {HERE.node: devices}
-    return Offer("torch-cuda", "NVIDIA", "nvidia", resource, [], False, True, devices=where, info=info)
+    found = BackendInfo(RuntimeInfo("", "", memory=info.pop("memory", 0)), **info)
+    return Offer("torch-cuda", "NVIDIA", "nvidia", resource, [], False, True, devices=where, info=found)
 
 
 def node(cpus: int) -> dict[str, Any]:

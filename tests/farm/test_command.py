@@ -16,6 +16,7 @@ import pytest
 from farm import exits, lake
 from farm.__main__ import COMMANDS, main
 from farm.exits import BAD_INPUT, INCOMPLETE, OK
+from tasks.model import UNASKED
 from tasks.model.row import Row
 from tests.farm.test_resume import wait_for
 
@@ -44,7 +45,9 @@ def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_pat
     ]
     for name, row in zip("ab", rows, strict=True):
         lake.append(
-            lake.open_lake(tmp_path / "results"), "r", [lake.to_batch([Row.of(row)], lake.Origin.of("r", name, {}))]
+            lake.open_lake(tmp_path / "results"),
+            "r",
+            [lake.to_batch([Row.of(row)], lake.Origin.of("r", name, UNASKED))],
         )
     ends, codes = os.pipe(), []
     os.close(ends[0])
@@ -119,7 +122,7 @@ def test_a_report_that_cannot_be_written_is_bad_input(tmp_path: Path, capsys: py
         [
             lake.to_batch(
                 [Row.of({"op": "load:x", "dtype": "float32", "sample": 0, "status": "pass", "started_at": 1.0})],
-                lake.Origin.of("r", "b", {}),
+                lake.Origin.of("r", "b", UNASKED),
             )
         ],
     )

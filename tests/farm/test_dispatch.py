@@ -31,9 +31,10 @@ from farm.work.opinions import Opinions
 from farm.work.state import Flight, Plan
 from farm.work.stock import WHOLE, Stock
 from farm.work.supervisor import STRIKES
-from tasks import catalogs
+from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
 from tasks.judge import verdict
+from tasks.model import BackendInfo, RuntimeInfo
 from tests.farm.simulated import Simulated, node
 
 OPS, SAMPLES = 10, 30
@@ -66,7 +67,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         specs = [b.spec() for b in config.backends]
         answers = {
             n["id"]: {
-                s.name: {"device": models.get(n["id"], "d"), "start_s": cluster.start_s}
+                s.name: BackendInfo(RuntimeInfo("", models.get(n["id"], "d")), start_s=cluster.start_s)
                 for s in specs
                 if s.name not in (without or {}).get(n["id"], [])
             }
@@ -189,7 +190,7 @@ def test_jobs_get_smaller_towards_the_end_so_that_all_slots_end_together(run: Ru
     assert max(free) < 1.2 * sum(took_ms) / 16
 
 
-HERE = {"device": "d", "resource": "CPU"}
+HERE = BackendInfo(RuntimeInfo("", "d"), resource="CPU")
 
 
 @pytest.mark.parametrize("joint", [(), ("busy-cpu", "missing")])
@@ -199,7 +200,7 @@ def test_what_is_awaited_joins_late_or_has_no_part(run: Run, joint: tuple[str, .
         {"name": "busy-cpu"},
         {"name": "missing", "like": "null-cpu"},
     ]
-    awaited = {"busy-cpu": HERE, "missing": {"unavailable": "planted: not here"}}
+    awaited = {"busy-cpu": HERE, "missing": wire.Refused("planted: not here")}
     done, cluster, rows = run(backends, Simulated([node("cpu", CPU=2)]), awaited=awaited, joint=joint)
     assert rows["backend"].value_counts().to_dict() == {"null-cpu": TOTAL, "busy-cpu": TOTAL}
     order = [backend for backend, *_ in cluster.log]
@@ -217,7 +218,7 @@ def test_what_only_an_awaited_backend_needs_is_not_prepared_if_it_is_not_there(r
     def look(cluster: Simulated) -> None:
         prepared.update(item.group.op for job, *_ in cluster.jobs.values() for item in job.prepare)
 
-    awaited = {"missing": {"unavailable": "planted: not here"}}
+    awaited = {"missing": wire.Refused("planted: not here")}
     cluster = Simulated([node("cpu", CPU=1)], after=look)
     backends = [{"name": "null-cpu"}, {"name": "missing", "like": "null-cpu"}]
     done, _, rows = run(backends, cluster, awaited=awaited, skip=[skip], late=0, total=SAMPLES)

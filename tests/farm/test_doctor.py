@@ -12,6 +12,7 @@ from farm.fleet import probing
 from farm.fleet.asking import probe
 from farm.plan.config import backends_of
 from tasks.backends import BackendSpec
+from tasks.wire import Refused
 from tests.conftest import here
 
 NEEDY, NOTHING = "needy-cpu", "nothing-cpu"
@@ -139,4 +140,4 @@ def test_an_answer_counts_only_where_it_was_given(
     else:
         monkeypatch.setenv("LD_LIBRARY_PATH" if change == "variable" else "NEEDY_PATH", str(tmp_path))
     assert probing.read_answer(spec, cache) is None
-    assert ("unavailable" in probe([spec], cache, fresh=False)[NEEDY]) == (change == "need")
+    assert isinstance(probe([spec], cache, fresh=False)[NEEDY], Refused) == (change == "need")

@@ -21,13 +21,13 @@ from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
 from farm.plan.matrix import Matrix
-from farm.plan.request import How
-from farm.work import choice, lanes, launch, ledger, local, supervisor
+from farm.work import choice, executors, lanes, launch, ledger, local, supervisor
 from farm.work.claims import Claim
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
 from farm.work.launch import Run, ready
+from farm.work.local import Inline
 from tasks.backends import BackendSpec
 from tasks.model import Group
 from tasks.wire import Place
@@ -85,19 +85,19 @@ def test_nodes_by_label_are_rays(config: Path) -> None:
         ("auto", {"dry": True}, 10_000, "ChildProcesses"),
         ("ray", {}, 1, "Cluster"),
         ("ray", {"dry": True}, 1, "Cluster"),
-        ("no-ray", {}, 10_000, "ChildProcesses"),
+        ("children", {}, 10_000, "ChildProcesses"),
         ("inline", {}, 10_000, "Inline"),
     ],
 )
 def test_where_a_run_goes(
-    config: Path, monkeypatch: pytest.MonkeyPatch, how: How, more: dict[str, Any], groups: int, expected: str
+    config: Path, monkeypatch: pytest.MonkeyPatch, how: str, more: dict[str, Any], groups: int, expected: str
 ) -> None:
-    class Cluster:
-        def __init__(self, *args: object) -> None: ...
+    class Cluster(Inline):
+        takes_address = True
 
-    monkeypatch.setattr(launch, "RayCluster", Cluster)
+    monkeypatch.setattr("farm.work.ray_cluster.RayCluster", Cluster)
     asked = requests.new(str(config), lake.open_lake("r"), how=how, **more)
-    made = launch._executor(asked, plan(groups))
+    made = launch._start(asked, executors.find(asked.how, asked.address), plan(groups))
     assert type(made).__name__ == expected
 
 
@@ -117,9 +117,9 @@ def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
     assert lake.read_run(results, lake.run_ids(results)[0])["inventory"]["nodes"][0]["id"] == "local"
 
 
-@pytest.mark.parametrize("how", ["inline", "no-ray"])
+@pytest.mark.parametrize("how", ["inline", "children"])
 def test_rows_and_figures_come_while_a_job_goes_on(
-    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: How
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     for module, name in ((ledger, "FLUSH_S"), (supervisor, "CHUNK_S")):
         monkeypatch.setattr(module, name, 0.0)

@@ -28,7 +28,8 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION
 from tasks.catalogs.user import load
 from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device
-from tests.conftest import ROOT
+from tasks.model import BackendInfo
+from tests.conftest import ROOT, refusal_of
 
 #: What nvidia-smi says of two cards.
 CARDS = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-2)'"
@@ -434,16 +435,18 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
         while time.monotonic() < until and max(seen, default=0) < 2:
             seen.append(len(asked_now))
             time.sleep(0.01)
-        return types.SimpleNamespace(close=asked_now.pop), wire.Ready({"device_vendor": vendor})
+        return types.SimpleNamespace(close=asked_now.pop), wire.Ready(BackendInfo(device_vendor=vendor))
 
     monkeypatch.setattr(asking.ChildProcess, "asked", asked)
     monkeypatch.setattr(asking.envs, "of", lambda spec: None)
     monkeypatch.setattr(asking.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
     specs = [BackendSpec.parse(name) for name in backends]
     answers = asking.probe(specs, tmp_path)
-    assert max(seen) == most and {a.get("exclusive", False) for a in answers.values()} == {most == 1}
-    assert child_pool._is_exclusive(wire.Ready({"device_vendor": vendor})) is (most == 1)
-    offer = Offer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=dict(next(iter(answers.values()))))
+    assert max(seen) == most and {isinstance(a, BackendInfo) and a.exclusive for a in answers.values()} == {most == 1}
+    assert child_pool._is_exclusive(wire.Ready(BackendInfo(device_vendor=vendor))) is (most == 1)
+    info = next(iter(answers.values()))
+    assert isinstance(info, BackendInfo)
+    offer = Offer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=info)
     shared = ": nvidia-smi -c DEFAULT lets several share it" * (vendor == "nvidia")
     assert (f"one process at a time{shared}, on here" in offer.words) is (most == 1)
     detect.one_process.cache_clear()
@@ -670,7 +673,9 @@ def test_bad_input_is_named(root: Path, args: tuple[str, ...], capsys: pytest.Ca
 
 def test_a_label_nobody_knows_is_said_in_the_preflight() -> None:
     odd = {"id": "a", "host": "a", "resources": {"GPU": 1.0}, "labels": {"vendor": "nvida"}}
-    offer = inventory.offers([BackendConfig(name="torch-cuda").spec()], [odd], {"a": {"torch-cuda": {}}})["torch-cuda"]
+    offer = inventory.offers([BackendConfig(name="torch-cuda").spec()], [odd], {"a": {"torch-cuda": BackendInfo()}})[
+        "torch-cuda"
+    ]
     assert not offer.available
     assert "unknown vendor label 'nvida' on the node; known: nvidia" in offer.reason
 
@@ -681,9 +686,9 @@ def test_no_environment_is_built_where_no_device_is(
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
     monkeypatch.setattr(detect, "here", lambda: detect.detect(root))
     monkeypatch.setattr("farm.fleet.envs.build", lambda *a, **k: pytest.fail("it was built"))
-    assert asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
+    assert refusal_of(asking.probe([spec], tmp_path)["gpu-nvidia"]).startswith("no NVIDIA device on this node")
     monkeypatch.setenv(detect.OVERRIDE, "amd")
-    assert "FARM_VENDORS" in asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
+    assert "FARM_VENDORS" in refusal_of(asking.probe([spec], tmp_path)["gpu-nvidia"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,9 @@ from farm import lake
 from farm.fleet import asking, probing
 from farm.fleet.asking import probe
 from farm.fleet.child_process import ChildProcess, caches
+from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.model import BackendInfo, RuntimeInfo
 from tests.conftest import here
 
 STRUCK = (2, 5)
@@ -44,7 +47,8 @@ def test_what_is_compiled_to_try_a_backend_is_kept_for_the_child_that_runs_cases
         return ChildProcess.asked(python, limits, env, *more)
 
     monkeypatch.setattr(asking, "ChildProcess", SimpleNamespace(asked=asked))
-    assert probe([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]["runtime_version"] == "null 1"
+    answer = probe([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]
+    assert isinstance(answer, BackendInfo) and answer.runtime.runtime_version == "null 1"
     assert told and caches(tmp_path).items() <= told[0].items()
 
 
@@ -66,7 +70,7 @@ def test_what_a_backend_does_not_implement_is_learned_and_planned_with(
 def test_a_change_of_version_forgets_it(
     config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, info = BackendSpec.parse("ort-cpu"), {"runtime_version": "1", "device": "cpu"}
+    spec, info = BackendSpec.parse("ort-cpu"), RuntimeInfo("1", "cpu")
     support = probing.Support.load(spec, info, tmp_path)
     support.learn("key", 3, {"stage": "build", "error": "no kernel"}, "run")
     support.save()
@@ -78,7 +82,7 @@ def test_a_change_of_version_forgets_it(
         "run": "run",
     }
     for changed in ({"runtime_version": "2"}, {"driver_version": "590.44"}, {"device": "NVIDIA H200, sm_90"}):
-        assert probing.Support.load(spec, info | changed, tmp_path).known("key", 3) is None, changed
+        assert probing.Support.load(spec, replace(info, **changed), tmp_path).known("key", 3) is None, changed
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
     assert probing.Support.load(optioned, info, tmp_path).known("key", 3) is None
     monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")
@@ -88,16 +92,18 @@ def test_a_change_of_version_forgets_it(
 def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = BackendSpec.parse("planted-cpu")
     asked = probe([spec], tmp_path)[spec.name]
-    assert asked["runtime_version"] == "planted 1"
+    assert isinstance(asked, BackendInfo) and asked.runtime.runtime_version == "planted 1"
     assert probing.read_answer(spec, tmp_path) == asked
-    probing.remember(spec, asked | {"runtime_version": "kept"}, tmp_path)
-    assert probe([spec], tmp_path, fresh=False)[spec.name]["runtime_version"] == "kept"
-    assert probe([spec], tmp_path)[spec.name]["runtime_version"] == "planted 1"
+    kept = replace(asked, runtime=replace(asked.runtime, runtime_version="kept"))
+    probing.remember(spec, kept, tmp_path)
+    assert probe([spec], tmp_path, fresh=False)[spec.name] == kept
+    again = probe([spec], tmp_path)[spec.name]
+    assert isinstance(again, BackendInfo) and again.runtime == asked.runtime
     monkeypatch.setattr(probing, "_own_versions", lambda: "another version")
     assert probing.read_answer(spec, tmp_path) is None
 
 
 def test_what_is_missing_is_asked_every_time(tmp_path: Path) -> None:
     spec = BackendSpec.parse("broken-unavailable")
-    assert "unavailable" in probe([spec], tmp_path, fresh=False)[spec.name]
+    assert isinstance(probe([spec], tmp_path, fresh=False)[spec.name], wire.Refused)
     assert probing.read_answer(spec, tmp_path) is None

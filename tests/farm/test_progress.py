@@ -15,7 +15,7 @@ from rich.console import Console
 
 from farm.commands.run import main
 from farm.exits import OK
-from farm.work import durations, progress
+from farm.work import durations, left, progress
 from farm.work.accounts import Count
 from farm.work.state import Flight, Flights
 
@@ -47,7 +47,7 @@ class Said:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, estimate: Any = UNFOUNDED) -> None:
         self.clock, self.out = Clock(), io.StringIO()
         monkeypatch.setattr(progress, "time", self.clock)
-        monkeypatch.setattr(durations, "time", self.clock)
+        monkeypatch.setattr(left, "time", self.clock)
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
         accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
         self.stored = 0
@@ -63,7 +63,7 @@ class Said:
             outages=SimpleNamespace(notices=[], come=[]),
             flights=Flights(),
         )
-        self.progress = progress.Progress(Console(file=self.out, width=200), durations.Left(estimate))
+        self.progress = progress.Progress(Console(file=self.out, width=200), left.Left(estimate))
 
     def at(self, seconds: float, **came: dict[str, int]) -> str:
         """What is printed at a time, with so many rows by status come from torch_cpu or tvm_cpu."""

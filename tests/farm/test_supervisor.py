@@ -21,7 +21,7 @@ from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.model import Group
+from tasks.model import BackendInfo, Group
 from tasks.prepare.cases import prepare
 from tasks.relay import Starved
 
@@ -55,7 +55,7 @@ def test_a_device_that_one_process_may_open_is_not_kept_by_a_child_that_waits(po
     limits = Limits()
     for number, (vendor, closed) in enumerate((("gaudi", True), ("nvidia", False), ("", False))):
         child = FakeChild(number, 40)
-        pool.add(job(str(number), limits), child, wire.Ready({"device_vendor": vendor}))
+        pool.add(job(str(number), limits), child, wire.Ready(BackendInfo(device_vendor=vendor)))
         pool.recycle(job(str(number), limits))
         assert child.closed is closed, vendor
 

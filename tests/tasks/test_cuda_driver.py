@@ -91,8 +91,8 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
         return brought[package]
 
     installed = SimpleNamespace(version=version_of, PackageNotFoundError=metadata.PackageNotFoundError)
-    monkeypatch.setattr("tasks.packages.metadata", installed)
-    monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: ", libcudnn.so.9 of /apps")
+    monkeypatch.setattr("tasks.devices.nvidia.metadata", installed)
+    monkeypatch.setattr("tasks.devices.nvidia.system_libraries", lambda: ("libcudnn.so.9 of /apps",))
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
         monkeypatch.setattr(Driver, "version", lambda self, root=None, driver=driver: driver)
         backend = OnGpu(device, told)

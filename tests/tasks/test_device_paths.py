@@ -469,9 +469,9 @@ def test_a_library_of_the_systems_in_place_of_the_environments_is_named(tmp_path
         "7f03-7f04 r-xp 00000000 08:01 3   /usr/lib/x86_64-linux-gnu/libm.so.6\n"
         "7f04-7f05 r-xp 00000000 08:01 2   /apps/cuda/lib/libcudart.so.13\n7f05-7f06 r-xp 00000000 08:01 2   /apps/cuda/lib/libcublas.so.13\n"
     )
-    said = ", libcublas.so.13 and libcudart.so.13 of /apps/cuda/lib, libcudnn.so.9 of /apps/cudnn/lib"
-    assert packages.of_the_system(maps) == said
-    assert packages.of_the_system(tmp_path / "none") == ""
+    said = ("libcublas.so.13 and libcudart.so.13 of /apps/cuda/lib", "libcudnn.so.9 of /apps/cudnn/lib")
+    assert nvidia.system_libraries(maps) == said
+    assert nvidia.system_libraries(tmp_path / "none") == ()
 
 
 def test_inductor_says_what_it_needs_of_the_machine() -> None:

@@ -17,7 +17,7 @@ from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradients as torch_gradients
 from tasks.judge import verdict
-from tasks.model import Form, Group, OpClass, Program, Status
+from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
@@ -318,7 +318,7 @@ def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutatio
     assert bool(left.changed()) != may
 
 
-def _of_own(backward: Any, mutates: tuple[str, ...] = ()) -> Any:
+def _of_own(backward: Any) -> Any:
     """A kernel of one's own, x², with this backward pass of (gradient, x)."""
 
     class Square(torch.autograd.Function):
@@ -334,7 +334,6 @@ def _of_own(backward: Any, mutates: tuple[str, ...] = ()) -> Any:
     def call(x: Any) -> Any:
         return Square.apply(x)
 
-    call.mutates = mutates  # type: ignore[attr-defined]
     return call
 
 
@@ -361,7 +360,9 @@ def _refusing(g: Any) -> Any:
 )
 def test_a_backward_pass_that_takes_its_gradient_for_contiguous_is_told(backward: Any, kind: str) -> None:
     call, x, g = _of_own(backward), torch.randn(3, 5), torch.randn(3, 5)
-    form = Form("torch", "user:square", "float32", [], call=call, check="backward", wrt=(0,), cotangents=(0,))
+    form = Form(
+        "torch", "user:square", "float32", [], call=call, check="backward", wrt=(0,), cotangents=(0,), own=OwnKernel()
+    )
     try:
         gradients.compute_gradients(form, call, (), {"x": x}, [g])
         found = ""

@@ -11,7 +11,7 @@ import pytest
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.promises import guard_kernel
+from tasks.catalogs.user.promises import guard_kernel, own_kernel
 from tasks.model import Form
 
 torch = pytest.importorskip("torch")
@@ -48,6 +48,7 @@ def run(kernel: Callable[..., Any], framework: str, check: str = "forward", back
         args={"$": "tuple", "v": []},
         kwargs=spec,
         check=check,
+        own=own_kernel(op, kernel),
         **more,
     )
     backend = BackendSpec.parse("torch-cpu").create()

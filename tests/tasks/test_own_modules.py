@@ -353,6 +353,16 @@ def test_a_wrong_weight_is_seen(prepared: Callable[..., PreparedGroup], monkeypa
     assert judged(group).status == "wrong"
 
 
+@pytest.mark.parametrize(("what", "together"), [("a buffer that is not saved", True), ("s.n", False)])
+def test_two_threads_do_not_share_what_a_call_writes_to(
+    prepared: Callable[..., PreparedGroup], what: str, together: bool
+) -> None:
+    group = prepared(of(DRAWN.get(what, "s.register_buffer('n', torch.zeros(1))|x * s.n.add_(1)")))
+    backend = BackendSpec.parse("torch-cpu").create()
+    backend.start()
+    assert backend.build(group.samples[0].form("torch")).threads is together
+
+
 def test_a_state_is_loaded_where_it_lies() -> None:
     made = module(of("s.a = nn.Linear(16, 4); s.v = s.a.weight.detach()[0]; s.n = [torch.rand(2)]|s.a(x) + s.v.sum()"))
     state = held.state(made)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import packages
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
@@ -555,8 +554,7 @@ def test_what_inductor_does_once_is_done_before_the_first_case(monkeypatch: pyte
 def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
-    monkeypatch.setattr(packages.metadata, "version", lambda name: "13.1.0")
-    assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0"
+    assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000"
 
 
 def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,7 +567,8 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
-    monkeypatch.setattr("tasks.backends.base.of_the_system", lambda: "")  # a test before this one loads a library
+    monkeypatch.setattr("tasks.devices.nvidia.metadata.version", lambda name: "13.1.0")
+    monkeypatch.setattr("tasks.devices.nvidia.system_libraries", tuple)  # a test before this one loads a library
     monkeypatch.setattr("tasks.devices.cuda_driver.load", lambda: None)
     monkeypatch.setattr("tasks.devices.cuda_driver.describe_gpu", lambda library, at: ("NVIDIA H200", "sm_90"))
     monkeypatch.setattr("tasks.devices.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
@@ -578,7 +577,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     info = backend.start()
     torch.set_warn_always(before)
     assert (info.driver_version, info.device, info.memory) == ("580.95", "NVIDIA H200, sm_90", 141 << 30)
-    assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000"
+    assert info.runtime_version == f"torch {torch.__version__}, CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0"
     assert backend.identity == ("uuid=GPU-1", "ecc=on")
     assert info.accumulators == ("hopper-float8",)  # of the GPU, whatever runtime computes on it
 

@@ -11,7 +11,7 @@ from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry, Failure
 from tasks.judge import verdict
-from tasks.model import Group
+from tasks.model import BackendInfo, Group, RuntimeInfo
 from tasks.model.row import COLUMNS, Row
 from tasks.wire import Bad, ToExport, ToPrepare, ToRun
 
@@ -34,7 +34,11 @@ SPEC = BackendSpec("mine", "torch", "cpu", {"is": [1, {"deep": None}]}, ("a==1",
         wire.Exported(3, "/p"),
         wire.Done(7, ROW),
         wire.Finished(),
-        wire.Ready({"device": "AVX2", "forms": ["torch"], "joint": False}),
+        wire.Ready(
+            BackendInfo(
+                RuntimeInfo("1", "AVX2", flushes=("float32",)), "V", found={"x": "/x"}, canary=("int32",), start_s=0.5
+            )
+        ),
         wire.Refused("no such device"),
         wire.Listed((Entry("torch:add", "", ("float32",), ("forward", "backward")),)),
         wire.Misconfigured("no such file", ("catalogs", 0, "modules")),

@@ -5,31 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.arrays import contiguous, torch_tree
-from tasks.model import FORWARD, Form, Program
+from tasks.model import FORWARD, Form, Program, TensorSession
 
 if TYPE_CHECKING:
     from tasks.backends.torch import TorchEager
-
-
-class OfTensors(Protocol):
-    """A session of torch tensors: what the attribute ``opened`` of a form's call makes."""
-
-    def start(self, device: str, given: Mapping[str, Any]) -> None: ...
-    def step(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
-    def state(self) -> Mapping[str, Any]: ...
-    def close(self) -> None: ...
 
 
 class TorchSession:
     """A `tasks.model.Session` over one of tensors. program: is told of a step that ran elsewhere, as of a run. Inputs are contiguous,
     whatever the form's are."""
 
-    def __init__(self, backend: TorchEager, form: Form, program: Program, session: OfTensors) -> None:
+    def __init__(self, backend: TorchEager, form: Form, program: Program, session: TensorSession) -> None:
         self._backend, self._form, self._program, self._session = backend, contiguous.dense(form), program, session
 
     def start(self) -> None:

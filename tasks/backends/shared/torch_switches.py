@@ -12,7 +12,6 @@ from typing import Any
 
 from tasks.devices import TorchDevice
 from tasks.model import Unavailable
-from tasks.packages import computing
 
 
 def settable() -> contextlib.AbstractContextManager[Any]:
@@ -69,18 +68,18 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
-#: What `libraries` names: what comes with torch, and is no requirement of its own.
+#: Names in a version of torch's that come with it and are no requirements of their own: those of `libraries`, and the device's own.
 LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "ROCm", "MIOpen")
 
 
 def libraries() -> str:
-    """Versions of what computes for torch on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen, cuBLAS."""
+    """Versions of what torch says that computes for it on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen."""
     import torch
 
     found = {"ROCm" if torch.version.hip else "CUDA": torch.version.hip or torch.version.cuda}
     with contextlib.suppress(Exception):
         found["MIOpen" if torch.version.hip else "cuDNN"] = torch.backends.cudnn.version()
-    return "".join(f", {name} {version}" for name, version in found.items() if version) + computing("cuBLAS")
+    return "".join(f", {name} {version}" for name, version in found.items() if version)
 
 
 def commit() -> str:

@@ -272,7 +272,7 @@ def _wrap_outputs(module: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model = module
-            self.written: tuple[str, ...] = ()
+            self.written: tuple[str, ...] = ()  # this and `put_back`: see `held.Renewable`
 
         def forward(self, *inputs: Any) -> Any:
             returned = [
@@ -285,4 +285,6 @@ def _wrap_outputs(module: Any) -> Any:
                 returned.append((held.find(self, name) if place == name else inputs[int(place)]).detach().clone())
             return tuple(returned)
 
-    return held.as_made(Outputs().eval())
+    made = Outputs().eval()
+    made.put_back = held.keep(made)
+    return made

@@ -49,6 +49,7 @@ from tasks.model import (
     Group,
     Leaf,
     OpClass,
+    OwnKernel,
     Unsupported,
     errors,
     is_complex,
@@ -173,14 +174,16 @@ class User(Catalog):
         imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
-            call = promises.guard_kernel(one.op, one.function("kernel"), one.backward)
-            if one.op.steps:
-                call.opened = functools.partial(sessions.Opened, one.session())  # type: ignore[attr-defined]
-            return call
+            return promises.guard_kernel(one.op, one.function("kernel"), one.backward)
         except CatalogError as error:
             if not error.lacks:
                 raise
             raise Unsupported(str(error)) from None
+
+    def own_kernel(self, group: Group) -> OwnKernel:
+        one = self._op(group)
+        session = functools.partial(sessions.Opened, one.session()) if one.op.steps else None
+        return promises.own_kernel(one.op, one.function("kernel"), session)
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """The reference: what a kernel computes inside shows nobody."""

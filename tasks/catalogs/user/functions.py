@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,7 @@ import numpy as np
 
 
 def callable_of(found: Any) -> Callable[..., Any]:
-    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name, whose defaults
-    ``by_position`` has by name in their order."""
+    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name (`parameters_of`)."""
     if not _is_autograd_function(found):
         return found  # type: ignore[no-any-return]
     signature = inspect.signature(found.forward)
@@ -29,8 +29,20 @@ def callable_of(found: Any) -> Callable[..., Any]:
     apply.__name__, apply.__qualname__, apply.__module__ = found.__name__, found.__qualname__, found.__module__
     apply.__signature__ = taken  # type: ignore[attr-defined]
     apply.__wrapped__ = found.forward  # type: ignore[attr-defined]
-    apply.by_position = {k: p.default for k, p in taken.parameters.items()}  # type: ignore[attr-defined]
+    _APPLIED.add(apply)
     return apply
+
+
+#: What `callable_of` has made of autograd.Functions.
+_APPLIED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+
+
+def parameters_of(found: Callable[..., Any]) -> dict[str, Any] | None:
+    """Of an autograd.Function's ``apply`` (`callable_of`), which is called by position: its parameters in their order, and their
+    defaults. None of any other function."""
+    if found not in _APPLIED:
+        return None
+    return {k: p.default for k, p in inspect.signature(found).parameters.items()}
 
 
 def in_order(found: Callable[..., Any]) -> Callable[..., Any]:

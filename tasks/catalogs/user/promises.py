@@ -15,18 +15,17 @@ from tasks.arrays import torch_tree
 from tasks.arrays.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
 from tasks.catalogs.torch.noise import map_leaves
-from tasks.catalogs.user import accesses, interpreted
+from tasks.catalogs.user import accesses, functions, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.judge.plain import USUAL_UNITS
-from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inexact
+from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, OwnKernel, TensorSession, Unsupported, is_inexact
 
 
 def guard_kernel(
     op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise; ``mutates`` as declared, ``told``
-    goes around its backward pass; ``own_copies``: it takes tensors of the CPU's memory alone, whatever it computes on.
+    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise.
     backward: the gradient of a kernel of NumPy arrays (see `UserOp`), which is then autograd's.
 
     While torch traces the call (to compile or export it) nothing is checked, as there are no values.
@@ -44,17 +43,17 @@ def guard_kernel(
 
         # A compiler cannot look inside; saying so makes the row a fallback.
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
-        disabled.own_copies = True  # type: ignore[attr-defined]
-        disabled.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
-        disabled.told = functools.partial(_check_races, kernel)  # type: ignore[attr-defined]
         return disabled
 
     def call(**arguments: Any) -> Any:
         return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments, returned)
 
-    call.mutates = tuple(op.mutates)  # type: ignore[attr-defined]
-    call.told = functools.partial(_check_races, kernel)  # type: ignore[attr-defined]
     return call
+
+
+def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], TensorSession] | None = None) -> OwnKernel:
+    """What is declared of a kernel, beside the function that `guard_kernel` makes of it."""
+    return OwnKernel(tuple(op.mutates), op.framework == "numpy", functools.partial(_check_races, kernel), session)
 
 
 def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
@@ -69,7 +68,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         result = kernel(**arguments)
     if not differentiated:
         result = map_leaves(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
-    outputs = _flat(result, torch.Tensor, "torch tensor", optional=hasattr(kernel, "by_position"))
+    outputs = _flat(result, torch.Tensor, "torch tensor", optional=functions.parameters_of(kernel) is not None)
     with _attach_outputs(lambda: [_numpy(x) for x in outputs]):
         watch.check()
         for name, old in before.items():

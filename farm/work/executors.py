@@ -1,0 +1,49 @@
+"""Executors by name: the farm's own, and those that packages bring through entry points of the group "farm.executors"."""
+
+from __future__ import annotations
+
+import inspect
+
+from farm.plan.config import ConfigError
+from farm.work.executor import Executor
+from tasks.nearest import nearest
+from tasks.plugins import Part, PluginError, parts
+
+#: Name → "module:class", imported only when it is asked for. `Request.how` is one of these names, or "auto".
+BUILT_IN = {
+    "children": "farm.work.local:ChildProcesses",
+    "inline": "farm.work.local:Inline",
+    "ray": "farm.work.ray_cluster:RayCluster",
+}
+
+
+def list_registered() -> dict[str, Part]:
+    """Every executor by name."""
+    return parts("executor", BUILT_IN)
+
+
+def get(name: str) -> type[Executor]:
+    """The executor called ``name``. Raises ConfigError for one that is unknown, cannot be imported or is not whole."""
+    known = list_registered()
+    if name not in known:
+        raise ConfigError(f"--on: no executor {name!r}{nearest(name, known)}")
+    try:
+        found = known[name].load()
+    except PluginError as error:
+        raise ConfigError(f"--on: {error}") from None
+    if not issubclass(found, Executor):
+        raise ConfigError(f"--on: {known[name].value} is no farm.work.executor.Executor: derive it from that class")
+    if inspect.isabstract(found):
+        lacking = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"--on: {known[name].value} lacks the methods {lacking} of farm.work.executor.Executor")
+    return found
+
+
+def find(how: str, address: str | None) -> type[Executor] | None:
+    """What a command asks for; None where its plan decides. Raises ConfigError."""
+    if how == "auto":
+        return get("ray") if address else None
+    found = get(how)
+    if address and not found.takes_address:
+        raise ConfigError(f"--address: the executor {how} runs on this machine; leave it out, or use --ray")
+    return found

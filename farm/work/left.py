@@ -1,0 +1,63 @@
+"""What a run in progress still needs: the estimate of its plan, corrected by what the run itself measures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from farm.work.claims import ONE
+from farm.work.dispatcher import Dispatcher
+from farm.work.durations import EXPORT_MS, GUESS, Estimate
+
+
+class Left:
+    """Seconds that a run is likely to need still. estimate: of its plan, made before it began."""
+
+    def __init__(self, estimate: Estimate) -> None:
+        self.estimate = estimate
+        self._first_s: float | None = None  # work that was done when this launch began
+
+    def __call__(self, run: Dispatcher) -> tuple[float, str]:
+        """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
+        cases, done = expected_cases(run), [float(count.done) for count in run.accounts.counts.values()]
+        if sum(done) >= sum(cases):
+            return 0.0, "about"
+        if not self.estimate.is_founded:
+            return measure_left_s(run), "at least" if _is_guess(run) else "about"
+        return self._corrected_s(self._work_s(cases), self._work_s(done), time.monotonic() - run.started), "about"
+
+    def _work_s(self, cases: Iterable[float]) -> float:
+        return float(np.dot(list(cases), self.estimate.case_s))
+
+    def _corrected_s(self, work_s: float, done_s: float, elapsed_s: float) -> float:
+        """Seconds left of so much work. The estimate weighs as much as a whole run: it alone is believed at first, half at the end."""
+        if self._first_s is None:
+            self._first_s = done_s
+        made = (done_s - self._first_s) / work_s
+        return (1 - done_s / work_s) * (self.estimate.total_s + elapsed_s) / (1 + made)
+
+
+def expected_cases(run: Dispatcher) -> list[float]:
+    """Cases of every backend: those planned, and those of what is not prepared yet as far as they can be told."""
+    share = run.stock.left["prepare"] / max(run.stock.groups, 1)
+    counts = run.accounts.counts.values()
+    return [max(c.planned + share * asked, c.done) for c, asked in zip(counts, run.stock.asked, strict=True)]
+
+
+def measure_left_s(run: Dispatcher) -> float:
+    """Seconds left by what cases and preparing took so far."""
+    counts = run.accounts.counts.values()
+    cases_ms = sum(
+        (n - c.done) * run.accounts.case_ms(b) for b, (n, c) in enumerate(zip(expected_cases(run), counts, strict=True))
+    )
+    slots = max(run.plan.executor.slots(None, ONE), 1)
+    making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
+    return (cases_ms + making_ms) / 1e3 / slots
+
+
+def _is_guess(run: Dispatcher) -> bool:
+    """Whether `measure_left_s` takes the time of some backend's cases from a guess: it has run hardly any of them."""
+    counts = run.accounts.counts.values()
+    return any(c.done < min(GUESS, n) for n, c in zip(expected_cases(run), counts, strict=True))
