@@ -40,6 +40,16 @@ def layouts() -> str:
     return table(["layout", "what it is"], [first, *((f"`{x.name}`", x.about) for x in LAYOUTS.values())])
 
 
+def keys_of_a_kernel() -> str:
+    from dataclasses import fields
+
+    from tasks.catalogs.user import keys
+    from tasks.catalogs.user.ops import UserOp
+
+    rows = ([f"`{keys.name_of(one)}`", one.metadata["about"], keys.describe_default(one)] for one in fields(UserOp))
+    return table(["key", "meaning", "default"], rows)
+
+
 def checks() -> str:
     from tasks.checks import BUILT_IN
 
@@ -361,6 +371,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exercises": exercises,
     "generated": generated,
     "judge": judge,
+    "keys of a kernel": keys_of_a_kernel,
     "kinds of invalid": kinds,
     "layers": layers,
     "layouts": layouts,

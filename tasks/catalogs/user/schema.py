@@ -6,20 +6,20 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.catalogs.user import dims, sessions
+from tasks.catalogs.user import dims, keys, sessions
+from tasks.catalogs.user.keys import Mistake
 from tasks.catalogs.user.ops import UserOp
 from tasks.draw import structure
-from tasks.model import DISTRIBUTIONS, DTYPES, EPS, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
+from tasks.model import DTYPES, EPS, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
 
-FRAMEWORKS = ("torch", "numpy")
 #: Invariant → what its argument may be, in words ("" where it takes none).
 INVARIANTS = {
     "non_negative": "",
@@ -30,41 +30,48 @@ INVARIANTS = {
     "sorted": "an axis (default: -1)",
     "bounded": "[low, high]",
 }
-#: Settings that are mappings, and those that are lists.
-MAPPINGS = ("dims", "inputs", "kwargs", "tolerances")
-LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient", "refuses")
 #: Keys of an input that is given as a mapping.
 INPUT_KEYS = ("shape", "dtype", "is", "low", "high", "below", "data", "strides", "offset")
 OUTPUT_KEYS = ("dtype", "shape")
 #: Most elements of an input.
 MOST = 2**31
 
-#: A key, as the path to it, and what is wrong there.
-Mistake = tuple[tuple[Any, ...], str]
-
 
 def mistakes(op: UserOp) -> Iterator[Mistake]:
     """Everything that is wrong with a declaration, first things first; the kernel itself is not looked at."""
-    if not isinstance(op.name, str) or not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
-        yield ("name",), f"{op.name!r} is no name: letters, digits, '_', '-' and '.', beginning with a letter"
-    if kinds := list(_kinds(op)):
+    if kinds := [found for one in fields(op) for found in keys.check_kind(one, getattr(op, one.name))]:
         yield from kinds
         return
-    yield from _dims(op)
-    yield from _inputs(op)
-    for key in ("mutates", "gradient"):
-        for i, name in enumerate(getattr(op, key)):
-            if name not in op.inputs:
-                yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
+    if not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
+        yield ("name",), f"{op.name!r} is no name: letters, digits, '_', '-' and '.', beginning with a letter"
+    for check in (
+        _dims,
+        _inputs,
+        keys.check_names,
+        _gradient,
+        _kwargs,
+        _compute,
+        _judging,
+        _outputs,
+        _refuses,
+        _layouts,
+    ):
+        yield from check(op)
+    yield from sessions.mistakes(op)
+
+
+def _gradient(op: UserOp) -> Iterator[Mistake]:
+    lacking = f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs), 'x')}]"
     if op.kept and not op.gradient:
-        yield ("kept",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
+        yield ("kept",), lacking
     if op.backward and op.framework != "numpy":
-        yield (
-            ("backward",),
-            "autograd differentiates a kernel of tensors; make one that is not into a torch.autograd.Function",
-        )
+        fix = "autograd differentiates a kernel of tensors; make one that is not into a torch.autograd.Function"
+        yield ("backward",), fix
     elif op.backward and not op.gradient:
-        yield ("backward",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
+        yield ("backward",), lacking
+
+
+def _kwargs(op: UserOp) -> Iterator[Mistake]:
     for name, value in op.kwargs.items():
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"
@@ -73,46 +80,27 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         elif not _plain(value):
             text = "no number, text, list or mapping, which is all that a row can name; an array is an input"
             yield ("kwargs", name), f"a {type(value).__name__} is {text}"
+
+
+def _compute(op: UserOp) -> Iterator[Mistake]:
     if not op.dtypes:
         yield ("dtypes",), "at least one dtype"
-    for i, name in enumerate(op.dtypes):
-        yield from _dtype(name, ("dtypes", i))
-    for key in ("framework", "reference_framework"):
-        if (given := getattr(op, key)) not in FRAMEWORKS:
-            yield (key,), f"unknown framework {given!r}{nearest(given, FRAMEWORKS)}"
-    if op.compute and (not isinstance(op.compute, str) or not is_inexact(op.compute)):
-        floats = [name for name in DTYPES if is_inexact(name)]
-        yield ("compute",), f"unknown floating dtype {op.compute!r}{nearest(op.compute, floats)}"
-    elif op.compute and op.dtypes and all(EPS.get(name, 0.0) < EPS[op.compute] for name in op.dtypes if name in EPS):
-        yield (
-            ("compute",),
-            f"{op.compute} is coarser than {', '.join(op.dtypes)}: a coarser precision is the backend's to declare",
-        )
-    yield from _check_judging(op)
-    if op.values not in _values():
-        yield ("values",), f"unknown distribution {op.values!r}{nearest(op.values, _values())}"
-    yield from _outputs(op)
-    if type(op.repeats) is not int or op.repeats < 1:
-        yield ("repeats",), f"{op.repeats!r}: at least 1"
-    for i, entry in enumerate(op.refuses):
-        yield from _check_refusal(op, entry, ("refuses", i))
-    yield from _layouts(op)
-    yield from sessions.mistakes(op)
+    elif op.compute in list(EPS) and all(EPS.get(name, 0.0) < EPS[op.compute] for name in op.dtypes if name in EPS):
+        what = f"{op.compute} is coarser than {', '.join(op.dtypes)}"
+        yield ("compute",), f"{what}: a coarser precision is the backend's to declare"
 
 
 def _layouts(op: UserOp) -> Iterator[Mistake]:
-    if op.layouts is None:
-        return
-    if isinstance(op.layouts, str) or not isinstance(op.layouts, Sequence):
-        yield ("layouts",), f"{op.layouts!r} is no list; give [{op.layouts}]"
-        return
-    for i, name in enumerate(op.layouts):
-        if name not in layouts.NAMES:
-            yield ("layouts", i), f"unknown layout {name!r}{nearest(str(name), layouts.NAMES)}"
-        elif name == layouts.REVERSED and op.framework != "numpy":
+    for i, name in enumerate(op.layouts or ()):
+        if name == layouts.REVERSED and op.framework != "numpy":
             yield ("layouts", i), "torch has no negative strides; arrays of NumPy have (framework: numpy)"
-    if layouts.CONTIGUOUS not in op.layouts:
+    if op.layouts is not None and layouts.CONTIGUOUS not in op.layouts:
         yield ("layouts",), f"add {layouts.CONTIGUOUS}: every kernel is given contiguous inputs"
+
+
+def _refuses(op: UserOp) -> Iterator[Mistake]:
+    for i, entry in enumerate(op.refuses):
+        yield from _check_refusal(op, entry, ("refuses", i))
 
 
 def _check_refusal(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -134,26 +122,9 @@ def _check_refusal(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mis
             yield (*key, name), f"a {type(given).__name__} is no number, text, list or mapping"
 
 
-def _values() -> tuple[str, ...]:
-    return tuple(d for d in DISTRIBUTIONS if d not in ("own", STRUCTURED, FUZZ, EXHAUSTIVE))
-
-
 def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
     if name not in DTYPES or name == "str":
         yield key, f"unknown dtype {name!r}{nearest(name, [d for d in DTYPES if d != 'str'])}"
-
-
-def _kinds(op: UserOp) -> Iterator[Mistake]:
-    """Settings that are no mapping or no list where nothing else can be."""
-    for key in MAPPINGS:
-        if not isinstance(given := getattr(op, key), Mapping):
-            yield (key,), f"{given!r} is not a mapping of names"
-    for key in LISTS:
-        if isinstance(given := getattr(op, key), str) or not isinstance(given, Sequence):
-            yield (key,), f"{given!r} is no list; give [{given!r}]"
-    for key, also in (("reference", ", or a script"), ("backward", "")):
-        if not callable(given := getattr(op, key)) and not isinstance(given, str):
-            yield (key,), f"{given!r} is neither a function nor the name of one (module:function{also})"
 
 
 def _plain(value: Any) -> bool:
@@ -352,20 +323,13 @@ def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_judging(op: UserOp) -> Iterator[Mistake]:
+def _judging(op: UserOp) -> Iterator[Mistake]:
     """Class, definition, tolerances, invariants."""
     from tasks.judge.definitions import DEFINITIONS
 
-    classes = [c.value for c in OpClass]
-    if op.op_class not in classes:
-        yield ("class",), f"unknown class {op.op_class!r}{nearest(op.op_class, classes)}"
-    elif (op.op_class == OpClass.CHOICE) != bool(op.definition):
-        yield (
-            ("definition",),
-            f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}",
-        )
-    elif op.definition and op.definition not in DEFINITIONS:
-        yield ("definition",), f"unknown definition {op.definition!r}{nearest(op.definition, DEFINITIONS)}"
+    if (op.op_class == OpClass.CHOICE) != bool(op.definition):
+        needs = f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}"
+        yield ("definition",), needs
     if op.tolerances and (op.definition or op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
         yield ("tolerances",), f"class {op.op_class} has no one right value to be near to: leave them out"
     for dtype, given in op.tolerances.items():
