@@ -44,7 +44,7 @@ class Names:
     wrong: str
     valid: Callable[[Any], Iterable[str]]
 
-    def mistakes(self, declared: Any, value: Any, at: tuple[Any, ...], several: bool) -> Iterator[Mistake]:
+    def mistakes(self, declared: Any, value: Any, at: tuple[Any, ...], several: bool = False) -> Iterator[Mistake]:
         valid = list(self.valid(declared))
         for key, one in [((*at, i), x) for i, x in enumerate(value)] if several else [(at, value)]:
             if one not in valid:
@@ -111,6 +111,11 @@ def check_names(declared: Any) -> Iterator[Mistake]:
         value, names = getattr(declared, one.name), one.metadata["names"]
         if names is not None and value != default_of(one):
             yield from names.mistakes(declared, value, (name_of(one),), one.metadata["kind"] is LIST)
+
+
+def check(kind: type, given: Mapping[str, Any]) -> list[Mistake]:
+    """What is wrong with the keys of a declaration, else with the names in it."""
+    return list(read(kind, given)) or list(check_names(make(kind, given)))
 
 
 def write(declared: Any) -> dict[str, Any]:

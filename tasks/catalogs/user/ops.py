@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tasks.arrays.layouts import NAMES
 from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, TEXT, Names, key
+from tasks.catalogs.user.tensors import DTYPE
 from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact
 from tasks.nearest import nearest
 
@@ -66,10 +67,8 @@ class UserOp:
     inputs: Mapping[str, Any] = field(
         metadata=key(
             MAPPING,
-            "name → list of sizes (`[]`: 0-d), or `shape` with `dtype` (else the dtype under test), `is` ([what it is](#what-an-input-is)), "
-            "`low` and `high` (sizes; integers stay below `high`; `below: m` is `low: 0, high: m`) or `data` (the values, or an `.npy` file of "
-            "them, repeated until the shape is full), and `strides` with `offset` (see [How inputs lie in memory]"
-            "(#how-inputs-lie-in-memory)). A size is a number, a dimension, or `+ - * //` of them: `[batch, 3*width]`",
+            "name → list of sizes (`[]`: 0-d), or a mapping with [more](#more-of-an-input). A size is a number, a dimension, or `+ - * //` "
+            "of them: `[batch, 3*width]`",
         )
     )
     dims: Mapping[str, Sequence[int]] = field(
@@ -87,12 +86,7 @@ class UserOp:
         ),
     )
     dtypes: Sequence[str] = field(
-        default=("float32",),
-        metadata=key(
-            LIST,
-            "dtypes under test, used by a run that names no `dtypes`",
-            names=Names("unknown dtype", lambda op: (name for name in DTYPES if name != "str")),
-        ),
+        default=("float32",), metadata=key(LIST, "dtypes under test, used by a run that names no `dtypes`", names=DTYPE)
     )
     framework: str = field(
         default="torch",

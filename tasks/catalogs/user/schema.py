@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tasks.arrays import layouts
 from tasks.catalogs.user import dims, keys, sessions
 from tasks.catalogs.user.keys import Mistake
 from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.tensors import DTYPE, SHAPE, InputKeys, OutputKeys, is_finite
 from tasks.draw import structure
 from tasks.model import DTYPES, EPS, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
@@ -30,9 +31,6 @@ INVARIANTS = {
     "sorted": "an axis (default: -1)",
     "bounded": "[low, high]",
 }
-#: Keys of an input that is given as a mapping.
-INPUT_KEYS = ("shape", "dtype", "is", "low", "high", "below", "data", "strides", "offset")
-OUTPUT_KEYS = ("dtype", "shape")
 #: Most elements of an input.
 MOST = 2**31
 
@@ -122,11 +120,6 @@ def _check_refusal(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mis
             yield (*key, name), f"a {type(given).__name__} is no number, text, list or mapping"
 
 
-def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
-    if name not in DTYPES or name == "str":
-        yield key, f"unknown dtype {name!r}{nearest(name, [d for d in DTYPES if d != 'str'])}"
-
-
 def _plain(value: Any) -> bool:
     """Whether a config can hold a value."""
     if isinstance(value, Mapping):
@@ -151,8 +144,8 @@ def _size(size: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
 
 
 def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
-    if not isinstance(shape, Sequence) or isinstance(shape, str):
-        yield key, "a shape is a list of dimension names and sizes, e.g. [N, 64] or [N, 3*d] ([] for a 0-d tensor)"
+    if not SHAPE.fits(shape):
+        yield key, SHAPE.wrong
         return
     for i, size in enumerate(shape):
         if isinstance(size, str):
@@ -209,15 +202,10 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
         if not isinstance(given, Mapping):
             yield from _shape(op, given, key)
             continue
-        for entry in given:
-            if entry not in INPUT_KEYS:
-                yield (*key, entry), f"unknown key{nearest(entry, INPUT_KEYS)}"
-        if "shape" not in given:
-            yield key, "has no shape"
-        else:
-            yield from _shape(op, given["shape"], (*key, "shape"))
-        if "dtype" in given:
-            yield from _dtype(given["dtype"], (*key, "dtype"))
+        if wrong := keys.check(InputKeys, given):
+            yield from _within(key, wrong)
+            continue
+        yield from _shape(op, given["shape"], (*key, "shape"))
         if bounds := list(_bounds(op, given, key)):
             yield from bounds
             continue
@@ -228,12 +216,14 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
         yield from _strides(op, given, key)
 
 
+def _within(key: tuple[Any, ...], found: Iterable[Mistake]) -> Iterator[Mistake]:
+    """Mistakes of what a key has below it."""
+    return (((*key, *inner), text) for inner, text in found)
+
+
 def _kind(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     """What is wrong with what an input is said to be."""
     name = given["is"]
-    if name not in structure.KINDS:
-        yield (*key, "is"), f"unknown kind of input {name!r}{nearest(name, list(structure.KINDS))}"
-        return
     kind, dtypes = structure.KINDS[name], [given["dtype"]] if "dtype" in given else list(op.dtypes)
     wrong = next(
         (d for d in dtypes if d in DTYPES and kind.integers not in (None, not is_inexact(d) and d != "bool")), ""
@@ -269,9 +259,6 @@ def _strides(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iter
         if "offset" in given:
             yield (*key, "offset"), "goes with strides, those of a contiguous tensor too"
         return
-    if not isinstance(strides, Sequence) or isinstance(strides, str) or not isinstance(shape, Sequence):
-        yield (*key, "strides"), "a list of distances in elements, one for each axis, e.g. [2*width, 1]"
-        return
     if len(strides) != len(shape):
         yield (*key, "strides"), f"{len(strides)} strides of {len(shape)} axes: one for each"
     for i, size in enumerate([*strides, given.get("offset", 0)]):
@@ -289,18 +276,16 @@ def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Itera
         value = given.get(end)
         if isinstance(value, str):
             yield from _expression(op, value, (*key, end))
-        elif value is not None and not isinstance(value, str) and not _finite(value):
-            yield (*key, end), f"{value!r} is no number"
     if "below" in given:
         if "high" in given:
             yield (*key, "below"), "stands for high: leave out one of them"
         elif "dtype" in given and given["dtype"] in DTYPES and (is_inexact(given["dtype"]) or given["dtype"] == "bool"):
             yield (*key, "below"), f"bounds whole numbers, and this input is {given['dtype']}: give low and high"
-        elif all(_finite(x) for x in (given["below"], given.get("low", 0))) and given.get("low", 0) >= given["below"]:
+        elif all(is_finite(x) for x in (given["below"], given.get("low", 0))) and given.get("low", 0) >= given["below"]:
             yield (*key, "below"), f"{given['below']!r} leaves no value from {given.get('low', 0)!r} on"
     elif ("low" in given) != ("high" in given):
         yield key, "low and high go together"
-    elif all(_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
+    elif all(is_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
         yield (*key, "low"), f"{given['low']!r} is not below high, {given['high']!r}"
 
 
@@ -309,18 +294,8 @@ def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     if isinstance(values, str):
         if not values.endswith(".npy") or not Path(values).is_file():
             yield (*key, "data"), f"no such file {values} (an array that NumPy saved: NAME.npy)"
-    elif (
-        not isinstance(values, Sequence)
-        or not values
-        or not all(isinstance(x, (bool, int, float, complex)) for x in values)
-    ):
-        yield (*key, "data"), "the values as a flat list of numbers, e.g. [0.5, -1.0]"
     if "low" in given and "is" not in given:
         yield (*key, "data"), "goes without low and high"
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _judging(op: UserOp) -> Iterator[Mistake]:
@@ -333,12 +308,12 @@ def _judging(op: UserOp) -> Iterator[Mistake]:
     if op.tolerances and (op.definition or op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
         yield ("tolerances",), f"class {op.op_class} has no one right value to be near to: leave them out"
     for dtype, given in op.tolerances.items():
-        yield from _dtype(dtype, ("tolerances", dtype))
+        yield from DTYPE.mistakes(op, dtype, ("tolerances", dtype))
         if not isinstance(given, Mapping) or set(given) != {"rtol", "atol"}:
             yield ("tolerances", dtype), "needs rtol and atol, e.g. {rtol: 1.0e-3, atol: 1.0e-5}"
             continue
         for name, value in given.items():
-            if not _finite(value) or value < 0:
+            if not is_finite(value) or value < 0:
                 yield (
                     ("tolerances", dtype, name),
                     f"{value!r} is no tolerance: a number from 0 on (YAML wants 1.0e-3, not 1e-3)",
@@ -359,7 +334,7 @@ def _invariant(op: UserOp, one: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
             ok = (
                 isinstance(argument, Sequence)
                 and len(argument) == 2
-                and all(map(_finite, argument))
+                and all(map(is_finite, argument))
                 and argument[0] <= argument[1]
             )
         elif name == "shape_preserved":
@@ -380,12 +355,8 @@ def invariant(one: Any) -> tuple[str, Any]:
 def _outputs(op: UserOp) -> Iterator[Mistake]:
     for i, given in enumerate(op.outputs):
         if not isinstance(given, Mapping):
-            yield from _dtype(given, ("outputs", i))
+            yield from DTYPE.mistakes(op, given, ("outputs", i))
             continue
-        for entry in given:
-            if entry not in OUTPUT_KEYS:
-                yield ("outputs", i, entry), f"unknown key{nearest(entry, OUTPUT_KEYS)}"
-        if "dtype" in given:
-            yield from _dtype(given["dtype"], ("outputs", i, "dtype"))
-        if "shape" in given:
+        yield from _within(("outputs", i), wrong := keys.check(OutputKeys, given))
+        if "shape" in given and not wrong:
             yield from _shape(op, given["shape"], ("outputs", i, "shape"))
