@@ -56,8 +56,8 @@ class Kernel:
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
-        named = {what: name_of(getattr(self.op, what))[0] for what in FUNCTIONS}
-        return {"name": "user", "root": self.root, "kernels": [keys.write(replace(self.op, **named))]}
+        named = self.op.with_functions(lambda _, function: name_of(function)[0])
+        return {"name": "user", "root": self.root, "kernels": [keys.write(named)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
@@ -243,9 +243,11 @@ def _of_config(name: str) -> Declared:
     if name not in found:
         raise ClientError(f"farm.yaml has no op {name!r}{nearest(name, sorted(found))}")
     one = found[name]
-    live = {what: getattr(one.op, what) for what in FUNCTIONS}
-    live = {k: one.function(k) if isinstance(v, str) and v and not v.endswith(".py") else v for k, v in live.items()}
-    return replace(one, op=replace(one.op, **live))
+
+    def find(what: str, given: Any) -> Any:
+        return one.function(what) if isinstance(given, str) and given and not given.endswith(".py") else given
+
+    return replace(one, op=one.op.with_functions(find))
 
 
 def _complete(op: UserOp) -> None:

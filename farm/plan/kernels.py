@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def resolve_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
         path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
         return f"{root / path}{colon}{function}" if path.endswith(".py") else name
 
-    kernels = [replace(k, **{what: absolute(getattr(k, what)) for what in FUNCTIONS}) for k in catalog.kernels]
+    kernels = [k.with_functions(lambda _, name: absolute(name)) for k in catalog.kernels]
     return catalog.model_copy(
         update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels}
     )

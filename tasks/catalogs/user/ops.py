@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tasks.arrays.layouts import NAMES
@@ -213,6 +213,11 @@ class UserOp:
             shown="none: it is a function",
         ),
     )
+
+    def with_functions(self, change: Callable[[str, Any], Any]) -> UserOp:
+        """The op with others for FUNCTIONS: what ``change`` makes of the name and the value of each."""
+        functions: dict[str, Any] = {what: change(what, getattr(self, what)) for what in FUNCTIONS}
+        return replace(self, **functions)
 
     @property
     def alone(self) -> bool:
