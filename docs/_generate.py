@@ -40,6 +40,19 @@ def layouts() -> str:
     return table(["layout", "what it is"], [first, *((f"`{x.name}`", x.about) for x in LAYOUTS.values())])
 
 
+def declared(of: str) -> str:
+    """The keys of a declaration's class."""
+    from dataclasses import fields
+
+    from tasks.catalogs.user import keys, ops, tensors
+
+    rows = (
+        [f"`{keys.name_of(one)}`", one.metadata["about"], keys.describe_default(one)]
+        for one in fields(getattr(ops, of, None) or getattr(tensors, of))
+    )
+    return table(["key", "meaning", "default"], rows)
+
+
 def checks() -> str:
     from tasks.checks import BUILT_IN
 
@@ -364,6 +377,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "exercises": exercises,
     "generated": generated,
     "judge": judge,
+    "keys of a kernel": functools.partial(declared, "UserOp"),
+    "keys of an input": functools.partial(declared, "InputKeys"),
     "kinds of invalid": kinds,
     "layers": layers,
     "layouts": layouts,

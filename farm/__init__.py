@@ -1,9 +1,12 @@
 """The engine of the validation farm: everything that knows Ray, pandas, Parquet and the cluster."""
 
 import os
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from farm.doors import Door
 
 if TYPE_CHECKING:
     from farm.client import (
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 for _name, _value in ONE_THREAD.items():
     os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once
+
+sys.meta_path.insert(0, Door)
 
 #: What the client offers (`farm.client`), imported when it is asked for: a command does not pay for it. Stable: docs/stability.md.
 __all__ = [

@@ -245,7 +245,6 @@ def test_the_config_of_the_pages_is_valid(tmp_path: Path) -> None:
         ("config.md", model.BackendConfig),
         ("config.md", model.Skip),
         ("config.md", model.KnownFailure),
-        ("kernels.md", model.KernelConfig),
     ],
 )
 def test_every_key_is_explained(page: str, kind: Any) -> None:

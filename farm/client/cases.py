@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from farm.client.judging import at_least_one
 from farm.client.keeping import Keeper
-from farm.client.kernels import Backward, ClientError, Kernel, kernel_of
+from farm.client.kernels import ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, isolate_settings, message_of, to_device
-from farm.client.trying import Computed, judge_prepared, passes
+from farm.client.running import Options
+from farm.client.trying import Computed, judge_sample, passes
 from farm.client.validating import collect_outputs
-from farm.fleet import scratch
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
@@ -27,7 +25,6 @@ from tasks.draw.choices import Choices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group, Status
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, save_alone
 
 #: Told of the rows of a case that was checked: kernel, settings of the config that plans them, rows.
 Keep = Callable[[Kernel, dict[str, Any], Row], None]
@@ -115,22 +112,15 @@ class Case:
 
     def _judged(self, check: str, output: Any) -> Row:
         kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
-        with (
-            isolate_settings(),
-            load.lent(kernel.op, kernel.root) as one,
-            tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
-        ):
+        with isolate_settings(), load.lent(kernel.op, kernel.root) as one:
             made: Sample = catalog.of_inputs(
                 one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS, lambda _: self.places
             )
             made.columns["choices"] = self.choices.taken
             if self.structure:
                 made.columns["structure"] = self.structure
-            made = replace(made, repeats=1)
-            path = Path(folder, "case.pack")
-            save_alone(path, group, made)
             backend = Computed(lambda form: collect_outputs(form, kernel, self.inputs, output))
-            return judge_prepared(PreparedGroup(path), 0, backend, backend.probe(), cases.policy, Path(folder)).row
+            return judge_sample(group, replace(made, repeats=1), backend, backend.probe(), cases.policy).row
 
 
 def _argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
@@ -161,18 +151,15 @@ class Cases:
         cls,
         function: Callable[..., Any] | str | None,
         reference: Callable[..., Any] | str | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        dims: Mapping[str, Any] | None = None,
-        dtypes: Sequence[str] | None = None,
+        *shapes: Any,
         cases: int = 20,
         seed: int = 0,
-        backward: Backward = False,
-        double: bool = False,
         policy: str = "error_units",
         imprecise: bool = True,
         **settings: Any,
     ) -> Cases:
-        """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right.
+        """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right. shapes,
+        settings: as of `kernel_of`.
 
         Raises ClientError."""
         at_least_one("cases", cases)
@@ -180,7 +167,7 @@ class Cases:
             raise ClientError(f"seed: a whole number from 0 to {2**63 - 1}, not {seed!r}")
         called = function if function is not None else reference
         assert called is not None
-        kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, double, **settings)
+        kernel = kernel_of(called, reference, *shapes, **settings)
         try:
             return cls(kernel, cases, seed, verdict.load(policy), function is not None, imprecise)
         except verdict.PolicyError as error:
@@ -189,7 +176,7 @@ class Cases:
     @property
     def settings(self) -> dict[str, Any]:
         """Those of the config that plans the rows."""
-        return {"samples": self.cases, "distributions": [FUZZ], "seed": self.seed, "checks": self.kernel.checks}
+        return {"samples": self.cases, "distributions": [FUZZ], "seed": self.seed}
 
     def __iter__(self) -> Iterator[Case]:
         for dtype in self.kernel.op.dtypes:
@@ -209,7 +196,7 @@ class Kept:
 
     def add(self, kernel: Kernel, settings: dict[str, Any], row: Row) -> None:
         if self._keeper is None:
-            self._keeper = Keeper(self.results, backend_here(), Computed(lambda form: []).probe())
+            self._keeper = Keeper(Options(backend_here(), results=self.results), Computed(lambda form: []).probe())
         self._keeper.add(kernel, settings, row)
 
     def write(self) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -107,12 +106,9 @@ def check_autograd(
         raise ClientError("eps: 0 is no step; omit it to use one that fits the values")
     if function is not None and func is not None:
         raise ClientError("function and func are both given: func is another name of function")
-    function, args = _of_tensors(_callable(func if function is None else function), inputs, backward)
-    call = functools.partial(_in_float64, function)
-    checks = [_gradient("backward", call, args, eps, atol, rtol)]
-    if double:
-        checks.append(_gradient("double_backward", call, args, eps, atol, rtol))
-    return Gradients(tuple(checks))
+    call, args = _of_tensors(_callable(func if function is None else function), inputs, backward)
+    checks = ["backward", *["double_backward"] * double]
+    return Gradients(tuple(GradientCase.of(name, call, args).judge(eps, atol, rtol) for name in checks))
 
 
 def _callable(function: Any) -> Any:
@@ -144,93 +140,209 @@ def _of_tensors(
     return by_position, tuple(torch_tree.from_numpy(x.copy()) for x in arrays.values())
 
 
-def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
-    import torch
+@dataclass(frozen=True)
+class GradientCase:
+    """A gradient of a function at some inputs. check: backward, or double_backward, the gradient of the gradient; function: as it is given;
+    args: in float64; wrt: the places, among its tensors, of those that are differentiated."""
 
-    try:
-        with interpreted.prepare_interpreter():
-            result = function(*args)
-    except Exception as error:
-        if text := interpreted.not_interpreted(error):
-            raise ClientError(text) from error
-        raise
-    for y in torch_tree.leaves(result):
-        if isinstance(y, torch.Tensor) and y.is_floating_point() and y.dtype != torch.float64:
-            name = torch_tree.name_of(y.dtype)
-            raise ClientError(f"the function returns {name} for float64 inputs: {COARSE.format(name)}")
-    return result
+    check: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    wrt: list[int]
 
+    @classmethod
+    def of(cls, check: str, function: Callable[..., Any], args: Sequence[Any]) -> GradientCase:
+        """The case of inputs of any dtype, on their device. Raises ClientError where nothing can be differentiated."""
+        import torch
 
-def _widen_arguments(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
-    """(the arguments on the CPU or their device in float64, which tensors are differentiated)."""
-    import torch
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        floating = [i for i, x in enumerate(tensors) if x.is_floating_point() or x.is_complex()]
+        if not floating:
+            libraries = (x for x in args if callable(getattr(x, "backward", None)) and not torch.is_tensor(x))
+            own = next((type(x).__name__ for x in libraries), "")
+            how = f"; an input is a {own}: pass its NumPy array, and put @tasks.autograd({own}) before the function"
+            raise ClientError(f"no input is a floating tensor: nothing can be differentiated{how * bool(own)}")
+        asked = [i for i in floating if tensors[i].requires_grad]
 
-    floating = [x for x in args if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
-    if not floating:
-        own = next(
-            (
-                type(x).__name__
-                for x in args
-                if callable(getattr(x, "backward", None)) and not isinstance(x, torch.Tensor)
-            ),
-            "",
-        )
-        how = (
-            f"; an input is a {own}: pass its NumPy array, and put @tasks.autograd({own}) before the function"
-            if own
-            else ""
-        )
-        raise ClientError(f"no input is a floating tensor: nothing can be differentiated{how}")
-    asked = any(x.requires_grad for x in floating)
-    made, wrt, place = [], [], 0
-    for x in args:
-        if isinstance(x, torch.Tensor):
-            if (x.is_floating_point() or x.is_complex()) and (x.requires_grad or not asked):
-                wrt.append(place)
-            place += 1
+        def widen(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
             wide = torch.complex128 if x.is_complex() else torch.float64 if x.is_floating_point() else x.dtype
-            x = x.detach().to(wide).clone()
-        made.append(x)
-    return tuple(made), wrt
+            return x.detach().to(wide).clone()
 
+        return cls(check, function, tuple(map(widen, args)), asked or floating)
 
-def _gradient(
-    check: str, call: Callable[..., Any], args: Sequence[Any], eps: float | None, atol: float, rtol: float
-) -> Check:
-    """The gradient by autograd against differences."""
-    wide, wrt = _widen_arguments(args)
-    starts = autograd.outputs_of("backward", call, wide, {}, wrt)  # what the function itself raises is no gradient's
-    if all(y is None for y in starts):
-        return _judge_unconnected(check, call, wide, wrt)
-    try:
-        if check != "backward":
-            first, starts = starts, autograd.outputs_of(check, call, wide, {}, wrt)
-            if lost := _without_graph(call, wide, wrt, first, starts[len(first) :]):
-                return Check(check, False, None, lost)
-        return _compare_gradients(check, call, wide, wrt, starts, eps, atol, rtol)
-    except ClientError:
-        raise
-    except Exception as error:
-        return _judge_error(check, error)
+    def again(self) -> GradientCase:
+        """The same case, whose inputs nothing has written to yet."""
+        return replace(self, args=tuple(x.clone() if hasattr(x, "clone") else x for x in self.args))
 
+    def call(self, *args: Any) -> Any:
+        """The function. Raises ClientError where it gives less than float64, or Triton's interpreter cannot run it."""
+        import torch
 
-def _without_graph(
-    call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int], outputs: Sequence[Any], starts: Sequence[Any]
-) -> str:
-    """What is to be said of a gradient that autograd cannot differentiate, though it is not 0; "" if there is none. starts: of the
-    gradients, None for such a one, and for a sparse one, of which nothing is known."""
-    import torch
+        try:
+            with interpreted.prepare_interpreter():
+                result = self.function(*args)
+        except Exception as error:
+            if text := interpreted.not_interpreted(error):
+                raise ClientError(text) from error
+            raise
+        for y in torch_tree.leaves(result):
+            if isinstance(y, torch.Tensor) and y.is_floating_point() and y.dtype != torch.float64:
+                name = torch_tree.name_of(y.dtype)
+                raise ClientError(f"the function returns {name} for float64 inputs: {COARSE.format(name)}")
+        return result
 
-    ones = [None if y is None else torch.ones_like(y) for y in outputs]
-    found = autograd.backward("backward", call, args, {}, wrt, ones)
-    seen = [(place, g) for place, g, y in zip(wrt, found, starts) if y is None and autograd.is_differentiable(g)]
-    lost = [place for place, g in seen if g.any()]
-    if not lost:
+    def outputs(self, args: Sequence[Any] | None = None) -> list[Any]:
+        """What the function computes of its inputs, or of others, without a graph; it may write to them."""
+        import torch
+
+        given = self.args if args is None else args
+        with torch.no_grad():
+            return torch_tree.leaves(self.call(*(x.clone() if isinstance(x, torch.Tensor) else x for x in given)))
+
+    def starts(self, check: str = "backward") -> list[Any]:
+        """What a check's gradients begin at; None for what has no graph."""
+        return autograd.outputs_of(check, self.call, self.args, {}, self.wrt)
+
+    def draw(self, starts: Sequence[Any], seed: str) -> list[Any]:
+        """The gradients that are handed to what they begin at."""
+        shapes = [(tuple(y.shape), torch_tree.name_of(y.dtype)) for y in starts if y is not None]
+        left = iter(autograd.cotangents(shapes, seed))
+        return [None if y is None else torch_tree.from_numpy(next(left)).to(y.device) for y in starts]
+
+    def differentiate(self, given: Sequence[Any], check: str = "", **more: Any) -> list[Any]:
+        return autograd.backward(check or self.check, self.call, self.args, {}, self.wrt, given, **more)
+
+    def problem(self, given: Sequence[Any]) -> autograd.Problem:
+        """The function whose gradient the check computes."""
+        return autograd.problem(self.check, self.call, self.args, {}, self.wrt, given)
+
+    def judge(self, eps: float | None = None, atol: float = 0.0, rtol: float = 0.0) -> Check:
+        """The gradient by autograd against differences. Raises ClientError, and what the function itself raises."""
+        starts = self.starts()
+        if all(y is None for y in starts):
+            return self._judge_unconnected()
+        try:
+            if self.check != "backward":
+                first, starts = starts, self.starts(self.check)
+                if lost := self._find_lost(first, starts[len(first) :]):
+                    return Check(self.check, False, None, lost)
+            return self._compare(starts, eps, atol, rtol)
+        except ClientError:
+            raise
+        except Exception as error:
+            return _judge_error(self.check, error)
+
+    def unjudged(self, why: str) -> Check:
+        return Check(self.check, True, None, why, judged=False)
+
+    def _find_lost(self, outputs: Sequence[Any], starts: Sequence[Any]) -> str:
+        """What is to be said of a gradient that autograd cannot differentiate, though it is not 0; "" if there is none. starts: of the
+        gradients, None for such a one, and for a sparse one, of which nothing is known."""
+        import torch
+
+        found = self.differentiate([None if y is None else torch.ones_like(y) for y in outputs], "backward")
+        seen = [(at, g) for at, g, y in zip(self.wrt, found, starts) if y is None and autograd.is_differentiable(g)]
+        lost = [at for at, g in seen if g.any()]
+        if not lost:
+            return ""
+        return (
+            f"the gradient of tensor {lost[0]} has no graph, so its own gradient would be 0 without a word: mark the backward pass "
+            "with once_differentiable, or compute in it what autograd can differentiate"
+        )
+
+    def _judge_unconnected(self) -> Check:
+        """Of outputs that autograd knows no way to from the inputs: whether they depend on them all the same."""
+        import torch
+
+        floating = [y if autograd.is_differentiable(y) else None for y in self.outputs()]
+        if all(y is None for y in floating):
+            return self.unjudged("no output is a floating tensor")
+        problem = replace(self, check="backward").problem([None if y is None else torch.ones_like(y) for y in floating])
+        places = enumerate(autograd.tensors(self.args, {}))
+        oracle, why = autograd.second_oracle(problem, [np.zeros(x.shape) for i, x in places if i in self.wrt])
+        if oracle is None:
+            return self.unjudged(self._find_random() or why)
+        if any(np.any(y) for y in oracle.references):
+            words = "the outputs depend on the inputs, but autograd finds no path between them: something detaches them"
+            return Check(self.check, False, None, words)
+        if random := self._find_random():  # of draws, differences may say that they are 0 within their error
+            return self.unjudged(random)
+        return Check(self.check, True, None, "no output depends on a differentiable input")
+
+    def _compare(self, starts: Sequence[Any], eps: float | None, atol: float, rtol: float) -> Check:
+        given = self.draw(starts, self.check)
+        found = [torch_tree.output(torch_tree.dense(g)).copy() for g in self.differentiate(given)]
+        problem = self.problem(given)
+        oracle, why = autograd.second_oracle(problem, found, eps=eps)
+        unfit = "" if eps is None else _find_unfit(problem, eps)
+        if oracle is None:
+            silent = f"differences say nothing: {why}"
+            if eps is not None:
+                silent = f"with eps={eps:g} {silent}; omit it, and a step is taken that fits"
+            return self.unjudged(self._find_random() or self._find_coarse() or unfit or silent)
+        pairs = list(zip(found, oracle.references))
+        compared = compare_oracles(
+            found, [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in pairs], OpClass.COMPOSITE
+        )
+        units = float(compared["units"])
+        passed = units <= USUAL_UNITS
+        if atol or rtol:
+            passed |= all(np.allclose(g, y, rtol, atol, equal_nan=True) for g, y in pairs)
+        if not passed and (coarse := self._find_coarse()):
+            return self.unjudged(coarse)
+        said = f"{units:.3g} error units from differences in float64, {compared['detail']}"
+        if oracle.name == autograd.ZERO:
+            said = "0 within the differences' error"
+        elif not passed:
+            places = self.wrt if self.check == "backward" and len(found) > 1 else ()
+            said += _describe_worst(pairs, places, problem.elements < autograd.FULL_JACOBIAN)
+        more = [unfit, "" if passed else self._find_random()]
+        return Check(self.check, passed, units, "; ".join([said, *filter(None, more)]))
+
+    def _find_random(self) -> str:
+        """What is to be said of a function whose runs on the same inputs differ, "" if they do not. Some runs of those that drop few of
+        few elements are alike."""
+        first = self.outputs()
+        pairs = (pair for _ in range(8) for pair in zip(first, self.outputs()))
+        return "" if all(torch_tree.same(x, y) for x, y in pairs if autograd.is_differentiable(x)) else RANDOM
+
+    def _find_coarse(self) -> str:
+        """What is to be said of a function that computes in float32 or less inside: of float64 inputs that no float32 is, an output
+        is one, element by element, and so it is of numbers near 1; "" if none is."""
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+
+        def tame(x: Any) -> Any:
+            return torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+
+        changed = (lambda x: x * (1 + 1e-9), tame)
+        given = [[f(x) if autograd.is_differentiable(x) else x for x in self.args] for f in changed]
+        # 0.5 is a float32: a softmax of ties is no evidence, a softmax of random numbers is.
+        seen, near = ([_is_float32(y, TINY * _largest(xs)) for y in self.outputs(xs)] for xs in given)
+        if any(x and y is not False for x, y in zip(seen, near)):
+            return f"it always computes in float32 or less internally: {COARSE.format('that')}"
         return ""
-    return (
-        f"the gradient of tensor {lost[0]} has no graph, so its own gradient would be 0 without a word: mark the backward pass with "
-        "once_differentiable, or compute in it what autograd can differentiate"
-    )
+
+    def check_unchanged(self) -> Check:
+        """Whether inputs and saved tensors are as they were after both passes."""
+        given = self.draw(self.starts(), "saved")
+        left = autograd.Untouched(autograd.tensors(self.args, {}), given)
+        self.differentiate(given, made=left.made)
+        changed = left.changed()
+        return Check(
+            "saved", not changed, None, changed or f"{left.saved} saved tensors and all inputs are as they were"
+        )
+
+    def run_both(self) -> list[Any]:
+        """What both passes give, as tensors."""
+        given = self.draw(self.starts(), "saved")
+        return [
+            *(y.detach() for y in torch_tree.leaves(self.call(*self.args)) if hasattr(y, "detach")),
+            *self.differentiate(given),
+        ]
 
 
 def _judge_error(check: str, error: Exception) -> Check:
@@ -242,108 +354,20 @@ def _judge_error(check: str, error: Exception) -> Check:
     return Check(check, False, None, f"raised {type(error).__name__}: {text}")
 
 
-def _judge_unconnected(check: str, call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int]) -> Check:
-    """Of outputs that autograd knows no way to from the inputs: whether they depend on them all the same."""
-    import torch
-
-    floating = [y if autograd.is_differentiable(y) else None for y in _outputs(call, args)]
-    if all(y is None for y in floating):
-        return Check(check, True, None, "no output is a floating tensor", judged=False)
-    ones = [None if y is None else torch.ones_like(y) for y in floating]
-    oracle, why = autograd.second_oracle(
-        autograd.problem("backward", call, args, {}, wrt, ones),
-        [np.zeros(x.shape) for place, x in enumerate(autograd.tensors(args, {})) if place in wrt],
-    )
-    if oracle is None:
-        return Check(check, True, None, _random(call, args) or why, judged=False)
-    if any(np.any(y) for y in oracle.references):
-        words = "the outputs depend on the inputs, but autograd finds no path between them: something detaches them"
-        return Check(check, False, None, words)
-    if random := _random(call, args):  # of draws, differences may say that they are 0 within their error
-        return Check(check, True, None, random, judged=False)
-    return Check(check, True, None, "no output depends on a differentiable input")
-
-
-def _compare_gradients(
-    check: str,
-    call: Callable[..., Any],
-    wide: Sequence[Any],
-    wrt: Sequence[int],
-    starts: Sequence[Any],
-    eps: float | None,
-    atol: float,
-    rtol: float,
-) -> Check:
-    given = autograd.cotangents([(tuple(y.shape), torch_tree.name_of(y.dtype)) for y in starts if y is not None], check)
-    left = iter(given)
-    chosen = [None if y is None else torch_tree.from_numpy(next(left)).to(y.device) for y in starts]
-    found = [
-        torch_tree.output(torch_tree.dense(g)).copy() for g in autograd.backward(check, call, wide, {}, wrt, chosen)
-    ]
-    problem = autograd.problem(check, call, wide, {}, wrt, chosen)
-    oracle, why = autograd.second_oracle(problem, found, eps=eps)
-    unfit = "" if eps is None else _unfit(problem, eps)
-    if oracle is None:
-        reason = _random(call, wide) or _coarse(call, wide) or unfit or _silent(why, eps)
-        return Check(check, True, None, reason, judged=False)
-    leaves = [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in zip(found, oracle.references)]
-    compared = compare_oracles(found, leaves, OpClass.COMPOSITE)
-    forgiven = bool(atol or rtol) and all(
-        np.allclose(g, y, rtol, atol, equal_nan=True) for g, y in zip(found, oracle.references)
-    )
-    units = float(compared["units"])
-    passed = units <= USUAL_UNITS or forgiven
-    if not passed and (coarse := _coarse(call, wide)):
-        return Check(check, True, None, coarse, judged=False)
-    said = [f"{units:.3g} error units from differences in float64, {compared['detail']}"]
-    if not passed:
-        places = wrt if check == "backward" and len(found) > 1 else ()
-        said = [said[0] + _where(found, oracle.references, places, problem.elements < autograd.FULL_JACOBIAN)]
-    if oracle.name == autograd.ZERO:
-        said = ["0 within the differences' error"]
-    said += [unfit] * bool(unfit)
-    if not passed and (random := _random(call, wide)):
-        said.append(random)
-    return Check(check, passed, units, "; ".join(said))
-
-
-def _where(found: Sequence[np.ndarray], references: Sequence[np.ndarray], places: Sequence[int], each: bool) -> str:
-    """At which element the gradients are furthest off, and of which tensor, if they have ``places`` among them. That takes a difference of
-    ``each`` element: the change that explains projections is spread over all."""
+def _describe_worst(pairs: Sequence[tuple[np.ndarray, Any]], places: Sequence[int], each: bool) -> str:
+    """At which element gradients are furthest from their references, and of which tensor, if they have ``places`` among them. That takes a
+    difference of ``each`` element: the change that explains projections is spread over all."""
     if not each:
         return " in random projections"
-    gaps = [np.where(g == y, 0.0, np.nan_to_num(np.abs(g - y), nan=np.inf)) for g, y in zip(found, references)]
+    gaps = [np.where(g == y, 0.0, np.nan_to_num(np.abs(g - y), nan=np.inf)) for g, y in pairs]
     most = int(np.argmax([gap.max(initial=0.0) for gap in gaps]))
     at = np.unravel_index(int(np.argmax(gaps[most])), gaps[most].shape)
     whose = f"gradient of tensor {places[most]}, " if places else ""
-    place = ", ".join(map(str, at))
-    return f" ({whose}at [{place}]: {found[most][at]:.6g}, by differences {references[most][at]:.6g})"
+    found, right = (x[at] for x in pairs[most])
+    return f" ({whose}at [{', '.join(map(str, at))}]: {found:.6g}, by differences {right:.6g})"
 
 
-def _silent(why: str, eps: float | None) -> str:
-    """What is to be said where differences are no oracle."""
-    if eps is not None:
-        return f"with eps={eps:g} differences say nothing: {why}; omit it, and a step is taken that fits"
-    return f"differences say nothing: {why}"
-
-
-def _outputs(call: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
-    """What the function computes, without a graph; it may write to its arguments."""
-    import torch
-
-    with torch.no_grad():
-        return torch_tree.leaves(call(*(x.clone() if isinstance(x, torch.Tensor) else x for x in args)))
-
-
-def _random(call: Callable[..., Any], args: Sequence[Any]) -> str:
-    """What is to be said of a function whose runs on the same inputs differ, "" if they do not. Some runs of those that drop few of
-    few elements are alike."""
-    first = _outputs(call, args)
-    pairs = (pair for _ in range(8) for pair in zip(first, _outputs(call, args)))
-    return "" if all(torch_tree.same(x, y) for x, y in pairs if autograd.is_differentiable(x)) else RANDOM
-
-
-def _unfit(problem: autograd.Problem, eps: float) -> str:
+def _find_unfit(problem: autograd.Problem, eps: float) -> str:
     """What is to be said of a step that is far worse for the values than one that fits; "" if it is not."""
     asked, fitting = autograd.fit(problem, eps)
     off, scale = asked.error, abs(fitting.value) + abs(asked.value if asked.value == asked.value else 0.0)
@@ -353,31 +377,13 @@ def _unfit(problem: autograd.Problem, eps: float) -> str:
     return f"eps={eps:g} does not fit these values ({how}): omit it, and a step is taken that does"
 
 
-def _coarse(call: Callable[..., Any], args: Sequence[Any]) -> str:
-    """What is to be said of a function that computes in float32 or less inside: of float64 inputs that no float32 is, an output
-    is one, element by element, and so it is of numbers near 1; "" if none is."""
-    import torch
-
-    moved = [x * (1 + 1e-9) if autograd.is_differentiable(x) else x for x in args]
-    generator = torch.Generator().manual_seed(0)
-    tame = [
-        torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device) if autograd.is_differentiable(x) else x
-        for x in args
-    ]
-    # 0.5 is a float32: a softmax of ties is no evidence, a softmax of random numbers is.
-    seen, near = ([_as_float32(y, TINY * _largest(xs)) for y in _outputs(call, xs)] for xs in (moved, tame))
-    if any(x and y is not False for x, y in zip(seen, near)):
-        return f"it always computes in float32 or less internally: {COARSE.format('that')}"
-    return ""
-
-
 def _largest(args: Sequence[Any]) -> float:
     """The largest number among differentiable inputs, 1 at most."""
     sizes = [float(x.abs().max()) for x in args if autograd.is_differentiable(x) and x.numel()]
     return min([1.0, *sizes])
 
 
-def _as_float32(y: Any, tiny: float) -> bool | None:
+def _is_float32(y: Any, tiny: float) -> bool | None:
     """Whether every number of an output that is not whole is a float32; None where none says anything. What is left of terms that
     cancel says nothing: a few multiples of their last bit, no larger than ``tiny``."""
     import torch
@@ -407,15 +413,15 @@ def validate_autograd_function(
     if reference is not None:
         of_arrays = {"framework": "numpy"} if any(isinstance(x, np.ndarray) for x in given) else {}
         checks.append(_forward(function, given, reference, of_arrays | settings))
-    wide = functools.partial(_in_float64, call)
     for name, look in (
-        ("backward", lambda: _gradient("backward", wide, args, None, 0.0, 0.0)),
-        ("saved", lambda: _check_unchanged(call, args)),
-        ("double_backward", lambda: _gradient("double_backward", wide, args, None, 0.0, 0.0)),
-        ("repeats", lambda: _repeats(call, args)),
+        ("backward", GradientCase.judge),
+        ("saved", GradientCase.check_unchanged),
+        ("double_backward", GradientCase.judge),
+        ("repeats", _repeats),
     ):
         try:
-            checks.append(look())
+            made = GradientCase.of(name if name == "double_backward" else "backward", call, args)
+            checks.append(look(made))
         except ClientError:
             raise
         except Exception as error:  # of one check, which is no reason to be silent of the others
@@ -431,34 +437,9 @@ def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], 
     return Check("forward", True, float(found.rows["error_units"].max()), "equals the reference")
 
 
-def _check_unchanged(call: Callable[..., Any], args: Sequence[Any]) -> Check:
-    """Whether inputs and saved tensors are as they were after both passes."""
-    wide, wrt = _widen_arguments(args)
-    given = _cotangents(call, wide, wrt)
-    left = autograd.Untouched(autograd.tensors(wide, {}), given)
-    autograd.backward("backward", call, wide, {}, wrt, given, made=left.made)
-    changed = left.changed()
-    return Check("saved", not changed, None, changed or f"{left.saved} saved tensors and all inputs are as they were")
-
-
-def _cotangents(call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int]) -> list[Any]:
-    starts = autograd.outputs_of("backward", call, args, {}, wrt)
-    given = autograd.cotangents(
-        [(tuple(y.shape), torch_tree.name_of(y.dtype)) for y in starts if y is not None], "saved"
-    )
-    left = iter(given)
-    return [None if y is None else torch_tree.from_numpy(next(left)).to(y.device) for y in starts]
-
-
-def _repeats(call: Callable[..., Any], args: Sequence[Any]) -> Check:
+def _repeats(case: GradientCase) -> Check:
     """Both passes twice on the same inputs."""
-    runs = []
-    for _ in range(2):
-        wide, wrt = _widen_arguments(args)
-        given = _cotangents(call, wide, wrt)
-        outputs = [y.detach() for y in torch_tree.leaves(call(*wide)) if hasattr(y, "detach")]
-        runs.append([*outputs, *autograd.backward("backward", call, wide, {}, wrt, given)])
+    runs = [case.again().run_both() for _ in range(2)]
     same = all(torch_tree.same(a, b) for a, b in zip(*runs))
-    return Check(
-        "repeats", same, None, "the same bytes twice" if same else "two runs on the same inputs gave different bytes"
-    )
+    words = "the same bytes twice" if same else "two runs on the same inputs gave different bytes"
+    return Check("repeats", same, None, words)

@@ -18,9 +18,8 @@ from farm.client.kernels import (
     named_inputs,
     place_of,
 )
-from farm.client.process import backend_here
 from farm.client.results import Result
-from farm.client.running import config_of, run
+from farm.client.running import Options, run
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load, samples
@@ -64,18 +63,9 @@ def fuzz(
     _not_imported()
     at_least_one("cases", cases)
     kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, double, **settings)
-    config = config_of(
-        kernel,
-        samples=cases,
-        distributions=[FUZZ],
-        seed=seed,
-        checks=kernel.checks,
-        backends=[backend or backend_here()],
-        policy=policy,
-        known_failures=[dict(k) if isinstance(k, Mapping) else k for k in known_failures],
-        deadline_s=deadline_s,
-    )
-    return run(kernel, config, results, isolate)
+    options = Options(backend, policy, results, deadline_s, isolate)
+    known = [dict(k) if isinstance(k, Mapping) else k for k in known_failures]
+    return run(kernel, options, samples=cases, distributions=[FUZZ], seed=seed, known_failures=known)
 
 
 def at_least_one(name: str, value: Any) -> None:
@@ -108,16 +98,9 @@ def assert_correct(
     AssertionError with what failed, ClientError.
     """
     __tracebackhide__ = True  # pytest shows the test's line
-    kernel = build_given_kernel(function, inputs, reference, op_class, dtypes, backward, double, **settings)
-    config = config_of(
-        kernel,
-        samples=1,
-        checks=kernel.checks,
-        backends=[backend or backend_here()],
-        policy=policy,
-        deadline_s=deadline_s,
-    )
-    found = run(kernel, config, results, isolate)
+    given = {**settings, "op_class": op_class, "backward": backward, "double": double}
+    kernel = build_given_kernel(function, inputs, reference, dtypes, **given)
+    found = run(kernel, Options(backend, policy, results, deadline_s, isolate), samples=1)
     found.check(imprecise)
     return found
 
@@ -161,14 +144,11 @@ def _not_imported() -> None:
 def build_given_kernel(
     function: Callable[..., Any] | str,
     inputs: Any,
-    reference: Callable[..., Any] | str | None,
-    op_class: str | None,
-    dtypes: Sequence[str] | None,
-    backward: Backward,
-    double: bool = False,
+    reference: Callable[..., Any] | str | None = None,
+    dtypes: Sequence[str] | None = None,
     **settings: Any,
 ) -> Kernel:
-    """The op whose inputs are given: its one sample has their values."""
+    """The op whose inputs are given: its one sample has their values. settings: as of `kernel_of`."""
     _not_imported()
     declared = declared_of(function)
     plain = function if callable(function) else kernel_of(function).op.kernel
@@ -191,9 +171,6 @@ def build_given_kernel(
         reference,
         as_data(arrays, dtypes, places),
         dtypes=dtypes or [floating[0] if floating else next(iter(arrays.values())).dtype.name],
-        backward=backward,
-        double=double,
-        op_class=op_class,
         kwargs={**kwargs, **(settings.pop("kwargs", None) or {})},
         **settings,
     )

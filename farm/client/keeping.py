@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
 from farm.client.kernels import Kernel
 from farm.client.process import LIVE
-from farm.client.running import config_of
+from farm.client.running import Options
 from farm.fleet.inventory import offers, this_node
 from farm.plan.request import Request
 from farm.work.launch import new_record
@@ -21,30 +20,30 @@ from tasks.model.row import Row
 
 
 class Keeper:
-    """Rows of kernels that ran on one backend of this process; `write` makes a run of them."""
+    """Rows of kernels that ran on one backend of this process; `write` makes a run of them. options: with a lake and the backend."""
 
-    def __init__(self, results: str | Path, backend: str, info: RuntimeInfo) -> None:
-        self.lake, self.backend, self.info = lakes.open_lake(str(results)), backend, info
+    def __init__(self, options: Options, info: RuntimeInfo) -> None:
+        self.lake, self.options, self.info = lakes.open_lake(str(options.results)), options, info
         self.kernels: dict[str, tuple[Kernel, dict[str, Any]]] = {}
         self.rows: list[Row] = []
 
-    def add(self, kernel: Kernel, settings: dict[str, Any], *rows: Row) -> None:
-        """Keep rows of a kernel. settings: of the config that plans them (samples, distributions, seed, checks)."""
-        self.kernels[kernel.op.name] = kernel, settings
+    def add(self, kernel: Kernel, plan: dict[str, Any], *rows: Row) -> None:
+        """Keep rows of a kernel. plan: as of `Options.config`."""
+        self.kernels[kernel.op.name] = kernel, plan
         self.rows += rows
 
     def write(self) -> str:
         """Write the run, and return its id; "" if there is no row. Raises OSError, LakeError, ClientError."""
         if not self.rows:
             return ""
-        configs = [config_of(kernel, backends=[self.backend], **s) for kernel, s in self.kernels.values()]
+        configs = [self.options.config(kernel, **plan) for kernel, plan in self.kernels.values()]
         checks = list(dict.fromkeys(name for c in configs for name in c.checks))
         config = configs[0].model_copy(
             update={"catalogs": [c.catalogs[0] for c in configs], "checks": checks, "name": "farm.client"}
         )
         record = new_record(Request(config, verdict.load(config.policy), self.lake, default_cache()))
         run_id = str(record["run_id"])
-        spec, node = BackendSpec.parse(self.backend), this_node(1)
+        spec, node = BackendSpec.parse(self.options.backend), this_node(1)
         answer = BackendInfo(self.info, spec.create().vendor)
         offer = offers([spec], [node], {node["id"]: {spec.name: answer}})[spec.name]
         record["inventory"] = {"backends": {spec.name: offer.record()}, "nodes": [node]}

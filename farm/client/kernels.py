@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from farm.plan.model import KernelConfig
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import functions, load
+from tasks.catalogs.user import functions, keys, load
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -57,21 +56,13 @@ class Kernel:
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
-        named = {what: name_of(getattr(self.op, what))[0] for what in FUNCTIONS}
-        plain = {f.name: getattr(self.op, f.name) for f in fields(UserOp)} | named
-        made = KernelConfig(**{k: _plain(v) for k, v in plain.items()})
-        return {"name": "user", "root": self.root, "kernels": [made.model_dump(by_alias=True)]}
+        named = self.op.with_functions(lambda _, function: name_of(function)[0])
+        return {"name": "user", "root": self.root, "kernels": [keys.write(named)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
         whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
         return next((f"{what}: {why}" for what, why in whys if why), "")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def kernel_of(
@@ -95,49 +86,53 @@ def kernel_of(
     not_negative(atol=atol, rtol=rtol)
     declared = declared_of(function)
     changes = {k: v for k, v in settings.items() if v is not None}
-    if isinstance(dims, Mapping) or dims is None:
-        changes["dims"] = {k: _sizes(k, v) for k, v in (dims or {}).items()}
-    else:
-        raise ClientError(f"dims: {dims!r} is not a mapping: give every dimension's range, e.g. {{'n': (1, 2048)}}")
-    if isinstance(changes.get("kwargs"), Mapping):
-        changes["kwargs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes["kwargs"].items()}
     valid = [f.name for f in fields(UserOp)]
     for key in changes:
         if key not in valid:
             meant = f"; here it is {ELSEWHERE[key]}" if key in ELSEWHERE else nearest(key, valid)
             raise ClientError(f"unknown argument {key!r}{meant}")
-    if reference is not None:
-        changes["reference"] = reference
-    if inputs is not None:
-        changes["inputs"] = dict(inputs) if isinstance(inputs, Mapping) else inputs
-    if dtypes is not None:
-        changes["dtypes"] = [str(d).removeprefix("torch.") for d in ([dtypes] if isinstance(dtypes, str) else dtypes)]
-    if declared:
-        changes["dims"] = {**declared.op.dims, **changes["dims"]}
-        op = replace(declared.op, **changes)
-    else:
-        assert not isinstance(function, str)
-        op = _build_user_op(function, changes)
-    if callable(backward):
-        op, backward = replace(op, backward=backward), op.gradient or True
-    if isinstance(backward, str):
-        backward = [backward]
-    if not isinstance(backward, (bool, Sequence)):
-        text = "True, the names of inputs, or the function that computes the gradients of a kernel of NumPy arrays"
-        raise ClientError(f"backward: {text}, not {backward!r}")
-    backward = backward or (double and not op.gradient)
+    if not isinstance(dims or {}, Mapping):
+        raise ClientError(f"dims: {dims!r} is not a mapping: give every dimension's range, e.g. {{'n': (1, 2048)}}")
+    ranges = {k: _sizes(k, v) for k, v in (dims or {}).items()}
+    names = None if dtypes is None else [dtypes] if isinstance(dtypes, str) else dtypes
+    given = {
+        "reference": reference,
+        "inputs": dict(inputs) if isinstance(inputs, Mapping) else inputs,
+        "dtypes": names and [str(d).removeprefix("torch.") for d in names],
+        "dims": {**declared.op.dims, **ranges} if declared else ranges,
+        "backward": backward if callable(backward) else None,
+    }
+    changes |= {k: v for k, v in given.items() if v is not None}
+    if isinstance(changes.get("kwargs"), Mapping):
+        changes["kwargs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes["kwargs"].items()}
+    op = replace(declared.op, **changes) if declared else _build_user_op(function, changes)
     if atol is not None or rtol is not None:
         op = replace(op, tolerances={dtype: _tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
-    if backward and isinstance(op.inputs, Mapping):
-        op = replace(op, gradient=_floating(op) if backward is True else list(backward))
+    if isinstance(op.inputs, Mapping):
+        op = replace(op, gradient=_differentiated(op, backward, double))
     _complete(op)
     told = sizes.collect_dims(op)
-    for name in dims or ():
+    for name in ranges:
         if name not in told:
             raise ClientError(
                 f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
             )
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2], bool(double))
+
+
+def _differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[str]:
+    """The inputs of an op whose gradients are asked for: those that are named, else those that it declares, else all that can be."""
+    if isinstance(backward, str):
+        return [backward]
+    if isinstance(backward, Sequence) and backward:
+        return list(backward)
+    if not isinstance(backward, (bool, Sequence)) and not callable(backward):
+        text = "True, the names of inputs, or the function that computes the gradients of a kernel of NumPy arrays"
+        raise ClientError(f"backward: {text}, not {backward!r}")
+    if not (backward or double) or (op.gradient and backward is not True):
+        return op.gradient
+    own = {k: v.get("dtype") if isinstance(v, Mapping) else None for k, v in op.inputs.items()}
+    return [name for name, dtype in own.items() if dtype is None or is_inexact(dtype)]
 
 
 def _tolerance(op: UserOp, dtype: str, atol: float | None, rtol: float | None) -> dict[str, float]:
@@ -164,7 +159,7 @@ def _sizes(name: str, given: Any) -> Any:
     return made
 
 
-def _build_user_op(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
+def _build_user_op(function: Any, changes: dict[str, Any]) -> UserOp:
     if not callable(function):
         raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
     called = changes.pop("name", "") or _identifier(_find_name(function))
@@ -248,15 +243,11 @@ def _of_config(name: str) -> Declared:
     if name not in found:
         raise ClientError(f"farm.yaml has no op {name!r}{nearest(name, sorted(found))}")
     one = found[name]
-    live = {what: getattr(one.op, what) for what in FUNCTIONS}
-    live = {k: one.function(k) if isinstance(v, str) and v and not v.endswith(".py") else v for k, v in live.items()}
-    return replace(one, op=replace(one.op, **live))
 
+    def find(what: str, given: Any) -> Any:
+        return one.function(what) if isinstance(given, str) and given and not given.endswith(".py") else given
 
-def _floating(op: UserOp) -> list[str]:
-    """The inputs that can be differentiated: of the dtype under test, or of a floating dtype of their own."""
-    own = {k: v.get("dtype") if isinstance(v, Mapping) else None for k, v in op.inputs.items()}
-    return [name for name, dtype in own.items() if dtype is None or is_inexact(dtype)]
+    return replace(one, op=one.op.with_functions(find))
 
 
 def _complete(op: UserOp) -> None:

@@ -5,43 +5,57 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pydantic
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, isolate_settings, passing_cache
+from farm.client.process import LIVE, backend_here, isolate_settings, passing_cache
 from farm.client.results import Result, told_of
 from farm.fleet import scratch
 from farm.plan import config as configs
 from farm.plan.model import Config
 from farm.plan.request import Request
 from farm.work.launch import run_request
+from farm.work.progress import show_on_terminal
 from tasks.cache import default_cache
 from tasks.catalogs.user import load
 from tasks.judge import verdict
 
-if TYPE_CHECKING:
-    pass
 
+@dataclass(frozen=True)
+class Options:
+    """How a kernel is judged, whatever of it is asked for. backend: one of this process ("": that of eager torch on its device); policy: its
+    name or file; results: the lake that the rows go to (None: one that is thrown away); deadline_s: of a case; isolate: in child
+    processes, where a crash or a hang is a row."""
 
-def config_of(kernel: Kernel, **settings: Any) -> Config:
-    """The config of a run of one kernel. Raises ClientError."""
-    catalog = kernel.config() | {k: settings.pop(k) for k in ("samples", "distributions") if k in settings}
-    data = {"name": kernel.op.name, "catalogs": [catalog | {"dtypes": ["*"]}], **settings}
-    try:
-        config = Config.model_validate(data)
-        for backend in config.backends:
-            configs.check_backend(backend, "backend")
-        verdict.load(config.policy)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise ClientError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r}") from None
-    except (configs.ConfigError, verdict.PolicyError) as error:
-        raise ClientError(str(error)) from None
-    return config
+    backend: str = ""
+    policy: str = "error_units"
+    results: str | Path | None = None
+    deadline_s: float = 60.0
+    isolate: bool = False
+
+    def config(self, kernel: Kernel, **plan: Any) -> Config:
+        """The config of a run of one kernel. plan: what is asked of it (samples, distributions, seed, checks, known_failures). Raises
+        ClientError."""
+        plan = {"checks": kernel.checks, **plan}
+        catalog = kernel.config() | {k: plan.pop(k) for k in ("samples", "distributions") if k in plan}
+        how = {"backends": [self.backend or backend_here()], "policy": self.policy, "deadline_s": self.deadline_s}
+        try:
+            config = Config.model_validate(
+                {"name": kernel.op.name, "catalogs": [catalog | {"dtypes": ["*"]}], **how, **plan}
+            )
+            configs.check_backend(config.backends[0], "backend")
+            verdict.load(config.policy)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            raise ClientError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r}") from None
+        except (configs.ConfigError, verdict.PolicyError) as error:
+            raise ClientError(str(error)) from None
+        return config
 
 
 def _print_interrupted(run_id: str, results: str | Path | None) -> None:
@@ -49,9 +63,9 @@ def _print_interrupted(run_id: str, results: str | Path | None) -> None:
     print(f"interrupted{kept}", file=sys.stderr)
 
 
-def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: bool) -> Result:
-    """Judge a kernel as `farm run` would. results: the lake (None: one that is thrown away); isolate: in child processes,
-    where a crash or a hang is a row. Raises ClientError."""
+def run(kernel: Kernel, options: Options, **plan: Any) -> Result:
+    """Judge a kernel as `farm run` would. plan: as of `Options.config`. Raises ClientError."""
+    config, results, isolate = options.config(kernel, **plan), options.results, options.isolate
     if isolate and (why := kernel.hindrance()):
         raise ClientError(f"isolate: a child process cannot import the functions: {why}")
     with contextlib.ExitStack() as end:
@@ -73,7 +87,8 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
         if not isolate:
             end.enter_context(load.lent(kernel.op, kernel.root))
         try:
-            rows, record, missing = run_request(request, lambda run_id: _print_interrupted(run_id, results))
+            with show_on_terminal() as tell:
+                rows, record, missing = run_request(request, lambda run_id: _print_interrupted(run_id, results), tell)
         except configs.ConfigError as error:
             raise ClientError(str(error)) from None
     if missing:

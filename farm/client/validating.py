@@ -17,7 +17,7 @@ from farm.client import process
 from farm.client.judging import build_given_kernel
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
-from farm.client.running import config_of
+from farm.client.running import Options
 from farm.client.trying import Computed, Tried, judge_prepared, passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
@@ -102,17 +102,11 @@ def validate(
     """
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
-    kernel = build_given_kernel(
-        function,
-        inputs,
-        reference,
-        op_class,
-        None,
-        wrt or backward if backward or double else False,
-        double,
-        repeats=1,
-        **settings,
-    )
+    if lost := {"dtypes", "repeats"} & set(settings):
+        raise ClientError(f"{min(lost)}: the block computes once, in the dtypes of its inputs: leave it out")
+    asked = wrt or backward if backward or double else False
+    given = {**settings, "op_class": op_class, "double": double, "repeats": 1}
+    kernel = build_given_kernel(function, inputs, reference, backward=asked, **given)
     if (backward or double) and not wrt and kernel.op.framework != "numpy":
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     found = Validation()
@@ -125,21 +119,18 @@ def validate(
                 raise
     if found.output is None and watch.broken is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
-    checks = kernel.checks
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
-    settings = {"policy": policy, "deadline_s": deadline_s}
-    config = config_of(kernel, samples=1, checks=checks, backends=[process.backend_of(plain)], **settings)
+    options = Options(process.backend_of(plain), policy, results, deadline_s)
     rows = []
     with process.isolate_settings(), load.lent(kernel.op, kernel.root):
-        kernels.announce(config)
-        for check in checks:
+        kernels.announce(options.config(kernel, samples=1))
+        for check in kernel.checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
-            rows.append(_judge_group(kernel, group, named or {}, found.output, policy, deadline_s, watch).row)
+            rows.append(_judge_group(kernel, group, named or {}, found.output, options, watch).row)
     if results is not None:
-        backend = Computed(lambda form: [])
         try:
-            keeper = Keeper(results, config.backends[0].name, backend.probe())
-            keeper.add(kernel, {"samples": 1, "checks": checks, "policy": policy}, *rows)
+            keeper = Keeper(options, Computed(lambda form: []).probe())
+            keeper.add(kernel, {"samples": 1}, *rows)
             found.run_id = keeper.write()
         except (lakes.LakeError, OSError) as error:
             raise ClientError(str(error)) from None
@@ -147,13 +138,7 @@ def validate(
 
 
 def _judge_group(
-    kernel: Kernel,
-    group: Group,
-    inputs: Mapping[str, Any],
-    output: Any,
-    policy: str,
-    deadline_s: float,
-    watch: accesses.Watch,
+    kernel: Kernel, group: Group, inputs: Mapping[str, Any], output: Any, options: Options, watch: accesses.Watch
 ) -> Tried:
     """watch: of the block; what it did to memory is told of whatever it computed."""
 
@@ -165,9 +150,9 @@ def _judge_group(
         raise broken
 
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
-        prepared = _prepare_reference(kernel, group, Path(folder), deadline_s)
+        prepared = _prepare_reference(kernel, group, Path(folder), options.deadline_s)
         backend = Computed(outputs, watch.execution)
-        return judge_prepared(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
+        return judge_prepared(prepared, 0, backend, backend.probe(), verdict.load(options.policy), Path(folder))
 
 
 def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:

@@ -21,7 +21,6 @@ from farm.plan.model import (
     Floor,
     Gate,
     Including,
-    KernelConfig,
     KnownFailure,
     OwnModel,
     Skip,
@@ -248,10 +247,8 @@ def _explain(file: Path, node: Any, error: Any) -> str:
         model = models.get(str(place[0]), Config) if len(place) > 1 else Config
         if place[0] == "gate" and len(place) > 2:
             model = Flaky if place[1] == "flaky" else Floor
-        if place[2:3] in (("kernels",), ("own",)) and len(place) > 3:
-            model = KernelConfig if place[2] == "kernels" else OwnModel
-        if model is KernelConfig and place[-1] in CatalogConfig.model_fields:
-            return f"{_place(file, node, place)}: {key}: it is a key of the catalog, not of a kernel"
+        if place[2:3] == ("own",) and len(place) > 3:
+            model = OwnModel
         text = _unknown(place[-1], model)
     return f"{_place(file, node, place)}: {key}: {text}"
 

@@ -11,8 +11,8 @@ from typing import Any
 from farm.plan.model import CatalogConfig, Config, OwnModel
 from tasks.catalogs import told
 from tasks.catalogs.models import classes, drawn, of_file, table
-from tasks.catalogs.user import sources
-from tasks.catalogs.user.ops import FUNCTIONS, UserOp
+from tasks.catalogs.user import keys, sources
+from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
 
@@ -40,7 +40,7 @@ def resolve_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
         path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
         return f"{root / path}{colon}{function}" if path.endswith(".py") else name
 
-    kernels = [k.model_copy(update={what: absolute(getattr(k, what)) for what in FUNCTIONS}) for k in catalog.kernels]
+    kernels = [k.with_functions(lambda _, name: absolute(name)) for k in catalog.kernels]
     return catalog.model_copy(
         update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels}
     )
@@ -146,7 +146,7 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere
         if kernel.name in names:
             refuse((*key, "name"), f"the name {kernel.name!r} is given twice (kernels.{names[kernel.name]} has it)")
         names[kernel.name] = i
-        for inner, text in mistakes(UserOp(**kernel.model_dump())):
+        for inner, text in mistakes(kernel):
             refuse((*key, *inner), text)
         for what in FUNCTIONS:
             given = getattr(kernel, what)
@@ -224,7 +224,7 @@ def announce(config: Config, home: str = "") -> None:
     """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose environment the
     user's modules are imported, "" for the farm's own."""
     found = [
-        {"at": i, "root": c.root, "modules": c.modules, "kernels": [k.model_dump(mode="json") for k in c.kernels]}
+        {"at": i, "root": c.root, "modules": c.modules, "kernels": [keys.write(k) for k in c.kernels]}
         for i, c in enumerate(config.catalogs)
         if c.name == "user"
     ]

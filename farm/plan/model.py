@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -12,8 +13,11 @@ import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import InitErrorDetails
 
 from tasks.backends import PYTHON_VERSION, BackendSpec
+from tasks.catalogs.user import keys
+from tasks.catalogs.user.ops import UserOp
 from tasks.model import JUDGED, Refusal, names
 from tasks.model.errors import mask_details
 from tasks.packages import INDEX
@@ -44,37 +48,24 @@ def _requirement(text: str) -> None:
         raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]}){options}") from None
 
 
-class KernelConfig(_Model):
-    """A kernel of the `user` catalog: the fields of `tasks.catalogs.user.ops.UserOp`, functions as "module:function" or
-    "file.py:function". What its values may be is `tasks.catalogs.user.schema`'s."""
+def _read_kernel(given: Any) -> UserOp:
+    """A kernel as a config has it: the keys of `UserOp`, functions by name. Raises ValidationError with every mistake at its key."""
+    if isinstance(given, UserOp):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"keys and values are needed, e.g. {{name: …}}, not {given!r}")
+    wrong = []
+    for key, text in keys.read(UserOp, given):
+        of_catalog = key[0] in CatalogConfig.model_fields and key[0] not in UserOp.__dataclass_fields__
+        told = ValueError("it is a key of the catalog, not of a kernel" if of_catalog else text)
+        wrong.append(InitErrorDetails(type="value_error", loc=key, input=given.get(key[0]), ctx={"error": told}))
+    if wrong:
+        raise pydantic.ValidationError.from_exception_data("kernel", wrong)
+    return keys.make(UserOp, given)
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    name: str
-    kernel: str
-    reference: str
-    inputs: dict[str, Any]
-    dims: dict[str, Any] = {}
-    kwargs: dict[str, Any] = {}
-    dtypes: list[str] = ["float32"]
-    framework: str = "torch"
-    reference_framework: str = "numpy"
-    op_class: str = Field(default="composite", alias="class")
-    definition: str = ""
-    values: str = "regular"
-    outputs: list[Any] = []
-    tolerances: dict[str, Any] = {}
-    invariants: list[Any] = []
-    repeats: int = 2
-    mutates: list[str] = []
-    aliases: bool = False
-    gradient: list[str] = []
-    kept: bool = False
-    refuses: list[Any] = []
-    backward: str = ""
-    layouts: list[str] | None = None
-    compute: str = ""
-    steps: str = ""
+#: A kernel of the catalog `user`. What its values may be is `tasks.catalogs.user.schema`'s.
+KernelConfig = Annotated[UserOp, pydantic.PlainValidator(_read_kernel), pydantic.PlainSerializer(keys.write)]
 
 
 class OwnModel(_Model):

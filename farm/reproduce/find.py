@@ -229,7 +229,7 @@ def _check_importable(row: dict[str, Any]) -> None:
         if f"{told.USER}:{k['name']}" == row["op"]
     ]
     for what in FUNCTIONS:
-        given = named[0][what] if named else ""
+        given = named[0].get(what, "") if named else ""
         if "<" in given:
             raise ReproduceError(
                 f"the {what} of {row['op']} is {given.rpartition(':')[2]}, which no other process can import: give it a name "

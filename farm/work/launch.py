@@ -288,11 +288,13 @@ class Run:
 
 
 def run_request(
-    request: Request, interrupted: Callable[[str], None] = lambda run_id: None
+    request: Request,
+    interrupted: Callable[[str], None] = lambda run_id: None,
+    progress: Callable[[Dispatcher], None] = lambda dispatcher: None,
 ) -> tuple[pd.DataFrame, dict[str, Any], str]:
     """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing is).
-    interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written. Raises KeyboardInterrupt then,
-    ConfigError, also for a backend that cannot be had; ClusterError, LakeError, OSError."""
+    interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written; progress: told of the run while it
+    goes on. Raises KeyboardInterrupt then, ConfigError, also for a backend that cannot be had; ClusterError, LakeError, OSError."""
     with ready(request) as plan:
         for name, offer in plan.offers.items():
             if not offer.available:
@@ -301,7 +303,7 @@ def run_request(
         run.begin()
         try:
             with interruptible():
-                run.dispatch(lambda dispatcher: None)
+                run.dispatch(progress)
         except KeyboardInterrupt:
             interrupted(run.run_id)
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from farm.work.durations import EXPORT_MS, GUESS, Estimate
 
 
 class Left:
-    """Seconds that a run is likely to need still. estimate: of its plan, made before it began."""
+    """Seconds that a run is likely to need still. estimate: of its plan, made before it began; None: what it measures alone tells."""
 
-    def __init__(self, estimate: Estimate) -> None:
+    def __init__(self, estimate: Estimate | None = None) -> None:
         self.estimate = estimate
         self._first_s: float | None = None  # work that was done when this launch began
 
@@ -24,19 +23,17 @@ class Left:
         cases, done = expected_cases(run), [float(count.done) for count in run.accounts.counts.values()]
         if sum(done) >= sum(cases):
             return 0.0, "about"
-        if not self.estimate.is_founded:
+        if self.estimate is None or not self.estimate.is_founded:
             return measure_left_s(run), "at least" if _is_guess(run) else "about"
-        return self._corrected_s(self._work_s(cases), self._work_s(done), time.monotonic() - run.started), "about"
+        work_s, done_s = (float(np.dot(n, self.estimate.case_s)) for n in (cases, done))
+        return self._corrected_s(self.estimate.total_s, work_s, done_s, time.monotonic() - run.started), "about"
 
-    def _work_s(self, cases: Iterable[float]) -> float:
-        return float(np.dot(list(cases), self.estimate.case_s))
-
-    def _corrected_s(self, work_s: float, done_s: float, elapsed_s: float) -> float:
+    def _corrected_s(self, total_s: float, work_s: float, done_s: float, elapsed_s: float) -> float:
         """Seconds left of so much work. The estimate weighs as much as a whole run: it alone is believed at first, half at the end."""
         if self._first_s is None:
             self._first_s = done_s
         made = (done_s - self._first_s) / work_s
-        return (1 - done_s / work_s) * (self.estimate.total_s + elapsed_s) / (1 + made)
+        return (1 - done_s / work_s) * (total_s + elapsed_s) / (1 + made)
 
 
 def expected_cases(run: Dispatcher) -> list[float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 #: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two looks for the
 #: first numbers there, and between two drawings where there is one.
 LINE_S, QUIET_S, FIRST_S, DRAW_S = 60.0, 180.0, 2.0, 0.3
+#: Seconds of a run that nothing is shown of, where a function started it.
+MOMENT_S = 1.0
 #: How many of the jobs under way are named then.
 NAMED = 3
 #: A terminal of fewer columns has no room for bars and every status.
@@ -113,6 +117,23 @@ class Progress:
             if left := run.stock.left[kind]:
                 text += f", {left} {what}{'s' * (left != 1)}{more}"
         return text if done >= cases else f"{text}, {about} {format_duration(left_s)} left"
+
+
+@contextlib.contextmanager
+def show_on_terminal() -> Iterator[Callable[[Dispatcher], None]]:
+    """What tells of a run that a function started: on a terminal as `Progress` does, once it takes longer than a moment; elsewhere
+    nothing, for what is written there is the caller's."""
+    console = Console(emoji=False)
+    progress = Progress(console, Left())
+
+    def tell(run: Dispatcher) -> None:
+        if console.is_terminal and sys.stdout.isatty() and time.monotonic() - run.started > MOMENT_S:
+            progress(run)
+
+    try:
+        yield tell
+    finally:
+        progress.close()
 
 
 def print_preflight(

@@ -98,6 +98,26 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(210.0, tvm_cpu={"crash": 1})
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_that_a_function_began_is_shown_on_a_terminal_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    said, out = Said(monkeypatch), io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    said.run.plan.offers = dict.fromkeys(said.counts, SimpleNamespace(available=True))
+    with progress.show_on_terminal() as tell:
+        said.clock.s = 0.5
+        tell(said.run)
+        assert out.getvalue() == ""  # most are over by then
+        said.clock.s = 5.0
+        tell(said.run)
+        assert ("0:05  0 of 1000 cases done" in out.getvalue()) is terminal
+
+
 def test_a_resumed_run_begins_with_what_is_in_the_lake(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(monkeypatch)
     said.stored = 525

@@ -46,9 +46,8 @@ def judge(
     inputs = {name: np.asarray(x, np.float32).astype(dtype) for name, x in values.items()}
     call = getattr(function, reference)
     named: Callable[..., Any] = (lambda x, y: call(x, y)) if len(inputs) > 1 else (lambda x: call(x))
-    given = judging.build_given_kernel(kernel, inputs, named, "composite", None, True, reference_framework=reference)
-    config = running.config_of(given, samples=1, checks=[check], backends=["torch-cpu"], deadline_s=60.0)
-    (row,) = running.run(given, config, None, False).rows.to_dict("records")
+    given = judging.build_given_kernel(kernel, inputs, named, backward=True, reference_framework=reference)
+    (row,) = running.run(given, running.Options("torch-cpu"), samples=1, checks=[check]).rows.to_dict("records")
     return dict(row)
 
 

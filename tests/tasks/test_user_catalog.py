@@ -856,7 +856,7 @@ def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], i
         ({"inputs": {"x": [0]}}, "inputs.x.0", "0 is no size"),
         ({"inputs": {}}, "inputs", "at least one input"),
         ({"inputs": {"x": "n"}}, "inputs.x", "a shape is a list"),
-        ({"inputs": {"x": {"dtype": "int64"}}}, "inputs.x", "has no shape"),
+        ({"inputs": {"x": {"dtype": "int64"}}}, "inputs.x.shape", "add the key shape"),
         ({"inputs": {"x": {"shape": [2], "lo": 1}}}, "inputs.x.lo", "did you mean low"),
         ({"inputs": {"x": {"shape": [2], "low": 1}}}, "inputs.x", "low and high go together"),
         ({"inputs": {"x": {"shape": [2], "low": 2, "high": 2}}}, "inputs.x.low", "not below"),

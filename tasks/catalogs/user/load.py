@@ -21,7 +21,7 @@ from typing import Any
 from tasks.arrays import held
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.told import definitions, get_announcement
-from tasks.catalogs.user import functions, sessions, sources
+from tasks.catalogs.user import functions, keys, sessions, sources
 from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.devices import DEVICE_VENDOR
@@ -229,8 +229,8 @@ def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterat
             for inner, text in mistakes(op):
                 raise CatalogError(f"{_where(made)}op {op.name}: {'.'.join(map(str, inner))}: {text}", key)
             yield made
-    for i, fields in enumerate(source["kernels"]):
-        yield Declared(UserOp(**fields), ("catalogs", at, "kernels", i), root)
+    for i, given in enumerate(source["kernels"]):
+        yield Declared(keys.make(UserOp, given), ("catalogs", at, "kernels", i), root)
 
 
 def _declared_in(module: ModuleType) -> list[UserOp]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from tasks.arrays.layouts import NAMES
+from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, TEXT, Names, key
+from tasks.catalogs.user.tensors import DTYPE
+from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact
 from tasks.nearest import nearest
 
 #: What of a declaration is a function or the name of one; the last is "" where there is none.
@@ -20,65 +24,200 @@ class DeclarationError(Exception):
     """A use of `@op` that cannot be meant; the text names the op."""
 
 
+def definitions(op: Any) -> Iterable[str]:
+    from tasks.judge.definitions import DEFINITIONS
+
+    return DEFINITIONS
+
+
+def frameworks(op: Any) -> Iterable[str]:
+    return ("torch", "numpy")
+
+
+def input_names(op: UserOp) -> Iterable[str]:
+    return op.inputs
+
+
 @dataclass(frozen=True)
 class UserOp:
-    """One op of the `user` catalog, as a config or `@op` declares it.
+    """One op of the `user` catalog. A config and `@op` have these keys, what the client is given become these fields, and the table of
+    docs/kernels.md is made of them. What a value says beyond its kind and its names, `tasks.catalogs.user.schema` checks.
 
-    kernel: what is judged, called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``.
-    reference: the right result, a function of float64 NumPy arrays (or tensors of ``reference_framework``) under the same
-    names (integers and bools keep their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
-    dims: dimension name → candidate sizes; inputs: input name → list of sizes (numbers, dimensions, expressions of them:
-    `tasks.catalogs.user.dims`), or a mapping with "shape" and optionally "dtype" (default: the dtype under test), "low" and
-    "high" (uniform values, or integers below high; sizes) or "data" (the values, or the .npy file that holds them, repeated
-    until the shape is full), whatever the distribution, and "strides" with "offset" (in elements; sizes), its one layout. kwargs: further arguments, {"dim": size} one that is a size.
-    dtypes: under test. op_class, definition: see `tasks.judge.op_classes`. values: name of a distribution (`tasks.arrays.inputs`).
-    outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
-    reference must return; default: what it returns, floating results in the dtype under test).
-    tolerances: dtype → {"rtol", "atol"}: what alone tells right outputs from wrong ones, |a - y| <= atol + rtol·|y|, be it wider or
-    narrower than what the policy allows.
-    invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
-    repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
-    aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated;
-    kept: whether the gradient is computed from the rounded output (tanh′ = 1 − y²), and may lose what that has lost.
-    layouts: how its inputs may lie in memory (`tasks.arrays.layouts`): those must come out right; others are given once each, and must be
-    right or refused. None: all are given in turn, and it may refuse any but the contiguous one.
-    refuses: calls that the kernel must refuse, as its reference does: for each, what is otherwise of some inputs and kwargs.
-    backward: the gradient of a kernel of NumPy arrays, called as ``backward(gradient, **inputs, **kwargs)``. gradient: that of
-    the output, an array of its shape (a tuple of them if there are several outputs); returns the gradients of the inputs:
-    arrays of their shapes and dtypes, one for each name of ``gradient`` in that order, or a dict by name; None for 0.
-    Default: the kernel's attribute ``backward``, which `tasks.autograd` gives it.
-    steps: of a kernel that is a session, the dimension whose size is the number of its steps: each step is given its row of the inputs that
-    have it as their first size (`tasks.catalogs.user.sessions`). The kernel is a class then; its reference is a function of all inputs,
-    whose outputs have a row for each step.
-    compute: the dtype that it computes in where that is wider than its inputs, which are then no excuse. Default: told by what it
-    dispatches, if it is a kernel of tensors that can be run without data.
+    kernel: called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``; reference: with float64 arrays (or tensors of
+    ``reference_framework``) under the same names, integers and bools in their own dtype. backward: called as
+    ``backward(gradient, **inputs, **kwargs)``, where ``gradient`` is that of the output, an array of its shape (a tuple of them if there
+    are several outputs); returns the gradients of the inputs, arrays of their shapes and dtypes, one for each name of ``gradient`` in that
+    order, or a dict by name; None for 0.
     """
 
-    name: str
-    kernel: Callable[..., Any] | str
-    reference: Callable[..., Any] | str
-    inputs: Mapping[str, Any]
-    dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    dtypes: Sequence[str] = ("float32",)
-    framework: str = "torch"
-    reference_framework: str = "numpy"
-    op_class: str = "composite"
-    definition: str = ""
-    values: str = "regular"
-    outputs: Sequence[Any] = ()
-    tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    invariants: Sequence[Any] = ()
-    repeats: int = 2
-    mutates: Sequence[str] = ()
-    aliases: bool = False
-    gradient: Sequence[str] = ()
-    kept: bool = False
-    refuses: Sequence[Mapping[str, Any]] = ()
-    backward: Callable[..., Any] | str = ""
-    layouts: Sequence[str] | None = None
-    compute: str = ""
-    steps: str = ""
+    name: str = field(metadata=key(TEXT, "the op is called `user:NAME`"))
+    kernel: Callable[..., Any] | str = field(
+        metadata=key(
+            FUNCTION,
+            "what is judged: `module:function` or `file.py:function`, or a `torch.autograd.Function`. Files and modules are looked up beside "
+            "the config (or in the catalog's `root`)",
+        )
+    )
+    reference: Callable[..., Any] | str = field(
+        metadata=key(
+            REFERENCE,
+            "what is right, see [References](#references): a function in the same words, or the path of a script",
+        )
+    )
+    inputs: Mapping[str, Any] = field(
+        metadata=key(
+            MAPPING,
+            "name → list of sizes (`[]`: 0-d), or a mapping with [more](#more-of-an-input). A size is a number, a dimension, or `+ - * //` "
+            "of them: `[batch, 3*width]`",
+        )
+    )
+    dims: Mapping[str, Sequence[int]] = field(
+        default_factory=dict,
+        metadata=key(
+            MAPPING,
+            "dimension → candidate sizes. First all smallest, then all largest, then every candidate early on; no combination repeats until "
+            "all have been used",
+        ),
+    )
+    kwargs: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=key(
+            MAPPING, "further arguments of kernel and reference; `{k: {dim: width//2}}` is a size", shown="none"
+        ),
+    )
+    dtypes: Sequence[str] = field(
+        default=("float32",), metadata=key(LIST, "dtypes under test, used by a run that names no `dtypes`", names=DTYPE)
+    )
+    framework: str = field(
+        default="torch",
+        metadata=key(NAME, "what the kernel takes: `torch` or `numpy`", names=Names("unknown framework", frameworks)),
+    )
+    reference_framework: str = field(
+        default="numpy",
+        metadata=key(
+            NAME, "what the reference takes: `torch` or `numpy`", names=Names("unknown framework", frameworks)
+        ),
+    )
+    op_class: str = field(
+        default="composite",
+        metadata=key(
+            NAME,
+            "how it is judged, see [How a verdict is made](verdict.md). Declare an element-by-element function as `elementary`: it must then be "
+            "right on its inputs, however steep it is",
+            names=Names("unknown class", lambda op: (one.value for one in OpClass)),
+            yaml="class",
+        ),
+    )
+    definition: str = field(
+        default="",
+        metadata=key(NAME, "of `class: choice`, which result is right", names=Names("unknown definition", definitions)),
+    )
+    values: str = field(
+        default="regular",
+        metadata=key(
+            NAME,
+            "distribution of the values of the `own` samples: `regular`, `boundary`, `adversarial`, `nan`",
+            names=Names(
+                "unknown distribution",
+                lambda op: (d for d in DISTRIBUTIONS if d not in ("own", STRUCTURED, FUZZ, EXHAUSTIVE)),
+            ),
+        ),
+    )
+    outputs: Sequence[Any] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "dtypes of the outputs, or `{dtype, shape}`, which the reference must match",
+            shown="floating outputs: the dtype under test; others: the reference's",
+        ),
+    )
+    tolerances: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict,
+        metadata=key(
+            MAPPING,
+            "dtype → `{rtol, atol}`: what decides instead of the policy's limit, wider or narrower, see [below](#tolerances-of-your-own)",
+            shown="none: the noise floor of the reference decides",
+        ),
+    )
+    invariants: Sequence[Any] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "`non_negative`, `no_nan`, `no_inf`, `shape_preserved` (or `{shape_preserved: input}`), `sums_to_one` and `sorted` (or with an "
+            "axis), `{bounded: [low, high]}`; checked for inputs without NaN and Inf",
+        ),
+    )
+    repeats: int = field(default=2, metadata=key(COUNT, "how often every case is run; the bytes must agree"))
+    mutates: Sequence[str] = field(
+        default=(),
+        metadata=key(
+            LIST, "inputs that the kernel, or its backward pass, may write to", names=Names("no input", input_names)
+        ),
+    )
+    aliases: bool = field(default=False, metadata=key(FLAG, "whether an output may share memory with an input"))
+    gradient: Sequence[str] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](verdict.md#gradients). With a NumPy "
+            "reference or a script at most 1000 elements",
+            names=Names("no input", input_names),
+        ),
+    )
+    kept: bool = field(
+        default=False,
+        metadata=key(
+            FLAG,
+            "the gradient is computed from the rounded output (tanh′ = 1 − y²) and may lose what that has lost: see "
+            "[Gradients](verdict.md#gradients)",
+        ),
+    )
+    refuses: Sequence[Mapping[str, Any]] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "calls that the kernel must refuse under `checks: [refuses]`: see [What it must refuse](#what-it-must-refuse)",
+        ),
+    )
+    backward: Callable[..., Any] | str = field(
+        default="",
+        metadata=key(
+            FUNCTION,
+            "the gradient of a kernel of NumPy arrays, a function: see [Your own autograd](#your-own-autograd)",
+            shown="the kernel's attribute `backward`",
+        ),
+    )
+    layouts: Sequence[str] | None = field(
+        default=None,
+        metadata=key(
+            LIST,
+            "how its inputs may lie in memory: see [How inputs lie in memory](#how-inputs-lie-in-memory)",
+            shown="not said: all are tried, and it may refuse any but the contiguous one",
+            names=Names("unknown layout", lambda op: NAMES),
+        ),
+    )
+    compute: str = field(
+        default="",
+        metadata=key(
+            NAME,
+            "the dtype that the kernel computes in where it is wider than its inputs: see [What it computes in](#what-it-computes-in)",
+            shown="told by what it dispatches, if it is a kernel of tensors",
+            names=Names("unknown floating dtype", lambda op: filter(is_inexact, DTYPES)),
+        ),
+    )
+    steps: str = field(
+        default="",
+        metadata=key(
+            TEXT,
+            "the kernel is a session, and this the dimension whose size is the number of its steps: see [Sessions](#sessions)",
+            shown="none: it is a function",
+        ),
+    )
+
+    def with_functions(self, change: Callable[[str, Any], Any]) -> UserOp:
+        """The op with others for FUNCTIONS: what ``change`` makes of the name and the value of each."""
+        functions: dict[str, Any] = {what: change(what, getattr(self, what)) for what in FUNCTIONS}
+        return replace(self, **functions)
 
     @property
     def alone(self) -> bool:
@@ -103,10 +242,10 @@ def op(
 
     def declare(kernel: _Kernel) -> _Kernel:
         called = name or kernel.__name__
-        valid = [f.name for f in fields(UserOp) if f.name != "kernel"]
-        for key in settings:
-            if key not in valid:
-                raise DeclarationError(f"op {called}: unknown key {key!r}{nearest(key, valid)}")
+        valid = [one.name for one in fields(UserOp) if one.name != "kernel"]
+        for given in settings:
+            if given not in valid:
+                raise DeclarationError(f"op {called}: unknown key {given!r}{nearest(given, valid)}")
         if line := _hidden(kernel):
             text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
             raise DeclarationError(f"op {called}: {text}: rename one")

@@ -5,21 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.catalogs.user import dims, sessions
+from tasks.catalogs.user import dims, keys, sessions
+from tasks.catalogs.user.keys import Mistake
 from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.tensors import DTYPE, SHAPE, InputKeys, OutputKeys, is_finite
 from tasks.draw import structure
-from tasks.model import DISTRIBUTIONS, DTYPES, EPS, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact, np_dtype
+from tasks.model import DTYPES, EPS, OpClass, is_inexact, np_dtype
 from tasks.nearest import nearest
 
-FRAMEWORKS = ("torch", "numpy")
 #: Invariant → what its argument may be, in words ("" where it takes none).
 INVARIANTS = {
     "non_negative": "",
@@ -30,41 +31,45 @@ INVARIANTS = {
     "sorted": "an axis (default: -1)",
     "bounded": "[low, high]",
 }
-#: Settings that are mappings, and those that are lists.
-MAPPINGS = ("dims", "inputs", "kwargs", "tolerances")
-LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient", "refuses")
-#: Keys of an input that is given as a mapping.
-INPUT_KEYS = ("shape", "dtype", "is", "low", "high", "below", "data", "strides", "offset")
-OUTPUT_KEYS = ("dtype", "shape")
 #: Most elements of an input.
 MOST = 2**31
-
-#: A key, as the path to it, and what is wrong there.
-Mistake = tuple[tuple[Any, ...], str]
 
 
 def mistakes(op: UserOp) -> Iterator[Mistake]:
     """Everything that is wrong with a declaration, first things first; the kernel itself is not looked at."""
-    if not isinstance(op.name, str) or not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
-        yield ("name",), f"{op.name!r} is no name: letters, digits, '_', '-' and '.', beginning with a letter"
-    if kinds := list(_kinds(op)):
+    if kinds := [found for one in fields(op) for found in keys.check_kind(one, getattr(op, one.name))]:
         yield from kinds
         return
-    yield from _dims(op)
-    yield from _inputs(op)
-    for key in ("mutates", "gradient"):
-        for i, name in enumerate(getattr(op, key)):
-            if name not in op.inputs:
-                yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
+    if not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
+        yield ("name",), f"{op.name!r} is no name: letters, digits, '_', '-' and '.', beginning with a letter"
+    for check in (
+        _dims,
+        _inputs,
+        keys.check_names,
+        _gradient,
+        _kwargs,
+        _compute,
+        _judging,
+        _outputs,
+        _refuses,
+        _layouts,
+    ):
+        yield from check(op)
+    yield from sessions.mistakes(op)
+
+
+def _gradient(op: UserOp) -> Iterator[Mistake]:
+    lacking = f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs), 'x')}]"
     if op.kept and not op.gradient:
-        yield ("kept",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
+        yield ("kept",), lacking
     if op.backward and op.framework != "numpy":
-        yield (
-            ("backward",),
-            "autograd differentiates a kernel of tensors; make one that is not into a torch.autograd.Function",
-        )
+        fix = "autograd differentiates a kernel of tensors; make one that is not into a torch.autograd.Function"
+        yield ("backward",), fix
     elif op.backward and not op.gradient:
-        yield ("backward",), f"gradient does not say of which inputs, e.g. gradient: [{next(iter(op.inputs))}]"
+        yield ("backward",), lacking
+
+
+def _kwargs(op: UserOp) -> Iterator[Mistake]:
     for name, value in op.kwargs.items():
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"
@@ -73,46 +78,27 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         elif not _plain(value):
             text = "no number, text, list or mapping, which is all that a row can name; an array is an input"
             yield ("kwargs", name), f"a {type(value).__name__} is {text}"
+
+
+def _compute(op: UserOp) -> Iterator[Mistake]:
     if not op.dtypes:
         yield ("dtypes",), "at least one dtype"
-    for i, name in enumerate(op.dtypes):
-        yield from _dtype(name, ("dtypes", i))
-    for key in ("framework", "reference_framework"):
-        if (given := getattr(op, key)) not in FRAMEWORKS:
-            yield (key,), f"unknown framework {given!r}{nearest(given, FRAMEWORKS)}"
-    if op.compute and (not isinstance(op.compute, str) or not is_inexact(op.compute)):
-        floats = [name for name in DTYPES if is_inexact(name)]
-        yield ("compute",), f"unknown floating dtype {op.compute!r}{nearest(op.compute, floats)}"
-    elif op.compute and op.dtypes and all(EPS.get(name, 0.0) < EPS[op.compute] for name in op.dtypes if name in EPS):
-        yield (
-            ("compute",),
-            f"{op.compute} is coarser than {', '.join(op.dtypes)}: a coarser precision is the backend's to declare",
-        )
-    yield from _check_judging(op)
-    if op.values not in _values():
-        yield ("values",), f"unknown distribution {op.values!r}{nearest(op.values, _values())}"
-    yield from _outputs(op)
-    if type(op.repeats) is not int or op.repeats < 1:
-        yield ("repeats",), f"{op.repeats!r}: at least 1"
-    for i, entry in enumerate(op.refuses):
-        yield from _check_refusal(op, entry, ("refuses", i))
-    yield from _layouts(op)
-    yield from sessions.mistakes(op)
+    elif op.compute in list(EPS) and all(EPS.get(name, 0.0) < EPS[op.compute] for name in op.dtypes if name in EPS):
+        what = f"{op.compute} is coarser than {', '.join(op.dtypes)}"
+        yield ("compute",), f"{what}: a coarser precision is the backend's to declare"
 
 
 def _layouts(op: UserOp) -> Iterator[Mistake]:
-    if op.layouts is None:
-        return
-    if isinstance(op.layouts, str) or not isinstance(op.layouts, Sequence):
-        yield ("layouts",), f"{op.layouts!r} is no list; give [{op.layouts}]"
-        return
-    for i, name in enumerate(op.layouts):
-        if name not in layouts.NAMES:
-            yield ("layouts", i), f"unknown layout {name!r}{nearest(str(name), layouts.NAMES)}"
-        elif name == layouts.REVERSED and op.framework != "numpy":
+    for i, name in enumerate(op.layouts or ()):
+        if name == layouts.REVERSED and op.framework != "numpy":
             yield ("layouts", i), "torch has no negative strides; arrays of NumPy have (framework: numpy)"
-    if layouts.CONTIGUOUS not in op.layouts:
+    if op.layouts is not None and layouts.CONTIGUOUS not in op.layouts:
         yield ("layouts",), f"add {layouts.CONTIGUOUS}: every kernel is given contiguous inputs"
+
+
+def _refuses(op: UserOp) -> Iterator[Mistake]:
+    for i, entry in enumerate(op.refuses):
+        yield from _check_refusal(op, entry, ("refuses", i))
 
 
 def _check_refusal(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -132,28 +118,6 @@ def _check_refusal(op: UserOp, entry: Any, key: tuple[Any, ...]) -> Iterator[Mis
             yield (*key, name), f"no input and no argument {name!r}{nearest(name, [*op.inputs, *op.kwargs])}"
         elif not _plain(given):
             yield (*key, name), f"a {type(given).__name__} is no number, text, list or mapping"
-
-
-def _values() -> tuple[str, ...]:
-    return tuple(d for d in DISTRIBUTIONS if d not in ("own", STRUCTURED, FUZZ, EXHAUSTIVE))
-
-
-def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
-    if name not in DTYPES or name == "str":
-        yield key, f"unknown dtype {name!r}{nearest(name, [d for d in DTYPES if d != 'str'])}"
-
-
-def _kinds(op: UserOp) -> Iterator[Mistake]:
-    """Settings that are no mapping or no list where nothing else can be."""
-    for key in MAPPINGS:
-        if not isinstance(given := getattr(op, key), Mapping):
-            yield (key,), f"{given!r} is not a mapping of names"
-    for key in LISTS:
-        if isinstance(given := getattr(op, key), str) or not isinstance(given, Sequence):
-            yield (key,), f"{given!r} is no list; give [{given!r}]"
-    for key, also in (("reference", ", or a script"), ("backward", "")):
-        if not callable(given := getattr(op, key)) and not isinstance(given, str):
-            yield (key,), f"{given!r} is neither a function nor the name of one (module:function{also})"
 
 
 def _plain(value: Any) -> bool:
@@ -180,8 +144,8 @@ def _size(size: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
 
 
 def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
-    if not isinstance(shape, Sequence) or isinstance(shape, str):
-        yield key, "a shape is a list of dimension names and sizes, e.g. [N, 64] or [N, 3*d] ([] for a 0-d tensor)"
+    if not SHAPE.fits(shape):
+        yield key, SHAPE.wrong
         return
     for i, size in enumerate(shape):
         if isinstance(size, str):
@@ -238,15 +202,10 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
         if not isinstance(given, Mapping):
             yield from _shape(op, given, key)
             continue
-        for entry in given:
-            if entry not in INPUT_KEYS:
-                yield (*key, entry), f"unknown key{nearest(entry, INPUT_KEYS)}"
-        if "shape" not in given:
-            yield key, "has no shape"
-        else:
-            yield from _shape(op, given["shape"], (*key, "shape"))
-        if "dtype" in given:
-            yield from _dtype(given["dtype"], (*key, "dtype"))
+        if wrong := keys.check(InputKeys, given):
+            yield from _within(key, wrong)
+            continue
+        yield from _shape(op, given["shape"], (*key, "shape"))
         if bounds := list(_bounds(op, given, key)):
             yield from bounds
             continue
@@ -257,12 +216,14 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
         yield from _strides(op, given, key)
 
 
+def _within(key: tuple[Any, ...], found: Iterable[Mistake]) -> Iterator[Mistake]:
+    """Mistakes of what a key has below it."""
+    return (((*key, *inner), text) for inner, text in found)
+
+
 def _kind(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     """What is wrong with what an input is said to be."""
     name = given["is"]
-    if name not in structure.KINDS:
-        yield (*key, "is"), f"unknown kind of input {name!r}{nearest(name, list(structure.KINDS))}"
-        return
     kind, dtypes = structure.KINDS[name], [given["dtype"]] if "dtype" in given else list(op.dtypes)
     wrong = next(
         (d for d in dtypes if d in DTYPES and kind.integers not in (None, not is_inexact(d) and d != "bool")), ""
@@ -298,9 +259,6 @@ def _strides(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iter
         if "offset" in given:
             yield (*key, "offset"), "goes with strides, those of a contiguous tensor too"
         return
-    if not isinstance(strides, Sequence) or isinstance(strides, str) or not isinstance(shape, Sequence):
-        yield (*key, "strides"), "a list of distances in elements, one for each axis, e.g. [2*width, 1]"
-        return
     if len(strides) != len(shape):
         yield (*key, "strides"), f"{len(strides)} strides of {len(shape)} axes: one for each"
     for i, size in enumerate([*strides, given.get("offset", 0)]):
@@ -318,18 +276,16 @@ def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Itera
         value = given.get(end)
         if isinstance(value, str):
             yield from _expression(op, value, (*key, end))
-        elif value is not None and not isinstance(value, str) and not _finite(value):
-            yield (*key, end), f"{value!r} is no number"
     if "below" in given:
         if "high" in given:
             yield (*key, "below"), "stands for high: leave out one of them"
         elif "dtype" in given and given["dtype"] in DTYPES and (is_inexact(given["dtype"]) or given["dtype"] == "bool"):
             yield (*key, "below"), f"bounds whole numbers, and this input is {given['dtype']}: give low and high"
-        elif all(_finite(x) for x in (given["below"], given.get("low", 0))) and given.get("low", 0) >= given["below"]:
+        elif all(is_finite(x) for x in (given["below"], given.get("low", 0))) and given.get("low", 0) >= given["below"]:
             yield (*key, "below"), f"{given['below']!r} leaves no value from {given.get('low', 0)!r} on"
     elif ("low" in given) != ("high" in given):
         yield key, "low and high go together"
-    elif all(_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
+    elif all(is_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
         yield (*key, "low"), f"{given['low']!r} is not below high, {given['high']!r}"
 
 
@@ -338,43 +294,26 @@ def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     if isinstance(values, str):
         if not values.endswith(".npy") or not Path(values).is_file():
             yield (*key, "data"), f"no such file {values} (an array that NumPy saved: NAME.npy)"
-    elif (
-        not isinstance(values, Sequence)
-        or not values
-        or not all(isinstance(x, (bool, int, float, complex)) for x in values)
-    ):
-        yield (*key, "data"), "the values as a flat list of numbers, e.g. [0.5, -1.0]"
     if "low" in given and "is" not in given:
         yield (*key, "data"), "goes without low and high"
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check_judging(op: UserOp) -> Iterator[Mistake]:
+def _judging(op: UserOp) -> Iterator[Mistake]:
     """Class, definition, tolerances, invariants."""
     from tasks.judge.definitions import DEFINITIONS
 
-    classes = [c.value for c in OpClass]
-    if op.op_class not in classes:
-        yield ("class",), f"unknown class {op.op_class!r}{nearest(op.op_class, classes)}"
-    elif (op.op_class == OpClass.CHOICE) != bool(op.definition):
-        yield (
-            ("definition",),
-            f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}",
-        )
-    elif op.definition and op.definition not in DEFINITIONS:
-        yield ("definition",), f"unknown definition {op.definition!r}{nearest(op.definition, DEFINITIONS)}"
+    if (op.op_class == OpClass.CHOICE) != bool(op.definition):
+        needs = f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}"
+        yield ("definition",), needs
     if op.tolerances and (op.definition or op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
         yield ("tolerances",), f"class {op.op_class} has no one right value to be near to: leave them out"
     for dtype, given in op.tolerances.items():
-        yield from _dtype(dtype, ("tolerances", dtype))
+        yield from DTYPE.mistakes(op, dtype, ("tolerances", dtype))
         if not isinstance(given, Mapping) or set(given) != {"rtol", "atol"}:
             yield ("tolerances", dtype), "needs rtol and atol, e.g. {rtol: 1.0e-3, atol: 1.0e-5}"
             continue
         for name, value in given.items():
-            if not _finite(value) or value < 0:
+            if not is_finite(value) or value < 0:
                 yield (
                     ("tolerances", dtype, name),
                     f"{value!r} is no tolerance: a number from 0 on (YAML wants 1.0e-3, not 1e-3)",
@@ -395,7 +334,7 @@ def _invariant(op: UserOp, one: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
             ok = (
                 isinstance(argument, Sequence)
                 and len(argument) == 2
-                and all(map(_finite, argument))
+                and all(map(is_finite, argument))
                 and argument[0] <= argument[1]
             )
         elif name == "shape_preserved":
@@ -416,12 +355,8 @@ def invariant(one: Any) -> tuple[str, Any]:
 def _outputs(op: UserOp) -> Iterator[Mistake]:
     for i, given in enumerate(op.outputs):
         if not isinstance(given, Mapping):
-            yield from _dtype(given, ("outputs", i))
+            yield from DTYPE.mistakes(op, given, ("outputs", i))
             continue
-        for entry in given:
-            if entry not in OUTPUT_KEYS:
-                yield ("outputs", i, entry), f"unknown key{nearest(entry, OUTPUT_KEYS)}"
-        if "dtype" in given:
-            yield from _dtype(given["dtype"], ("outputs", i, "dtype"))
-        if "shape" in given:
+        yield from _within(("outputs", i), wrong := keys.check(OutputKeys, given))
+        if "shape" in given and not wrong:
             yield from _shape(op, given["shape"], ("outputs", i, "shape"))

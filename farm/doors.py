@@ -1,0 +1,55 @@
+"""`python -m farm.NAME` is `farm NAME`, for each file of `farm.commands`, and ``from farm.NAME import main`` its command line."""
+
+from __future__ import annotations
+
+import os
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+HERE = os.path.dirname(__file__)
+#: What such a module is.
+SOURCE = """
+import sys
+from farm.exits import door
+main = door({!r})
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+class Door:
+    """Loads the module of a command, which no file is of. `Door.find_spec` goes first on `sys.meta_path`: a folder that git has left
+    behind, with nothing but what Python compiled, is found as a package."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        package, _, name = fullname.partition(".")
+        if package != "farm":
+            return None
+        command, own = (
+            name.removesuffix(".__main__"),
+            f"{HERE}/{name.replace('.', '/')}",
+        )  # a package is run by its `__main__`
+        if command.startswith("_") or any(map(os.path.isfile, (f"{own}.py", f"{own}/__init__.py"))):
+            return None
+        if not os.path.isfile(f"{HERE}/commands/{command}.py"):
+            return None
+        # As if it lay beside `farm.exits`, which looks at where a command was called.
+        return ModuleSpec(fullname, cls(command), origin=os.path.join(HERE, "__main__.py"))  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """`farm.fuzz` is a function of the client, and is called as that though the module has its name."""
+        from farm import CallableRoom
+
+        return CallableRoom(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self.get_code(module.__name__), vars(module))
+
+    def get_code(self, fullname: str) -> CodeType:
+        """`python -m` asks for this."""
+        return compile(SOURCE.format(self.command), f"<{fullname}>", "exec")

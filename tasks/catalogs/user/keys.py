@@ -1,0 +1,130 @@
+"""What a key of a declaration is: its kind, the names that its value is of, and what the docs say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any
+
+from tasks.nearest import nearest
+
+#: A key, as the path to it, and what is wrong there.
+Mistake = tuple[tuple[Any, ...], str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value is. fits: tells one; wrong: said of anything else, which stands at {0!r}."""
+
+    fits: Callable[[Any], bool]
+    wrong: str
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+#: What `Names` looks at.
+NAME = Kind(lambda x: True, "")
+TEXT = Kind(lambda x: isinstance(x, str), "{0!r} is not a text")
+FLAG = Kind(lambda x: isinstance(x, bool), "{0!r} is neither true nor false")
+COUNT = Kind(lambda x: type(x) is int and x >= 1, "{0!r}: a whole number of at least 1")
+MAPPING = Kind(lambda x: isinstance(x, Mapping), "{0!r} is not a mapping of names, e.g. {{name: …}}")
+LIST = Kind(is_list, "{0!r} is no list; give [{0!r}]")
+FUNCTION = Kind(
+    lambda x: callable(x) or isinstance(x, str), "{0!r} is neither a function nor the name of one (module:function)"
+)
+REFERENCE = Kind(FUNCTION.fits, "{0!r} is neither a function nor the name of one (module:function, or a script)")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names that a value, or each of a list, is one of. wrong: said before one that is not; valid: theirs, of a declaration."""
+
+    wrong: str
+    valid: Callable[[Any], Iterable[str]]
+
+    def mistakes(self, declared: Any, value: Any, at: tuple[Any, ...], several: bool = False) -> Iterator[Mistake]:
+        valid = list(self.valid(declared))
+        for key, one in [((*at, i), x) for i, x in enumerate(value)] if several else [(at, value)]:
+            if one not in valid:
+                yield key, f"{self.wrong} {one!r}{nearest(one, valid)}"
+
+
+def key(kind: Kind, about: str, *, shown: str = "", names: Names | None = None, yaml: str = "") -> dict[str, Any]:
+    """What a field of a declaration is, as its metadata. about: what it says, as the docs have it; shown: its default in words;
+    yaml: what a config calls it, where that is no name in Python."""
+    return {"kind": kind, "about": about, "shown": shown, "names": names, "yaml": yaml}
+
+
+def default_of(one: Field[Any]) -> Any:
+    """What a key is where it is not given; MISSING where it has to be."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def describe_default(one: Field[Any]) -> str:
+    """What a key is where it is not given, as the docs have it; "" where it has to be."""
+    default = default_of(one)
+    if one.metadata["shown"] or default is MISSING:
+        return str(one.metadata["shown"])
+    if isinstance(default, bool) or not default:
+        return "yes" if default else "no" if default is False else "none"
+    return f"`[{', '.join(default)}]`" if is_list(default) else f"`{default}`"
+
+
+def name_of(one: Field[Any]) -> str:
+    """What a config calls a key."""
+    return one.metadata["yaml"] or one.name
+
+
+def read(kind: type, given: Mapping[str, Any]) -> Iterator[Mistake]:
+    """What is wrong with the keys of a declaration, and with the kinds of their values."""
+    known = {name: one for one in fields(kind) for name in (name_of(one), one.name)}
+    for name in given:
+        if name not in known:
+            yield (name,), f"unknown key{nearest(name, map(name_of, fields(kind)))}"
+    for one in fields(kind):
+        name = next((x for x in (name_of(one), one.name) if x in given), "")
+        if name:
+            yield from check_kind(one, given[name])
+        elif default_of(one) is MISSING:
+            yield (name_of(one),), f"Field required: add the key {name_of(one)}"
+
+
+def make(kind: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """The declaration of keys that are right."""
+    names = {name_of(one): one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{names.get(name, name): value for name, value in given.items() if value is not None})
+
+
+def check_kind(one: Field[Any], value: Any) -> Iterator[Mistake]:
+    """What is wrong with a value as such; a default is right."""
+    if value is None and default_of(one) is not None:
+        yield (name_of(one),), "has no value: leave it out, or give one"
+    elif value is not None and not one.metadata["kind"].fits(value):
+        yield (name_of(one),), one.metadata["kind"].wrong.format(value)
+
+
+def check_names(declared: Any) -> Iterator[Mistake]:
+    """The names of a declaration that nobody has."""
+    for one in fields(declared):
+        value, names = getattr(declared, one.name), one.metadata["names"]
+        if names is not None and value != default_of(one):
+            yield from names.mistakes(declared, value, (name_of(one),), one.metadata["kind"] is LIST)
+
+
+def check(kind: type, given: Mapping[str, Any]) -> list[Mistake]:
+    """What is wrong with the keys of a declaration, else with the names in it."""
+    return list(read(kind, given)) or list(check_names(make(kind, given)))
+
+
+def write(declared: Any) -> dict[str, Any]:
+    """A declaration as a config has it: what is not as it is by default."""
+    values = {name_of(one): (getattr(declared, one.name), default_of(one)) for one in fields(declared)}
+    return {name: _plain(value) for name, (value, default) in values.items() if value != default}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
