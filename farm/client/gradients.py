@@ -298,7 +298,8 @@ def _compare_gradients(
     said = [f"{units:.3g} error units from differences in float64, {compared['detail']}"]
     if not passed:
         places = wrt if check == "backward" and len(found) > 1 else ()
-        said = [said[0] + _where(found, oracle.references, places, problem.elements < autograd.FULL_JACOBIAN)]
+        each = problem.elements < autograd.FULL_JACOBIAN or oracle.name != autograd.DIFFERENCES
+        said = [said[0] + _where(found, oracle.references, places, each)]
     if oracle.name == autograd.ZERO:
         said = ["0 within the differences' error"]
     said += [unfit] * bool(unfit)
