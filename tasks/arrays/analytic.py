@@ -38,6 +38,8 @@ TIGHT, ROUNDING = 2.0**-30, 2.0**-40
 WAYS = 2
 #: Steps on a linear piece, longest first; a long one has less roundoff, and meets more kinks.
 PIECES = (2.0**-6, 2.0**-12, 2.0**-17)
+#: How often the long step of an extrapolation is shortened, to an eighth: near a pole, or a kink.
+RUNGS = 5
 #: Elements that a contradiction is traced to at most, and slopes that are looked at for it. A part of a gradient whose own gap is less
 #: than LEAST of the whole's is left.
 TRACED, LOOKS, LEAST = 16, 192, 2.0**-8
@@ -259,7 +261,8 @@ def _extrapolated_slope(line: Along, centre: Arrays) -> Slope:
     """By Romberg's extrapolation of four central differences. The last correction is the error, and what rounding does to outputs of
     their size; what it does to larger numbers inside, the corrections show."""
     best = Slope(np.nan, np.inf)
-    for longest in (LONG_STEP, LONG_STEP / 8):
+    for rung in range(RUNGS):
+        longest = LONG_STEP / 8**rung
         row: list[float] = []
         for k in range(4):
             h = longest / 2**k
@@ -272,6 +275,8 @@ def _extrapolated_slope(line: Along, centre: Arrays) -> Slope:
                 new.append(new[-1] + (new[-1] - before) / (4.0**power - 1))
             last, row = row, new
         found = Slope(row[-1], 4 * abs(row[-1] - last[-1]) + 4 * EPS64 * size / h)
+        if found.error > best.error:
+            break
         if found.error < best.error:
             best = found
         if best.error <= TIGHT / 16 * abs(best.value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ def _of_cholesky_solve(g: Any, b: Any, factor: Any, upper: bool = False) -> Sequ
 
 
 def _of_norm(g: Any, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, **more: Any) -> Sequence[Any]:
-    if order not in (None, 2):
+    dims, p = tuple(range(x.dim())) if dim is None else tuple(dim), float(order)
+    size = x.abs()
+    if math.isinf(p) or p == 0:
         raise NotImplementedError
-    dims = tuple(range(x.dim())) if dim is None else tuple(dim)
-    norm = x.square().sum(dims, keepdim=True).sqrt()
-    return (x / norm * g.reshape(norm.shape),)
+    norm = size.pow(p).sum(dims, keepdim=True).pow(1 / p)
+    return ((size / norm).pow(p - 1) * x.sign() * g.reshape(norm.shape),)
 
 
 def _of_polygamma(g: Any, n: int, x: Any) -> Sequence[Any]:
@@ -90,12 +92,13 @@ def test_a_derivative_that_is_wrong_in_float64_too_is_told(op: str, off: float, 
     with planted(*RULES[op], off):
         found = rows(Group(f"torch:{op}", variant, "float32", 3, 0, "backward"), tmp_path)
     judged = [r for r in found if r["status"] in ("pass", "wrong", "imprecise", "invalid") and r["second_oracle"]]
-    assert judged
+    said = {(r["status"], r["kind"]) for r in judged}
+    assert judged and all(r["second_oracle"] != autograd.DIFFERENCES for r in judged)
     if not off:
-        assert {r["status"] for r in judged} == {"pass"}, judged
-        assert all(r["second_oracle"] != autograd.DIFFERENCES for r in judged)
-    else:
-        assert {(r["status"], r["kind"]) for r in judged} == {("invalid", "oracle")}, judged
+        assert said == {("pass", "")}, judged
+    else:  # what steep inputs explain as well, passes
+        assert said <= {("invalid", "oracle"), ("pass", "")} and ("invalid", "oracle") in said, judged
+        assert off < 1e-2 or said == {("invalid", "oracle")}, judged
 
 
 # --- the ways to a slope ------------------------------------------------------------------------------------------
@@ -106,14 +109,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarr
     analytic.COMPLEX: (lambda x: x * x * x, lambda x: 3 * x**2),
     analytic.LINEAR: (lambda x: torch.relu(x) if not x.is_complex() else None, lambda x: (x > 0) * 1.0),
     analytic.EXTRAPOLATED: (
-        lambda x: torch.digamma(x.abs() + 1) if not x.is_complex() else None,
+        lambda x: torch.digamma(x * x + 1) if not x.is_complex() else None,
         lambda x: _of_digamma(x),
     ),
 }
 
 
 def _of_digamma(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = torch.polygamma(1, torch.from_numpy(np.abs(x) + 1)).numpy() * np.sign(x)
+    found: np.ndarray = 2 * x * torch.polygamma(1, torch.from_numpy(x * x + 1)).numpy()
     return found
 
 
