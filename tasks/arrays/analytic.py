@@ -162,7 +162,7 @@ def _terms(gradients: Arrays, direction: Arrays) -> float:
 def _agrees(slope: Slope, line: Along, gradients: Arrays) -> bool:
     terms = _terms(gradients, line.direction)
     gap = abs(slope.value - project(gradients, line.direction))
-    return bool(slope.error <= TIGHT * terms and gap <= slope.error + ROUNDING * terms)
+    return bool(slope.error <= TIGHT * terms and gap <= 4 * slope.error + ROUNDING * terms)
 
 
 def _is_apart(slope: Slope, line: Along, gradients: Arrays) -> bool:
