@@ -108,15 +108,12 @@ X = np.random.default_rng(4).normal(size=N)
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarray]]] = {
     analytic.COMPLEX: (lambda x: x * x * x, lambda x: 3 * x**2),
     analytic.LINEAR: (lambda x: torch.relu(x) if not x.is_complex() else None, lambda x: (x > 0) * 1.0),
-    analytic.EXTRAPOLATED: (
-        lambda x: torch.digamma(x * x + 1) if not x.is_complex() else None,
-        lambda x: _of_digamma(x),
-    ),
+    analytic.EXTRAPOLATED: (lambda x: torch.lgamma(x * x + 1) if not x.is_complex() else None, lambda x: _of_lgamma(x)),
 }
 
 
-def _of_digamma(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = 2 * x * torch.polygamma(1, torch.from_numpy(x * x + 1)).numpy()
+def _of_lgamma(x: np.ndarray) -> np.ndarray:
+    found: np.ndarray = 2 * x * torch.digamma(torch.from_numpy(x * x + 1)).numpy()
     return found
 
 
