@@ -297,7 +297,8 @@ class GradientCase:
             said = "0 within the differences' error"
         elif not passed:
             places = self.wrt if self.check == "backward" and len(found) > 1 else ()
-            said += _describe_worst(pairs, places, problem.elements < autograd.FULL_JACOBIAN)
+            each = problem.elements < autograd.FULL_JACOBIAN or oracle.name != autograd.DIFFERENCES
+            said += _describe_worst(pairs, places, each)
         more = [unfit, "" if passed else self._find_random()]
         return Check(self.check, passed, units, "; ".join([said, *filter(None, more)]))
 

@@ -1,6 +1,7 @@
-"""Derivatives of functions of arrays without a difference quotient's roundoff: the complex step, and differences in many digits.
+"""Derivatives of functions of arrays without a difference quotient's roundoff: the complex step, differences on a linear piece,
+differences in many digits.
 
-Neither works for every function, and no list says for which: a function is run, and what comes out is held against its own values and
+None works for every function, and no list says for which: a function is run, and what comes out is held against its own values and
 against differences in float64.
 """
 
@@ -12,11 +13,36 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.differences import EPS64, KINK, Along, Arrays, Differences, Function, scales
+from tasks.arrays.differences import (
+    EPS64,
+    KINK,
+    LONG_STEP,
+    Along,
+    Arrays,
+    Differences,
+    Function,
+    Slope,
+    directions,
+    project,
+    scales,
+)
 
 #: Digits that are computed with, and the step as a power of ten.
 DIGITS, STEP = 80, 25
 COMPLEX, MANY = "complex step", f"differences in {DIGITS} digits"
+LINEAR, EXTRAPOLATED = "differences on a linear piece", "extrapolated differences"
+#: Share of Σ |gradient·direction| that a slope must be known to, to stand alone; and by which a gradient may miss it: float64's own
+#: rounding in a sum of many terms.
+TIGHT, ROUNDING = 2.0**-30, 2.0**-40
+#: Directions that are looked along. Whatever is wrong in a gradient shows in any of them, unless it is orthogonal to it.
+WAYS = 2
+#: Steps on a linear piece, longest first; a long one has less roundoff, and meets more kinks.
+PIECES = (2.0**-6, 2.0**-12, 2.0**-17)
+#: How often the long step of an extrapolation is shortened, to an eighth: near a pole, or a kink.
+RUNGS = 5
+#: Elements that a contradiction is traced to at most, and slopes that are looked at for it. A part of a gradient whose own gap is less
+#: than LEAST of the whole's is left.
+TRACED, LOOKS, LEAST = 16, 192, 2.0**-8
 #: The imaginary step, relative to the scale of an element: its square is lost beside 1 (Squire and Trapp, 1998).
 IMAGINARY = 2.0**-100
 #: Most elements that are moved in many digits, each by Python's own arithmetic.
@@ -90,6 +116,180 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
             if abs(found - slope.value) > slope.error + 1e-9 * abs(found):
                 return False
     return bool(told)
+
+
+def look_along(
+    function: Function, inputs: Arrays, cotangents: Arrays, gradients: Arrays, numbers: str = "real"
+) -> tuple[str, list[np.ndarray]] | None:
+    """What the slopes along random directions say of ``gradients``: (COMPLEX, LINEAR or EXTRAPOLATED, the gradients), or None if nothing.
+
+    Where a way tells the slopes to TIGHT and they are those of the gradients, these are returned as they are. A function that is not
+    analytic, or not linear nearby, has other slopes by those ways, and none is right by chance: so the first way that agrees is believed.
+    Where all disagree, a way is believed that central differences confirm, and up to TRACED elements, those that are furthest off, are
+    as they are by it. numbers: "complex" where the function may be given such.
+    """
+    if not all(np.isfinite(g).all() for g in gradients):
+        return None
+    centre = [np.asarray(y) for y in function(inputs)]
+    lines = [Along(function, inputs, cotangents, d) for d in _coarse_directions(inputs)]
+    others = []
+    for name, way in _BY if numbers == "complex" else _BY[1:]:
+        slopes = [way(lines[0], centre)]
+        if _agrees(slopes[0], lines[0], gradients):
+            slopes += [way(line, centre) for line in lines[1:]]
+            if all(_agrees(slope, line, gradients) for slope, line in zip(slopes, lines)):
+                return name, list(gradients)
+        if _is_apart(slopes[0], lines[0], gradients):
+            others.append((name, way))
+    for name, way in others:
+        slopes = [way(line, centre) for line in lines]
+        if all(_is_confirmed(slope, line, centre, gradients) for slope, line in zip(slopes, lines)):
+            return name, _trace(way, lines[0], centre, gradients)
+    return None
+
+
+def _coarse_directions(inputs: Arrays) -> list[list[np.ndarray]]:
+    """`directions` of few bits: what is moved along them by a power of two, is moved exactly."""
+    return [
+        [np.round(d / s * 64) / 64 * s for d, s in zip(way, map(scales, inputs))] for way in directions(inputs, WAYS)
+    ]
+
+
+def _terms(gradients: Arrays, direction: Arrays) -> float:
+    return float(sum(np.sum(np.abs(g) * np.abs(d)) for g, d in zip(gradients, direction)))
+
+
+def _agrees(slope: Slope, line: Along, gradients: Arrays) -> bool:
+    terms = _terms(gradients, line.direction)
+    gap = abs(slope.value - project(gradients, line.direction))
+    return bool(slope.error <= TIGHT * terms and gap <= 4 * slope.error + ROUNDING * terms)
+
+
+def _is_apart(slope: Slope, line: Along, gradients: Arrays) -> bool:
+    gap = abs(slope.value - project(gradients, line.direction))
+    return bool(gap > 16 * (slope.error + ROUNDING * _terms(gradients, line.direction)))
+
+
+def _is_confirmed(slope: Slope, line: Along, centre: Arrays, gradients: Arrays) -> bool:
+    """Whether central differences of real numbers are nearer to a slope than to the gradients. Near a pole or in a tail complex arithmetic
+    underflows where the function does not, and differences are 0 as well: such a slope is none. Nor is the mean of both sides of a kink."""
+    if not slope.value or not _is_apart(slope, line, gradients):
+        return False
+    beside = line.steepest(centre)
+    gap = abs(slope.value - project(gradients, line.direction))
+    return bool(not beside.why and beside.value and abs(beside.value - slope.value) <= gap / 16)
+
+
+def _trace(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays, gradients: Arrays) -> list[np.ndarray]:
+    """``gradients`` with the elements that are furthest off as they are by a ``way``, by halving."""
+    flat = np.concatenate([d.reshape(-1) for d in line.direction])
+    ends = np.cumsum([d.size for d in line.direction])[:-1]
+    traced = [g.copy() for g in gradients]
+
+    def look(places: np.ndarray) -> tuple[float, float, np.ndarray]:
+        """The gap along the part of the direction at some places, the slope by the way, and the places."""
+        part = np.zeros_like(flat)
+        part[places] = flat[places]
+        pieces = zip(np.split(part, ends), line.direction)
+        along = [(p if np.iscomplexobj(d) else p.real).reshape(d.shape) for p, d in pieces]
+        piece = Along(line.function, line.inputs, line.cotangents, along)
+        slope = way(piece, centre)
+        gap = abs(slope.value - project(gradients, along)) if _is_apart(slope, piece, gradients) else 0.0
+        return gap, slope.value, places
+
+    parts, found, looks = [look(np.flatnonzero(flat))], 0, 1
+    least = LEAST * parts[0][0]
+    while parts and found < TRACED and looks < LOOKS:
+        parts.sort(key=lambda part: part[0])
+        _, value, places = parts.pop()
+        if len(places) > 1:
+            parts += [part for part in map(look, np.array_split(places, 2)) if part[0] > least]
+            looks += 2
+            continue
+        number = int(np.searchsorted(ends, places[0], side="right"))
+        if not np.iscomplexobj(traced[number]):
+            within = int(places[0] - (ends[number - 1] if number else 0))
+            traced[number].reshape(-1)[within] = value / flat[places[0]].real
+            found += 1
+    return traced
+
+
+def _complex_slope(line: Along, centre: Arrays) -> Slope:
+    """By the imaginary part at inputs + i·step·direction. Its error is what a change of the inputs by two spacings makes of it."""
+    nothing = Slope(np.nan, np.inf)
+    if any(np.iscomplexobj(x) for x in (*line.inputs, *line.cotangents, *centre)):
+        return nothing
+    found = []
+    for spacings in (0, 2):
+        moved = [
+            x * (1 + spacings * EPS64 * np.sign(d)) + 1j * IMAGINARY * d for x, d in zip(line.inputs, line.direction)
+        ]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outputs = [np.asarray(y) for y in line.function(moved)]
+        except Exception:  # not of complex numbers
+            return nothing
+        if len(outputs) != len(centre) or not all(_near(np.real(y), c) for y, c in zip(outputs, centre)):
+            return nothing
+        terms = [c * np.imag(y) / IMAGINARY for c, y in zip(line.cotangents, outputs)]
+        found.append((sum(float(np.sum(t)) for t in terms), sum(float(np.sum(np.abs(t))) for t in terms)))
+    (value, size), (other, _) = found
+    error = 4 * abs(value - other) + 64 * EPS64 * size
+    return Slope(value, error) if np.isfinite(value + error) else nothing
+
+
+def _linear_slope(line: Along, centre: Arrays) -> Slope:
+    """By the longest step on which the function is linear: what is left of its second difference, curvature or roundoff, is the error."""
+    best = Slope(np.nan, np.inf)
+    for h in PIECES:
+        up, down = line.at(h), line.at(-h)
+        if not all(u.shape == m.shape == v.shape for u, m, v in zip(up, centre, down)):
+            return best
+        given = [*zip(line.cotangents, up, centre, down)]
+        bend = sum(float(np.sum(np.abs(c) * np.abs(u - 2 * m + v))) for c, u, m, v in given)
+        size = sum(float(np.sum(np.abs(c) * (np.abs(u) + np.abs(v)))) for c, u, m, v in given)
+        found = Slope(line.between(up, down) / (2 * h), (2 * bend + EPS64 * size) / h)
+        if found.error < best.error:
+            best = found
+        if bend <= 16 * EPS64 * size:
+            break
+    return best
+
+
+def _extrapolated_slope(line: Along, centre: Arrays) -> Slope:
+    """By Romberg's extrapolation of four central differences. The last correction is the error, and what rounding does to outputs of
+    their size; what it does to larger numbers inside, the corrections show."""
+    best = Slope(np.nan, np.inf)
+    for rung in range(RUNGS):
+        longest = LONG_STEP / 8**rung
+        row: list[float] = []
+        for k in range(4):
+            h = longest / 2**k
+            up, down = line.at(h), line.at(-h)
+            if not all(u.shape == m.shape == v.shape for u, m, v in zip(up, centre, down)):
+                return best
+            size = sum(float(np.sum(np.abs(c) * (np.abs(u) + np.abs(v)))) for c, u, v in zip(line.cotangents, up, down))
+            new = [line.between(up, down) / (2 * h)]
+            for power, before in enumerate(row, 1):
+                new.append(new[-1] + (new[-1] - before) / (4.0**power - 1))
+            last, row = row, new
+        found = Slope(row[-1], 4 * abs(row[-1] - last[-1]) + 4 * EPS64 * size / h)
+        if found.error > best.error:
+            break
+        if found.error < best.error:
+            best = found
+        if best.error <= TIGHT / 16 * abs(best.value):
+            break
+    return best
+
+
+#: The ways to a slope along a direction, the most exact first.
+_BY: tuple[tuple[str, Callable[[Along, Arrays], Slope]], ...] = (
+    (COMPLEX, _complex_slope),
+    (LINEAR, _linear_slope),
+    (EXTRAPOLATED, _extrapolated_slope),
+)
 
 
 def sizes(x: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import differences, torch_tree
+from tasks.arrays import analytic, differences, torch_tree
 from tasks.arrays.training import TrainingStep
 from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, is_complex, np_dtype
 
@@ -412,13 +412,16 @@ def problem(
         return [torch_tree.output(torch_tree.dense(y)) for y, c in zip(found, first) if c is not None]
 
     def gradient(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        step = not any(map(np.iscomplexobj, inputs)) and any(map(np.iscomplexobj, values))
         tensors = [torch.from_numpy(v.copy()).to(device) for v in values]
         new_args, new_kwargs = fresh(tensors[: len(wrt)])
-        left = iter(tensors[len(wrt) :])
+        # Autograd's gradient of complex numbers is the conjugate of an analytic function, of the inputs and the conjugate cotangents.
+        left = iter([c.conj() for c in tensors[len(wrt) :]] if step else tensors[len(wrt) :])
         found = backward(
             "backward", call, new_args, new_kwargs, wrt, [None if c is None else next(left) for c in first]
         )
-        return [torch_tree.output(torch_tree.dense(g)) for g, v in zip(found, second) if v is not None]
+        arrays = [torch_tree.output(torch_tree.dense(g)) for g, v in zip(found, second) if v is not None]
+        return [np.conj(g) for g in arrays] if step else arrays
 
     def array(x: Any) -> np.ndarray:
         return torch_tree.output(torch_tree.dense(x)).copy()
@@ -426,9 +429,8 @@ def problem(
     inputs = [array(places[i]) for i in wrt]
     if check == "backward":
         return Problem(forward, inputs, [array(c) for c in first if c is not None])
-    return Problem(
-        gradient, inputs + [array(c) for c in first if c is not None], [array(v) for v in second if v is not None]
-    )
+    inputs += [array(c) for c in first if c is not None]
+    return Problem(gradient, inputs, [array(v) for v in second if v is not None])
 
 
 def second_oracle(
@@ -437,6 +439,7 @@ def second_oracle(
     step: float | None = None,
     slack: float = 1.0,
     eps: float | None = None,
+    numbers: str = "real",
 ) -> tuple[Oracle | None, str]:
     """Finite differences as an oracle beside the ``gradients`` that autograd gave: (oracle, why there is none).
 
@@ -444,12 +447,20 @@ def second_oracle(
     unless the two really disagree. Where only projections are taken, the smallest change that explains them. step: of
     projections, relative to the scale of the inputs, instead of one that fits; a shorter one meets fewer of the kinks that a
     whole network has. slack: so many times their error they may be off, whose estimate is one draw of roundoff. eps: by how
-    much every element is moved, at most, instead of a step that fits it.
+    much every element is moved, at most, instead of a step that fits it. numbers: "complex" where the function may be given
+    complex numbers, which a kernel that somebody wrote may not.
+
+    Before that, without a step of somebody's, the slopes along random directions are looked at by better ways (`analytic.look_along`):
+    where one has them as ``gradients`` say, or shows that they are others, no element is moved on its own.
     """
     if found.elements == 0:
         return None, "no elements"
     with np.errstate(all="ignore"):
         try:
+            if step is None and eps is None:
+                seen = analytic.look_along(found.function, found.inputs, found.cotangents, gradients, numbers)
+                if seen is not None:
+                    return Oracle(*seen), ""
             if found.elements < FULL_JACOBIAN:
                 how = differences.gradient(found.function, found.inputs, found.cotangents, eps=eps)
                 oracle, why = oracle_of(how, gradients)

@@ -101,3 +101,25 @@ def gradients(report: Report) -> View | None:
     if not report.rows["check"].isin(checks.where(gradient=True)).any():
         return None
     return View("gradients", "Gradients by two oracles", two_oracles(report.rows), faces=("csv",))
+
+
+def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per (check, second_oracle) of gradients that were compared, most rows first: how many rows and ops have it. Where there is
+    none, ``second_oracle`` is "" and ``why`` the most frequent reason."""
+    rows = distinct(rows)
+    rows = rows[agreement(rows) != ""]
+    why = rows.oracle.fillna("").str.extract(r"\(no differences: (.*)\)", expand=False).fillna("")
+    rows = rows.assign(second_oracle=rows.second_oracle.fillna(""), why=why)
+    found = rows.groupby(["check", "second_oracle"]).agg(
+        rows=("case_id", "size"), ops=("op", "nunique"), why=("why", lambda x: x.mode().iloc[0])
+    )
+    return found.sort_values(["check", "rows"], ascending=[True, False]).reset_index()
+
+
+@view(91)
+def build_second_oracles_view(report: Report) -> View | None:
+    """How many gradients have an oracle that needs no derivative of the library's, and which."""
+    if not report.rows["check"].isin(checks.where(gradient=True)).any():
+        return None
+    frame = count_second_oracles(report.rows)
+    return View("second_oracles", "Second oracles of gradients", frame, faces=("csv",))

@@ -25,12 +25,12 @@ PROCESS = "output_process_fn_grad"
 def differentiable(info: Any) -> Callable[..., Any]:
     """The op as OpInfo's gradient tests call it, but for the seed: inputs made hermitian, triangular, … inside, so that a small change
     of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
-    functions, op = _process_functions(info), unwrap_seeding(info.op)
+    op = unwrap_seeding(info.op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         process = kwargs.pop(PROCESS, None)
         found = info.gradcheck_wrapper(op, *args, **kwargs)
-        found = found if process is None else functions[process](found)
+        found = found if process is None else _process_functions(info)[process](found)
         return ordered(found) if ordered else found
 
     ordered = ORDERED.get(info.name)
@@ -74,9 +74,19 @@ def processing(info: Any, name: str | None) -> Callable[..., Any]:
 
 
 def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
+    """By their names. They are found by making all samples of an op, hundreds for some: asked for where one is needed, and once."""
     import torch
+
+    key = info.name, info.variant_test_name
+    if key in _FUNCTIONS:
+        return _FUNCTIONS[key]
 
     with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
         warnings.simplefilter("ignore")
         made = info.sample_inputs("cpu", torch.float64, requires_grad=True)
-        return {name: s.output_process_fn_grad for s in made if (name := process_name(s))}
+        _FUNCTIONS[key] = {name: s.output_process_fn_grad for s in made if (name := process_name(s))}
+    return _FUNCTIONS[key]
+
+
+#: What `_process_functions` has found, by name and variant of the op.
+_FUNCTIONS: dict[tuple[str, str], dict[str, Callable[..., Any]]] = {}

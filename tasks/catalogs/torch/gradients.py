@@ -340,7 +340,8 @@ class GradientMaker(Maker):
             made.wrt,
             map_leaves(passed, widen),
         )
-        return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+        values = [e.reference for e in made.expected if e.reference is not None]
+        return gradients.second_oracle(problem, values, numbers="complex")
 
 
 def _equal(x: np.ndarray, dim: int | None) -> np.ndarray | None:

@@ -409,7 +409,7 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
         errors = [np.where(m & np.isnan(g), np.inf, 0.0) for m, g in zip(lost, values)]
         other, why = None, STEPS
         if not reference.rounds:
-            other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values)
+            other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values, numbers="complex")
         return _Exact(values, errors, _describe_oracle(why), other, again)
     known = [np.isfinite(e) for e in found.errors]
     taken = [m & k for m, k in zip(lost, known)]
