@@ -61,7 +61,7 @@ def checks() -> str:
 
 def asked() -> str:
     """Which checks are asked of the ops of which catalog."""
-    from farm.work import catalogue
+    from farm.work import catalog_lists
     from tasks import catalogs
     from tasks.cache import default_cache
     from tasks.catalogs.base import Entry
@@ -79,7 +79,7 @@ def asked() -> str:
     }
     # Those of older releases are the node suite again.
     columns = {name: catalogs.get(name) for name in catalogs.BUILT_IN if not name.startswith("onnx-")}
-    entries = {name: own.get(name) or catalogue.entries(name, default_cache(), inline=True) for name in columns}
+    entries = {name: own.get(name) or catalog_lists.entries(name, default_cache(), inline=True) for name in columns}
 
     def cell(check: Any, name: str) -> str:
         having = {entry.label for entry in entries[name] if not check.unasked(entry, columns[name])}

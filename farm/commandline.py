@@ -38,11 +38,11 @@ def _warning(
 ) -> str:
     """The farm's own warnings in one line, without the line of code that gave them; others as Python says them."""
     if category.__module__.startswith("farm."):
-        return _once(message)
+        return _shorten_warning(message)
     return _PYTHONS(message, category, filename, lineno, line)
 
 
-def _once(words: Any) -> str:
+def _shorten_warning(words: Any) -> str:
     """A warning's line; nothing if the command has said it."""
     line = f"warning: {plain(words)}\n"
     new = line not in _WARNED
@@ -52,14 +52,14 @@ def _once(words: Any) -> str:
 
 def warn(words: Any) -> None:
     """Say in one line, once a command, what is not as it should be."""
-    sys.stderr.write(_once(words))
+    sys.stderr.write(_shorten_warning(words))
 
 
 def refusing(main: Main) -> Main:
     """A command's ``main`` that says what it refuses (`Refusal`) in one line and ends with exit code 2."""
 
     @functools.wraps(main)
-    def told(argv: Sequence[str] | None = None) -> int:
+    def run_command(argv: Sequence[str] | None = None) -> int:
         warnings.formatwarning = _warning
         _WARNED.clear()
         try:
@@ -68,7 +68,7 @@ def refusing(main: Main) -> Main:
             print(f"error: {plain(refusal)}", file=sys.stderr)
             return BAD_INPUT
 
-    return told
+    return run_command
 
 
 def fold(line: str, indent: int) -> None:

@@ -30,13 +30,13 @@ def fit_table(
 ) -> RenderableType:
     """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
     natural = [max([_width(Text(h.words)), *(_width(cells[n]) for cells, _ in lines)]) for n, h in enumerate(heads)]
-    least = [_least(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
+    least = [_find_least_width(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - 3 * len(heads) + 1  # what borders and blanks leave
-    widths, kept = _widths(natural, least, room), _select_columns(heads, lines, width)
-    if sum(least) <= room and _height(lines, widths) <= _height_below(lines, kept, width):
+    widths, kept = _share_width(natural, least, room), _select_columns(heads, lines, width)
+    if sum(least) <= room and _count_screen_lines(lines, widths) <= _height_below(lines, kept, width):
         made: RenderableType = _build_folded_table(heads, lines, widths)
     else:
-        made = _below(heads, lines, kept)
+        made = _move_below(heads, lines, kept)
     return Group(Text(title, style="italic"), made)  # not the table's own title, which is folded to its width
 
 
@@ -44,13 +44,13 @@ def _width(cell: Text) -> int:
     return max((line.cell_len for line in cell.split("\n")), default=0)
 
 
-def _least(head: Head, cells: Sequence[Text]) -> int:
+def _find_least_width(head: Head, cells: Sequence[Text]) -> int:
     widest = max(map(_width, cells), default=0)
     word = max(map(len, head.words.split()), default=0)
     return max(word, widest if head.right else min(widest, LEAST), 1)
 
 
-def _widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+def _share_width(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """The least of every column, and of what is left as much as it needs, those first that need little."""
     made, spare = list(least), room - sum(least)
     order = sorted(range(len(made)), key=lambda n: natural[n] - least[n])
@@ -72,7 +72,7 @@ def _build_folded_table(
     return made
 
 
-def _height(lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]) -> int:
+def _count_screen_lines(lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]) -> int:
     """Lines on the screen, about, of a table that is folded."""
     return sum(max(-(-_width(cell) // width) for cell, width in zip(cells, widths)) for cells, _ in lines)
 
@@ -103,7 +103,7 @@ def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text],
     return widths
 
 
-def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]) -> Group:
+def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]) -> Group:
     """Short columns side by side, every other one on a line of its own below, after its head."""
     kept = list(widths)
     words = {n: textwrap.wrap(heads[n].words, widths[n]) or [""] for n in kept}

@@ -37,7 +37,7 @@ class Canary:
         for dtype in DTYPES if kind else ():
             try:
                 program = backend.canary(build_form(kind, dtype))
-                if not _off(program):
+                if not _describe_deviation(program):
                     self._programs[dtype] = program
             except Exception:
                 continue  # it does not compute this dtype, or says so in a way of its own: its cases will
@@ -51,10 +51,17 @@ class Canary:
         """Whether so many seconds have passed since it was last asked (0: always)."""
         return time.monotonic() - self._asked >= every_s
 
-    def changed(self) -> str:
+    def describe_change(self) -> str:
         """What the device computes otherwise than it did at first; "" if nothing."""
         try:
-            return next((f"{dtype}: {off}" for dtype, program in self._programs.items() if (off := _off(program))), "")
+            return next(
+                (
+                    f"{dtype}: {off}"
+                    for dtype, program in self._programs.items()
+                    if (off := _describe_deviation(program))
+                ),
+                "",
+            )
         except Exception as error:
             return f"{type(error).__name__}: {str(error).strip()[:200]}"
         finally:
@@ -70,13 +77,13 @@ def kind_of(backend: Backend) -> str:
 def build_form(kind: str, dtype: str) -> Form:
     """A @ B + C as a form of a kind of KINDS; arrays of [SIZE, SIZE]."""
     arrays = [x.astype(np_dtype(dtype)) for x in _factors()]
-    return _form(kind, dtype, arrays, lambda a, b, c: a @ b + c, "MatMul", "Add")
+    return _make_call_form(kind, dtype, arrays, lambda a, b, c: a @ b + c, "MatMul", "Add")
 
 
-def _form(kind: str, dtype: str, arrays: list[np.ndarray], call: Callable[..., Any], *ops: str) -> Form:
+def _make_call_form(kind: str, dtype: str, arrays: list[np.ndarray], call: Callable[..., Any], *ops: str) -> Form:
     """A call of arrays, which as an ONNX graph is ``ops`` one after another."""
     args, kwargs = encode(tuple(map(TensorSpec, range(len(arrays))))), encode({})
-    model = _model(ELEMENT_TYPE[dtype], *ops) if kind == "onnx" else None
+    model = _build_model(ELEMENT_TYPE[dtype], *ops) if kind == "onnx" else None
     return Form(kind, "canary", dtype, arrays, call, args, kwargs, model)
 
 
@@ -86,7 +93,7 @@ def _factors() -> tuple[np.ndarray, ...]:
     return draw(-1, 2, shape), draw(-3, 4, shape), draw(-3, 4, shape)
 
 
-def _off(program: Program) -> str:
+def _describe_deviation(program: Program) -> str:
     """How far a run is from the exact answer, "" where it is that, and was computed where it was asked to be."""
     a, b, c = _factors()
     exact = (a @ b + c).astype(np.float64)
@@ -99,7 +106,7 @@ def _off(program: Program) -> str:
     return f"{wrong} of {exact.size} elements of a product of small integers are off" if wrong else ""
 
 
-def _model(element: int, *ops: str) -> bytes:
+def _build_model(element: int, *ops: str) -> bytes:
     """Ops of two inputs, one after another, over tensors of an element type of ONNX: (a op b) op c … (IR 7, opset 13), by the field
     numbers of onnx.proto."""
     from tasks.backends.shared.onnx_graph import message

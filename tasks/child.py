@@ -20,7 +20,7 @@ from typing import Any
 
 from tasks import heap, wire
 from tasks.arrays.pack import PackError
-from tasks.catalogs.told import announce
+from tasks.catalogs.user_definitions import announce
 from tasks.importing import pause_gc
 from tasks.judge import verdict
 from tasks.model import BackendInfo, Unavailable
@@ -102,7 +102,7 @@ class Child:
         yield answer
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """True when the device is unusable in this process."""
         return self.runner is not None and self.runner.broken
 
@@ -189,15 +189,15 @@ class Child:
             yield done
             self.surroundings.put_back()
             # A device that an error has spoilt answers nothing: the error says more.
-            if asked := watched and not self.broken and self.canary.due(command.canary_s):
-                yield self._asked()
-        if watched and not (asked or self.broken):
-            yield self._asked()
+            if asked := watched and not self.is_broken and self.canary.due(command.canary_s):
+                yield self._check_canary()
+        if watched and not (asked or self.is_broken):
+            yield self._check_canary()
         return wire.Finished()
 
-    def _asked(self) -> wire.Canary:
+    def _check_canary(self) -> wire.Canary:
         self.page.write(-1, 1)
-        return wire.Canary(self.canary.changed())
+        return wire.Canary(self.canary.describe_change())
 
     def _search(self, command: wire.Search | wire.Tried) -> Steps:
         yield from ()
@@ -240,7 +240,7 @@ def serve(read_fd: int, write_fd: int, page_fd: int) -> None:
         for line in commands:
             for message in child.steps(wire.decode(line)):
                 send(message)
-            if child.broken:
+            if child.is_broken:
                 break
     # Leave without the runtimes' exit handlers: they have nothing to save and some hang.
     os._exit(0)

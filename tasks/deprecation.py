@@ -37,11 +37,11 @@ def deprecated(name: str, *, since: str, until: str, use: str) -> Callable[[_Fun
 
     def mark(function: _Function) -> _Function:
         @functools.wraps(function)
-        def warned(*args: Any, **kwargs: Any) -> Any:
+        def warn_and_call(*args: Any, **kwargs: Any) -> Any:
             warnings.warn(str(said), DeprecationWarning, stacklevel=2)
             return function(*args, **kwargs)
 
-        warned.__deprecated__ = str(said)  # type: ignore[attr-defined]
-        return cast(_Function, warned)
+        warn_and_call.__deprecated__ = str(said)  # type: ignore[attr-defined]
+        return cast(_Function, warn_and_call)
 
     return mark

@@ -94,9 +94,9 @@ class Server:
                     self._tell(one) if fd == one.ended else self._give_up(one)
             # Last: what it opens may have the number of what was just closed.
             if any(fd == self._control.fileno() for fd, _ in found):
-                self._asked()
+                self._answer_request()
 
-    def _asked(self) -> None:
+    def _answer_request(self) -> None:
         data, fds, _, _ = socket.recv_fds(self._control, REQUEST, FDS)
         if not data:  # no more is asked for
             self._open = False

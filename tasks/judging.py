@@ -197,14 +197,14 @@ def judge_outputs(
     form: what the backend was given; step: the one of a check that these are of; measure_flushes: what the device takes
     for zero in some dtypes, asked where it may matter.
     """
-    precision = _precision(sample, info)
+    precision = _choose_precision(sample, info)
     expected = step.expected(sample.expected(of_products=info.of_products))
     paired = form.paired if form else ()
     returned = [[_complex_from_pairs(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
     flushes = Flushes(info.flushes)
     case = Case(sample, policy, info, form, step, precision, expected, returned, returned, flushes, measure_flushes)
     found = _judge(case)
-    return found if measure_flushes is None or not found.fails else _follow(SECOND_LOOK, case, found)
+    return found if measure_flushes is None or not found.fails else _run_judging_steps(SECOND_LOOK, case, found)
 
 
 def judge_steps(
@@ -251,10 +251,10 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
 def _judge(case: Case) -> Judgement:
     for reading in READING:
         case = reading(case)
-    return _follow(STEPS, case, Judgement(Metrics(), Status.PASS, ""))
+    return _run_judging_steps(STEPS, case, Judgement(Metrics(), Status.PASS, ""))
 
 
-def _follow(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
+def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
     """The judgement after the last of some steps, or after the first that is final."""
     if found.final:
         found = replace(found, final=False)
@@ -353,7 +353,7 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
     if found.status is not Status.PASS and case.oracle != "stored" and not case.definition:
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
         columns["signature"] = fingerprint.signature(case.outputs, case.expected, case.op_class, case.precision)
-        columns |= _furthest(case, found.metrics)
+        columns |= _describe_furthest(case, found.metrics)
     if case.precision:
         columns["compute_precision"] = case.precision
         if case.info.unasked and is_coarser(case.precision, case.group.dtype):
@@ -367,13 +367,13 @@ def accept_kept_result(case: Case, found: Judgement) -> Judgement:
     if found.metrics.kind or all(leaf.kept is None for leaf in case.expected):
         return found
 
-    def measured(excused: bool) -> Metrics:
+    def measure_excused(excused: bool) -> Metrics:
         leaves = [floor_of_kept(leaf, excused) for leaf in case.expected]
         return compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
 
-    found = found.note({"kept": measured(False).error_units})
-    if found.fails and case.verdict(measured(True))[0] is Status.PASS:
-        return found.rule(Status.IMPRECISE, KIND_KEPT, _columns(diagnose.Cause(KEPT, CAUSE_KEPT)))
+    found = found.note({"kept": measure_excused(False).error_units})
+    if found.fails and case.verdict(measure_excused(True))[0] is Status.PASS:
+        return found.rule(Status.IMPRECISE, KIND_KEPT, _make_cause_columns(diagnose.Cause(KEPT, CAUSE_KEPT)))
     return found
 
 
@@ -440,7 +440,7 @@ def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
         own = second.max_ulp if case.op_class in WITHOUT_NOISE else second.error_units
         found = found.note({"second_oracle": other.name, "second_units": own, "oracles_units": other.units})
         limit = case.policy.limit_value(case.group.label, case.op_class.value, case.group.dtype)
-        if _apart(other, limit) and not found.metrics.kind:
+        if _oracles_disagree(other, limit) and not found.metrics.kind:
             named = [(case.oracle, found.metrics), (other.name, second)]
             sides = [name for name, m in named if case.verdict(m)[0] is Status.PASS]
             error = (
@@ -476,9 +476,9 @@ def explain_numbers(case: Case, found: Judgement) -> Judgement:
     """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the kind is `cast`."""
     if not found.has_wrong_numbers or case.definition or "cause" in found.columns:
         return found
-    cause = _cause(case)
+    cause = _find_cause(case)
     is_cast = found.kind == "numbers" and cause.code == CAUSE_CAST
-    return found.rule(found.status, KIND_CAST if is_cast else found.kind, _columns(cause))
+    return found.rule(found.status, KIND_CAST if is_cast else found.kind, _make_cause_columns(cause))
 
 
 def accept_accumulators(case: Case, found: Judgement) -> Judgement:
@@ -487,7 +487,7 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     declared = case.info.accumulators
     if not (declared and found.status is Status.WRONG and found.kind == "numbers") or case.definition:
         return found
-    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _within(case, declared) else found
+    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
 
 def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
@@ -500,8 +500,8 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     if not sums.words:
         return found
     if found.status is Status.PASS and not has_own_tolerance(case.oracle):
-        return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, _columns(sums))
-    return found.note(_columns(sums))
+        return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, _make_cause_columns(sums))
+    return found.note(_make_cause_columns(sums))
 
 
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
@@ -511,7 +511,7 @@ def find_lost_cast(case: Case, found: Judgement) -> Judgement:
         with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
             lost = diagnose.lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
             if lost.words:
-                return found.rule(Status.IMPRECISE, KIND_CAST, _columns(lost))
+                return found.rule(Status.IMPRECISE, KIND_CAST, _make_cause_columns(lost))
     return found
 
 
@@ -552,7 +552,7 @@ def find_bias(case: Case, found: Judgement) -> Judgement:
 def check_properties(case: Case, found: Judgement) -> Judgement:
     """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range, symmetry) becomes
     `imprecise`, kind `property`."""
-    if not _whole(case.sample):
+    if not _covers_all_inputs(case.sample):
         return found
     if not (broken := properties.find_broken_property(case.group.op, _read_tensors(case.sample), case.outputs[0])):
         return found
@@ -633,7 +633,7 @@ SECOND_LOOK: tuple[Step, ...] = (measure_flushing, accept_rounded_inputs)
 # --- what the steps ask -------------------------------------------------------------------------------------------
 
 
-def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
+def _choose_precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     """The coarser of what the backend declares and what the check asks for."""
     asked = checks.get_or_default(sample.owner.check).precision(sample.owner.group.dtype)
     if not info.compute_precision:
@@ -665,7 +665,7 @@ def _elementwise(sample: PreparedSample) -> np.ndarray | None:
     return None
 
 
-def _furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
+def _describe_furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
     """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
     if metrics.kind or case.limit is None or case.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return {}
@@ -683,18 +683,18 @@ def _furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
     return columns
 
 
-def _apart(other: OracleRecord, limit: float | None) -> bool:
+def _oracles_disagree(other: OracleRecord, limit: float | None) -> bool:
     """Whether two oracles disagree. A second one that was computed in the dtype under test is held to its tolerance."""
     apart = not other.classic if limit is None else bool(other.units > limit)
     return apart and not (other.rounded and other.classic)
 
 
-def _columns(cause: diagnose.Cause) -> dict[str, str]:
+def _make_cause_columns(cause: diagnose.Cause) -> dict[str, str]:
     """What a row says of a cause."""
     return {"cause": cause.words, "cause_code": cause.code}
 
 
-def _cause(case: Case) -> diagnose.Cause:
+def _find_cause(case: Case) -> diagnose.Cause:
     """The error model that explains numbers that are off."""
     if case.op_class is OpClass.RANDOM:
         return diagnose.Cause()
@@ -724,7 +724,7 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
     return diagnose.Cause()
 
 
-def _within(case: Case, accumulators: Sequence[str]) -> bool:
+def _is_within_accumulators(case: Case, accumulators: Sequence[str]) -> bool:
     """Whether products are no further off than the limit leaves them where the device's matrix units add them: these cannot do better."""
     if case.op_class is not OpClass.CONTRACTION:
         return False
@@ -744,7 +744,7 @@ def _one_step(dtypes: Sequence[str], metrics: Metrics) -> str:
     return f"one step of {'/'.join(dict.fromkeys(dtypes))} off in {metrics.mismatched:,} of {metrics.numel:,} elements"
 
 
-def _whole(sample: PreparedSample) -> bool:
+def _covers_all_inputs(sample: PreparedSample) -> bool:
     """Whether the results are those of an op on all its inputs, and of nothing else: a threshold may break any order."""
     group, record = sample.owner.group, sample.record
     if group.distribution != EXHAUSTIVE or group.check != checks.FORWARD or group.variant:

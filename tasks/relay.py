@@ -75,19 +75,19 @@ class Page:
 
     def write(self, number: int, stage: int, together: int = 1, sample: int = 0) -> None:
         if number != self._number:
-            self._number, self.said = number, os.fstat(2).st_size
+            self._number, self.output_start = number, os.fstat(2).st_size
         PAGE.pack_into(self._map, 0, number, stage, together, sample, time.monotonic())
 
     def read(self) -> Flying:
         return Flying(*PAGE.unpack_from(self._map, 0))
 
     @property
-    def said(self) -> int:
+    def output_start(self) -> int:
         """Bytes that stderr held before the case in flight: another case's words."""
         return int(SAID.unpack_from(self._map, PAGE.size)[0])
 
-    @said.setter
-    def said(self, size: int) -> None:
+    @output_start.setter
+    def output_start(self, size: int) -> None:
         SAID.pack_into(self._map, PAGE.size, size)
 
 
@@ -115,7 +115,7 @@ class Starved:
             with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
                 for thread in (process / "task").iterdir():
                     ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
-                    state = _fields(thread)[0]
+                    state = _read_proc_fields(thread)[0]
                     # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
                     wanted = state == "R" or (state == "D" and stalled > self._stalled)
                     if wanted and thread.name in self._ran:
@@ -130,7 +130,7 @@ class Starved:
         with contextlib.suppress(OSError):
             for path in self._proc.iterdir():
                 with contextlib.suppress(OSError, IndexError, ValueError):
-                    if path.name.isdigit() and path != found[0] and int(_fields(path)[3]) == self._pid:
+                    if path.name.isdigit() and path != found[0] and int(_read_proc_fields(path)[3]) == self._pid:
                         found.append(path)
         return found
 
@@ -143,7 +143,7 @@ class Starved:
         return total
 
 
-def _fields(path: Path) -> list[str]:
+def _read_proc_fields(path: Path) -> list[str]:
     """State, parent, group, session … of a process or thread (proc(5))."""
     return (path / "stat").read_text().rpartition(")")[2].split()
 
@@ -160,7 +160,7 @@ def resident(pid: int) -> int:
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process and of those it started and waited for; 0 when they cannot be read."""
     try:
-        times = _fields(Path(f"/proc/{pid}"))[11:15]  # utime, stime, cutime, cstime (proc(5))
+        times = _read_proc_fields(Path(f"/proc/{pid}"))[11:15]  # utime, stime, cutime, cstime (proc(5))
         return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return 0.0
@@ -202,7 +202,7 @@ class Relay:
                 self._watch(poll, 0, select.POLLIN, len(self._down) < KEPT)
                 self._watch(poll, self._commands, select.POLLOUT, bool(self._down))
                 for fd, _ in poll.poll(TICK * 1e3):
-                    if fd == self._answers and not self._answered():
+                    if fd == self._answers and not self._forward_answers():
                         self._end()
                         return
                     if fd == self._commands:
@@ -230,7 +230,7 @@ class Relay:
             with contextlib.suppress(KeyError):
                 poll.unregister(fd)
 
-    def _answered(self) -> bool:
+    def _forward_answers(self) -> bool:
         """Pass on what the child has said, by whole lines; False where it says no more."""
         data = os.read(self._answers, READ)
         whole, newline, rest = (self._up + data).rpartition(b"\n")

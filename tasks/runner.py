@@ -79,7 +79,7 @@ class Item:
         return self._group
 
     @property
-    def exported(self) -> Pack | None:
+    def exported_pack(self) -> Pack | None:
         if self._exported is None and self.asked.exported:
             self._exported = Pack(self.asked.exported)
         return self._exported
@@ -252,7 +252,7 @@ class Runner:
             return replace(done, row=row.with_values({"refused_layout": case.refused}))
         inputs = contiguous.laid_out(case.form)
         if contiguous.is_empty(case.form):  # which a kernel may refuse as well, and nothing is to be compared then
-            refused = self._refused(case)
+            refused = self._explain_refusal(case)
             nothing = {
                 "status": Status.VACUOUS.value,
                 "kind": "",
@@ -263,7 +263,7 @@ class Runner:
             return replace(done, row=row.with_values(nothing | {"refused_layout": refused})) if refused else done
         if not inputs:  # the form has no strides
             return replace(done, row=row.with_values({"layout": f"contiguous: {case.form.kind} has no strides"}))
-        refused = "" if case.sample.record.takes else self._refused(case)
+        refused = "" if case.sample.record.takes else self._explain_refusal(case)
         if self.broken or not (refused or Status(row.status).finding or Status(row.status) in contiguous.REFUSED):
             return done
         plain = self._with(case, contiguous.dense(case.form))
@@ -296,7 +296,7 @@ class Runner:
         """What comes of a case that is given another form."""
         return self._alone(CaseRun(case.number, case.sample, case.item, case.position, form=form))
 
-    def _refused(self, case: CaseRun) -> str:
+    def _explain_refusal(self, case: CaseRun) -> str:
         """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is what it is."""
         error = case.error
         if isinstance(error, Fallback):
@@ -319,7 +319,7 @@ class Runner:
         elsewhere = None if self._twins is None else functools.partial(self._outputs_elsewhere, self._twins, case)
         for kind in self.backend.forms:
             try:
-                form = case.sample.form(kind, case.item.exported, elsewhere)
+                form = case.sample.form(kind, case.item.exported_pack, elsewhere)
             except Unsupported as error:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
@@ -351,7 +351,7 @@ class Runner:
             self.progress(case.number, RUN, together)
             begin = time.perf_counter()
             try:
-                stages = self._asked(case, case.program)
+                stages = self._observe_program(case, case.program)
                 outputs.append(trace.whole(stages))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
@@ -362,7 +362,7 @@ class Runner:
                     outputs.append(list(case.program.run()))
             except BaseException as error:
                 run_ms = run_ms or (time.perf_counter() - begin) * 1e3
-                if isinstance(error, Misbehaviour) and error.outputs is not None and self._measured(case):
+                if isinstance(error, Misbehaviour) and error.outputs is not None and self._matches_as_numbers(case):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
                     case.error = _of_case(error)
@@ -412,13 +412,13 @@ class Runner:
         return functools.reduce(operator.or_, (self._measured_flushes[x] for x in dtypes), Flushes())
 
     @staticmethod
-    def _measured(case: CaseRun) -> bool:
+    def _matches_as_numbers(case: CaseRun) -> bool:
         """Whether what a misbehaving program returned is what the case expects, as its numbers."""
         check = checks.get_or_default(case.sample.owner.group.check)
         return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
-    def _asked(case: CaseRun, program: Program) -> list[checks.Observation]:
+    def _observe_program(case: CaseRun, program: Program) -> list[checks.Observation]:
         """What is judged of a program, run as the case's check wants it. Raises what one of its steps raised."""
         assert case.form is not None, "a program is built of a form"
         steps = checks.get(case.sample.owner.check).stages(program, case.form)
@@ -525,11 +525,11 @@ class Runner:
             return Status.UNSUPPORTED, stage, name, text
         if case.form is not None and case.form.invalid:
             return Status.UNSUPPORTED, "export", name, f"the exported graph is invalid: {case.form.invalid}; {text}"
-        if stage in (STAGES[BUILD], STAGES[RUN]) and (why := self._undeclared(case.sample, error)):
+        if stage in (STAGES[BUILD], STAGES[RUN]) and (why := self._explain_undeclared(case.sample, error)):
             return Status.UNSUPPORTED, stage, name, f"{why}: {text}"
         return Status.ERROR, stage, name, text
 
-    def _undeclared(self, sample: PreparedSample, error: BaseException) -> str:
+    def _explain_undeclared(self, sample: PreparedSample, error: BaseException) -> str:
         """Why the device need not compute a case that it refused; "" where it is declared to, or nobody says."""
         group, device = sample.owner.group, self.backend.torch_device
         if not self.backend.refuses(error):

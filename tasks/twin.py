@@ -16,7 +16,7 @@ import numpy as np
 from tasks import checks, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
-from tasks.catalogs.told import get_announcement
+from tasks.catalogs.user_definitions import get_announcement
 from tasks.model import Unsupported
 from tasks.variables import threads_of
 

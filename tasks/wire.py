@@ -71,7 +71,7 @@ class ToRun:
 @dataclass(frozen=True)
 class Hello:
     """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
-    user's own (`tasks.catalogs.told`)."""
+    user's own (`tasks.catalogs.user_definitions`)."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None

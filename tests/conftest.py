@@ -109,10 +109,10 @@ def refusal_of(answer: object) -> str:
 def here(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
     """The same in this process: sooner by all that a process imports, and a test may shorten what is waited for."""
     from farm.exits import door
-    from tasks.catalogs import told
+    from tasks.catalogs import user_definitions
 
     out, err = io.StringIO(), io.StringIO()
-    with mock.patch.dict(os.environ, env), mock.patch.object(told, "_told", [""]), contextlib.chdir(ROOT):
+    with mock.patch.dict(os.environ, env), mock.patch.object(user_definitions, "_told", [""]), contextlib.chdir(ROOT):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = door("run")([*map(str, args)])
     return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())

@@ -1,7 +1,7 @@
 """What a kernel's author calls from a script, a test or a notebook; `farm` hands it out by name."""
 
 from farm.client import strategies
-from farm.client.gradients import check_autograd, validate_autograd_function
+from farm.client.autograd_checks import check_autograd, validate_autograd_function
 from farm.client.judging import assert_correct, fuzz
 from farm.client.kernels import ClientError
 from farm.client.reproducing import reproduce

@@ -19,7 +19,7 @@ from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import catalog, drawn, laid, load
+from tasks.catalogs.user import catalog, fuzzed_samples, input_layouts, load
 from tasks.catalogs.user.load import Declared
 from tasks.draw.choices import Choices
 from tasks.judge import verdict
@@ -53,8 +53,8 @@ class Case:
         self.structure = "" if structured is None else structured.label
         self.dims, self.arrays = made.dims, made.plain if structured is None else structured.arrays
         self.places = made.lay(structured=made.structured is not None)(self.arrays)
-        self.places = {**self.places, **laid.build_declared_places(op, self.arrays, self.dims)}
-        _, _, self.arrays = laid.build_storages(self.arrays, self.places)
+        self.places = {**self.places, **input_layouts.build_declared_places(op, self.arrays, self.dims)}
+        _, _, self.arrays = input_layouts.build_storages(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class Case:
     @property
     def seed(self) -> int:
         """The seed of this case alone."""
-        return drawn.seed_of(self.cases.seed, self.index)
+        return fuzzed_samples.seed_of(self.cases.seed, self.index)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Case:
         self.checked = True
         bad = []
         for check in self.cases.kernel.checks:
-            row = self._judged(check, output)
+            row = self._judge_output(check, output)
             if self.keep is not None:
                 self.keep(self.cases.kernel, self.cases.settings, row)
             if not passes(row, self.cases.imprecise) and row.status != Status.VACUOUS:
@@ -110,7 +110,7 @@ class Case:
         cases = self.cases
         return Group(f"user:{cases.kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
 
-    def _judged(self, check: str, output: Any) -> Row:
+    def _judge_output(self, check: str, output: Any) -> Row:
         kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
         with isolate_settings(), load.lent(kernel.op, kernel.root) as one:
             made: Sample = catalog.of_inputs(
@@ -184,7 +184,7 @@ class Cases:
                 yield self.case(dtype, index)
 
     def case(self, dtype: str, index: int) -> Case:
-        return Case(self, dtype, index, Choices.from_seed(drawn.seed_of(self.seed, index)))
+        return Case(self, dtype, index, Choices.from_seed(fuzzed_samples.seed_of(self.seed, index)))
 
 
 class Kept:

@@ -105,7 +105,7 @@ def assert_correct(
     return found
 
 
-def _places(
+def _find_memory_layouts(
     function: Callable[..., Any], inputs: Any, arrays: Mapping[str, Any], framework: str
 ) -> dict[str, TensorSpec]:
     """How the tensors and arrays that are given lie in memory, by name, where they are not contiguous; torch has no negative strides."""
@@ -118,7 +118,7 @@ def _places(
     return found
 
 
-def _dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
+def _infer_dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
     """The dimensions of inputs that are given. Raises ClientError for others than those declared: a reference could broadcast
     them, and the kernel would be blamed."""
     missing = [name for name in op.inputs if name not in arrays]
@@ -157,7 +157,7 @@ def build_given_kernel(
     if declared and isinstance(inputs, Mapping):
         # What a call does not say is as declared.
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
-        dims = _dims(declared.op, arrays)
+        dims = _infer_dims(declared.op, arrays)
         if said := samples.find_contradiction(declared.op, dims, arrays):
             raise ClientError(f"inputs: {said}; give values of that kind, or declare another one")
         kwargs = sizes.keywords(told, dims) | kwargs
@@ -165,7 +165,7 @@ def build_given_kernel(
         raise ClientError("inputs: none is a tensor or array")
     floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]
     framework = settings.get("framework") or (declared.op.framework if declared else UserOp.framework)
-    places = _places(plain, inputs, arrays, framework)
+    places = _find_memory_layouts(plain, inputs, arrays, framework)
     return kernel_of(
         function,
         reference,

@@ -107,10 +107,10 @@ def kernel_of(
         changes["kwargs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes["kwargs"].items()}
     op = replace(declared.op, **changes) if declared else _build_user_op(function, changes)
     if atol is not None or rtol is not None:
-        op = replace(op, tolerances={dtype: _tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
+        op = replace(op, tolerances={dtype: _make_tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
     if isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_differentiated(op, backward, double))
-    _complete(op)
+    _check_declaration(op)
     told = sizes.collect_dims(op)
     for name in ranges:
         if name not in told:
@@ -135,7 +135,7 @@ def _differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[st
     return [name for name, dtype in own.items() if dtype is None or is_inexact(dtype)]
 
 
-def _tolerance(op: UserOp, dtype: str, atol: float | None, rtol: float | None) -> dict[str, float]:
+def _make_tolerance(op: UserOp, dtype: str, atol: float | None, rtol: float | None) -> dict[str, float]:
     """That of an op in a dtype, with what is given of it."""
     usual = dict(zip(("rtol", "atol"), classic_tolerance(dtype)))
     declared = op.tolerances.get(dtype, {}) if isinstance(op.tolerances, Mapping) else {}
@@ -250,7 +250,7 @@ def _of_config(name: str) -> Declared:
     return replace(one, op=one.op.with_functions(find))
 
 
-def _complete(op: UserOp) -> None:
+def _check_declaration(op: UserOp) -> None:
     """Raise ClientError for the first mistake of a declaration."""
     for name, given in op.inputs.items() if isinstance(op.inputs, Mapping) else ():
         shape = given.get("shape", ()) if isinstance(given, Mapping) else given

@@ -16,7 +16,7 @@ from farm.fleet import scratch
 from tasks.arrays import contiguous
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.model import Status
 from tasks.model.row import INTERPRETED
 from tasks.variables import threads
@@ -64,16 +64,16 @@ def passing_cache() -> Path:
 def isolate_settings() -> Iterator[None]:
     """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all. What a run sets in
     this process is put back: threads, precision, the definitions that children are told."""
-    before = told.get_announcement()
+    before = user_definitions.get_announcement()
     torch = sys.modules.get("torch")
     settings = _settings(torch) if torch else []
-    numbers = [(put, number()) for put, number in _blas()]
+    numbers = [(put, number()) for put, number in _find_blas_threads()]
     for put in [*([torch.set_num_threads] if torch else []), *(put for put, _ in numbers)]:
         put(threads())
     try:
         yield
     finally:
-        told.announce(before)
+        user_definitions.announce(before)
         for put, value in numbers:
             put(value)
         with torch_switches.settable() if settings else contextlib.nullcontext():
@@ -82,7 +82,7 @@ def isolate_settings() -> Iterator[None]:
 
 
 @functools.cache
-def _blas() -> tuple[tuple[Callable[[int], None], Callable[[], int]], ...]:
+def _find_blas_threads() -> tuple[tuple[Callable[[int], None], Callable[[], int]], ...]:
     """(what sets a number of threads, what tells it) of each OpenBLAS of this process: NumPy's was told one by a variable, unless it was
     imported before the farm."""
     found = []

@@ -39,7 +39,7 @@ class KernelCase:
     policy: verdict.Policy
     names: tuple[str, ...]
 
-    def told(self, info: RuntimeInfo) -> tuple[str, ...]:
+    def describe_version_change(self, info: RuntimeInfo) -> tuple[str, ...]:
         """What is to be said of a row that another version of the runtime is run for than its own."""
         stored, here = self.row["runtime_version"], info.runtime_version
         if not stored or stored == here:
@@ -102,7 +102,7 @@ def reproduce(
         message_of(row.values()),
         row.status == case.row["status"],
         row,
-        case.told(info),
+        case.describe_version_change(info),
     )
 
 
@@ -136,11 +136,11 @@ def open_case(key: str, seed: int | None, results: str | Path, dtype: str, run: 
     with isolate_settings():
         kernels.announce(config)
         with load.lent(kernel.op, kernel.root) if kernel else isolate_settings():
-            group, sample, names = _remade(row, config)
+            group, sample, names = _remake_case(row, config)
             yield KernelCase(row, kernel, group, sample, policy, names)
 
 
-def _remade(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[str, ...]]:
+def _remake_case(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[str, ...]]:
     place = int(row["sample"])
     group = Group(row["op"], "", row["dtype"], place + 1, row["seed"], row["check"], row["distribution"] or "own")
     try:

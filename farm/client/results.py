@@ -13,7 +13,7 @@ from farm.client.smaller import Smaller, minimise
 from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
-from farm.report.tables.structured import only_where
+from farm.report.tables.failing_structures import only_where
 from farm.reproduce.find import seed_of
 from tasks.arrays.autograd import DeclaredOnce
 from tasks.model import Status
@@ -126,23 +126,23 @@ def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config:
     counts = {str(k): int(v) for k, v in rows["status"].value_counts().items()}
     good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
     lost = not_known(rows[rows["status"] == Status.IMPRECISE.value], config)
-    found, imprecise = (tuple(_findings(x, results, only_here)) for x in (new, lost))
+    found, imprecise = (tuple(_group_findings(x, results, only_here)) for x in (new, lost))
     rows = rows.drop(columns="only")
     return Result(
         str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found, imprecise
     )
 
 
-def _findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:
+def _group_findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:
     """The failures, those of one check, dtype, status and kind together."""
     keys = ["check", "op", "dtype", "backend", "status", "kind"]
     for _, group in failing.groupby(keys, sort=False, dropna=False):
-        elements = group["shapes"].map(_elements)
+        elements = group["shapes"].map(_count_elements)
         row = {str(k): v for k, v in group.iloc[int(elements.argmin())].to_dict().items()}
-        yield _finding(row, results, only_here, len(group))
+        yield _format_finding(row, results, only_here, len(group))
 
 
-def _elements(shapes: Any) -> int:
+def _count_elements(shapes: Any) -> int:
     total = 0
     for shape in str(shapes or "").split():
         count = 1
@@ -152,7 +152,7 @@ def _elements(shapes: Any) -> int:
     return total
 
 
-def _finding(row: dict[str, Any], results: str, only_here: str, count: int) -> Finding:
+def _format_finding(row: dict[str, Any], results: str, only_here: str, count: int) -> Finding:
     units = row.get("error_units")
     only = row.pop("only", "")
     return Finding(

@@ -128,9 +128,9 @@ def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple
         except StopIteration as end:
             found: Minimal = end.value
             words = f"{hung} smaller cases did not end and were interrupted: the kernel hangs there"
-            return found, (*case.told(info), *([words] if hung else []))
+            return found, (*case.describe_version_change(info), *([words] if hung else []))
         assert not isinstance(asked.case, Piece)
-        group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
+        group, sample = (case.group, case.sample) if asked.case is None else asked.case.make_sample()
         begun = time.monotonic()
         try:
             with _limit_time(limit_of(longest, hung) if longest else 0.0):

@@ -22,12 +22,12 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
     known = Cases.of(function, **given)
 
     @strategies.composite
-    def made(draw: Any) -> Case:
+    def draw_case(draw: Any) -> Case:
         dtype = draw(strategies.sampled_from(list(known.kernel.op.dtypes)))
 
         return Case(known, dtype, 0, Choices.from_hypothesis(draw), seeded=False)
 
-    return made()
+    return draw_case()
 
 
 def broadcastable(most_axes: int = 3, largest: int = 4) -> Any:

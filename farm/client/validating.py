@@ -202,7 +202,7 @@ def collect_outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], outpu
     may = kernel.op.mutates
     kept, writable = ([x for k, x in inputs.items() if is_array(x) and (k in may) is told] for told in (False, True))
     left = autograd.Untouched(kept, given, writable)
-    left.made(leaves)
+    left.note_outputs(leaves)
     own = form.own
     with own.watch() if own else contextlib.nullcontext():  # says what is not the fault of a backward pass of one's own
         made = autograd.differentiate_outputs(form.check, leaves, wrt, given, keep=True)

@@ -57,10 +57,10 @@ def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
     yield "\nbackends"
-    for (_, state, text), group in sorted(_groups(found, what).items(), key=lambda item: item[0][0]):
+    for (_, state, text), group in sorted(_group_by_state(found, what).items(), key=lambda item: item[0][0]):
         yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
     yield ""
-    yield from _summary(found, what)
+    yield from _print_summary(found, what)
 
 
 def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
         yield from told
 
 
-def _groups(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, str], list[Line]]:
+def _group_by_state(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, str], list[Line]]:
     """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine cannot."""
     groups: dict[tuple[int, str, str], list[Line]] = {}
     for line in found:
@@ -79,23 +79,23 @@ def _groups(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, 
         elif line.state == "unavailable":
             key = 1 if line.installs else 3, "missing", line.text
         else:
-            key = 2, "not built", _building(found, [line], what)
+            key = 2, "not built", _format_build_command(found, [line], what)
         groups.setdefault(key, []).append(line)
     return groups
 
 
-def _building(found: Sequence[Line], unbuilt: Sequence[Line], what: Sequence[str]) -> str:
+def _format_build_command(found: Sequence[Line], unbuilt: Sequence[Line], what: Sequence[str]) -> str:
     """The command that builds the environments of some lines. One backend of each is named, which builds it for all; a name that is
     a config's own is built by the config, with all others of it."""
     made: list[str] = []
     for line in unbuilt:
         sharing = [x.name for x in found if (x.environment, x.state) == (line.environment, line.state)]
-        known = [name for name in sharing if name in what or _builds(name, line.environment)]
+        known = [name for name in sharing if name in what or _is_built_by_name(name, line.environment)]
         made += known[:1] or [x for x in what if is_config(x)]
     return f"{program()} envs build {' '.join(dict.fromkeys(made))}"
 
 
-def _builds(name: str, environment: str) -> bool:
+def _is_built_by_name(name: str, environment: str) -> bool:
     """Whether a backend of this name is known without a config, and has this environment."""
     try:
         found = envs.of(BackendSpec.parse(name))
@@ -104,7 +104,7 @@ def _builds(name: str, environment: str) -> bool:
     return found is not None and environment.startswith(found.key)
 
 
-def _summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
+def _print_summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     """How many can run, and one line each that brings more."""
     there = sum(line.state == "available" for line in found)
     yield f"{there} of {len(found)} backends can run here"
@@ -112,4 +112,4 @@ def _summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
     if lacking:
         yield f"{len(lacking)} more after: {install_line(pair for line in lacking for pair in line.installs)}"
     if unbuilt := [line for line in found if line.state == "not asked"]:
-        yield f"{len(unbuilt)} more may run once their environments are built: {_building(found, unbuilt, what)}"
+        yield f"{len(unbuilt)} more may run once their environments are built: {_format_build_command(found, unbuilt, what)}"

@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ReproduceError(f"--minimise: {args.minimise} groups are too few")
         results = lakes.open_lake(args.results)
         entries = [x for path in args.known for x in known_failures(path)] if args.known else None
-        runs = _runs(results, args.run, entries)
-        rows = _rows(results, args.results, runs)
+        runs = _read_run_records(results, args.run, entries)
+        rows = _read_rows(results, args.results, runs)
         if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
             raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
         if args.minimise:
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             table.to_csv(args.csv, index=False)
             print(f"written: {args.csv}")
         if args.issues:
-            print(f"written: {_bundles(results, found, table, Path(args.issues))}")
+            print(f"written: {_write_bundles(results, found, table, Path(args.issues))}")
         return OK
     except OSError as error:
         raise Refusal(f"cannot write: {error}; choose another place with --issues or --csv") from error
@@ -118,7 +118,7 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:
+def _read_run_records(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:
     """The records of the runs that are asked about, the oldest first, with these known failures, unless None, in place of their own. Raises
     LakeError."""
     there = lakes.known_runs(results)
@@ -127,7 +127,7 @@ def _runs(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | No
     return {name: known.with_entries(run, entries) for name, run in read.items()} if entries is not None else read
 
 
-def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
+def _read_rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
     rows = pd.concat([distinct(lakes.read(results, name)) for name in runs], ignore_index=True)
     rows.attrs["results"] = uri
     return rows
@@ -183,7 +183,7 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
     )
 
 
-def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
+def _write_bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
     """Write the bundle of each finding to a folder of its own; says how many. Raises OSError.
 
     What does not count against the backend has none: it is nothing to report. Results that only lean to one side have none: thousands of

@@ -38,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     console = Console(stderr=False, emoji=False)
     try:
-        request = _request(args)
+        request = _make_request(args)
         with ready(request) as plan:
-            print_preflight(console, list(plan.offers.values()), plan.offers, plan.told)
+            print_preflight(console, list(plan.offers.values()), plan.offers, plan.describe_sharing)
             if not plan.runs:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
-            return _run(Fuzzing(plan, _budget(args, request)), console)
+            return _run(Fuzzing(plan, _read_budget(args, request)), console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
@@ -85,7 +85,7 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _budget(args: argparse.Namespace, request: Request) -> Budget:
+def _read_budget(args: argparse.Namespace, request: Request) -> Budget:
     """What the command line says; else what the resumed run was given; else SECONDS."""
     said = Budget(args.seconds, args.cases)
     if said == Budget():
@@ -93,7 +93,7 @@ def _budget(args: argparse.Namespace, request: Request) -> Budget:
     return Budget(SECONDS) if said == Budget() else said
 
 
-def _request(args: argparse.Namespace) -> Request:
+def _make_request(args: argparse.Namespace) -> Request:
     """What the command line asks for. Raises ConfigError, LakeError."""
     for name, value in (("cpus", args.cpus), ("cases", args.cases), ("seconds", args.seconds)):
         if value is not None and value <= 0:
@@ -131,7 +131,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
     for line in fuzzing.plan.matrix.left_out:
         say(f"left out: {line}")
 
-    def told(round_: Told) -> None:
+    def print_round(round_: Told) -> None:
         new = f"; new: {', '.join(f'{k[0]} {k[1]} {k[2]}' for k in round_.new[:4])}" if round_.new else ""
         more = f" and {len(round_.new) - 4} more" if len(round_.new) > 4 else ""
         say(
@@ -140,7 +140,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
 
     try:
         with interruptible():
-            fuzzing.go(told)
+            fuzzing.go(print_round)
     except KeyboardInterrupt:
         say(f"interrupted; continue with: {again}")
         return INCOMPLETE

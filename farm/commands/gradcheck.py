@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.commandline import Parser, refusing, results_option
-from farm.report.tables.gradients import AGREE, WORST_FIRST
-from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
+from farm.report.tables.gradient_oracles import AGREE, WORST_FIRST
+from farm.reproduce.op_gradients import GradcheckError, Question, check, plot, table
 from tasks.catalogs.user import sources
 
 
@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.input:
             raise GradcheckError(f"--input: the samples of {args.op} are those of the torch catalog")
         return _print_answer(question, args.plot)
-    from farm.client import named, process
+    from farm.client import named_function, process
 
-    with named.lent(args.op, args.input, args.dtype) as own:
+    with named_function.lent(args.op, args.input, args.dtype) as own:
         question = replace(question, op=own.op, dtype=own.dtype)
         return _print_answer(question, args.plot, process.passing_cache(), own.why)
 

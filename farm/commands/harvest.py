@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found, begin = Harvest(), time.process_time()
     failed = 0
     try:
-        for source in _sources(args):
+        for source in _find_sources(args):
             try:
                 model, feeds, name, only = source
                 found.add(model, feeds, name, only)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise GivenError(
                 "no node was harvested" + (f": {failed} models have no float64 evaluation" if failed else "")
             )
-        chosen, lost = found.chosen(args.mib)
+        chosen, lost = found.select_instances(args.mib)
         added, whole = folder.write(Path(args.out), chosen)
     except (OSError, Unavailable) as error:
         raise Refusal(str(error)) from error
@@ -108,7 +108,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _sources(args: argparse.Namespace) -> Iterator[Source]:
+def _find_sources(args: argparse.Namespace) -> Iterator[Source]:
     """What is asked for. Raises GivenError, LakeError, Unavailable."""
     for name in _select_models(args.models):
         for index in range(args.samples):
@@ -116,7 +116,7 @@ def _sources(args: argparse.Namespace) -> Iterator[Source]:
     for model, inputs in zip(args.model, args.inputs, strict=True):
         yield (*read_case(Path(model), Path(inputs)), Path(model).name, [])
     if args.run:
-        yield from _culprits(args.results, args.run)
+        yield from _find_culprits(args.results, args.run)
 
 
 def _select_models(globs: Sequence[str]) -> list[tuple[str, str]]:
@@ -135,7 +135,7 @@ def _of_catalog(name: tuple[str, str], index: int, seed: int) -> tuple[Any, dict
     return onnx.load_from_string(model.model(cache)), dict(model.inputs(index, seed, cache))
 
 
-def _culprits(results: str, run_id: str) -> Iterator[Source]:
+def _find_culprits(results: str, run_id: str) -> Iterator[Source]:
     """The nodes and windows that a run's rows of the catalog models blame. Raises GivenError, LakeError."""
     opened = lake.open_lake(results)
     known = lake.run_ids(opened)

@@ -25,7 +25,7 @@ from farm.report.runs import load
 from farm.report.tables import alike
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct
-from farm.report.tables.life import BAD, NOT_TRIED, STATES, life, life_view
+from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, life, life_view
 from farm.reproduce.find import find, parse
 from tasks.model import flags
 from tasks.model.failing import manner
@@ -139,11 +139,11 @@ def _mark_seen(args: argparse.Namespace) -> int:
     for k, backend in zip(met.entry[met.first].tolist(), rows["backend"][met.first]):
         if asked([backend]):
             news.setdefault(k, set()).add(backend)
-    place = _places(args.lists or [Path(str(run.get("path") or ""))])
+    place = _find_entries(args.lists or [Path(str(run.get("path") or ""))])
     files: dict[Path, dict[listing.Place, tuple[KnownFailure, list[str]]]] = {}
     for k, backends in sorted(news.items()):
         entry = entries[k]
-        if (at := place.get(_defect(entry))) is None:
+        if (at := place.get(_strip_seen(entry))) is None:
             raise ConfigError(f"no list has the entry {entry.op} on {entry.backend}: {entry.reason}; name its list")
         names = [glob.escape(name) for name in sorted(backends)]
         files.setdefault(at.file, {})[at] = (entry, names)
@@ -157,8 +157,8 @@ def _mark_seen(args: argparse.Namespace) -> int:
 def _show_or_check(args: argparse.Namespace) -> int:
     rows, run, entries = _read_run(args)
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
-    place = _places(args.lists or [Path(str(run.get("path") or ""))])
-    frame = life(rows, entries).assign(place=[str(place.get(_defect(k), "")) for k in entries])
+    place = _find_entries(args.lists or [Path(str(run.get("path") or ""))])
+    frame = life(rows, entries).assign(place=[str(place.get(_strip_seen(k), "")) for k in entries])
     checking = args.command == "check"
     shown = (
         frame[frame["state"].isin(BAD)]
@@ -179,15 +179,15 @@ def _show_or_check(args: argparse.Namespace) -> int:
     return FOUND if checking and len(shown) else OK
 
 
-def _defect(entry: KnownFailure) -> KnownFailure:
+def _strip_seen(entry: KnownFailure) -> KnownFailure:
     """An entry without where it was seen, which a list may have noted since a run recorded it."""
     return entry.model_copy(update={"seen": ()})
 
 
-def _places(files: Sequence[Path]) -> dict[KnownFailure, listing.Place]:
-    """Where the entries (`_defect`) of files stand; of a config that the run's record names only what can still be read."""
+def _find_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.Place]:
+    """Where the entries (`_strip_seen`) of files stand; of a config that the run's record names only what can still be read."""
     found: dict[KnownFailure, listing.Place] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-            found |= {_defect(entry): at for entry, at in listing.places(file).items()}
+            found |= {_strip_seen(entry): at for entry, at in listing.places(file).items()}
     return found

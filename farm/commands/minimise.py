@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: more than {KEPT} runs, not {args.budget}")
         results = lakes.open_lake(args.results)
-        case = load(_key(args, results), results, None, args.cache)
+        case = load(_parse_row_key(args, results), results, None, args.cache)
         case = check_case(case, args.packages, args.here)
         show.print_case(case)
         found = minimise_row(case, results, args.strategy, args.budget)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         POOL.close()
 
 
-def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
+def _parse_row_key(args: argparse.Namespace, results: lakes.Lake) -> Key:
     """What is to be made small. Raises ReproduceError, ConfigError, LakeError."""
     if not args.model:
         if args.inputs or args.backend:

@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "prometheus is not installed: apt-get install prometheus, or from https://prometheus.io/download; one that runs elsewhere "
             f"scrapes the targets in {targets} (file_sd_configs)"
         )
-    running = {"prometheus": _prometheus(default_cache() / "prometheus", targets, args.port)}
+    running = {"prometheus": _start_prometheus(default_cache() / "prometheus", targets, args.port)}
     watching = monitoring.watching(default_cache())
-    if (grafana := _grafana(ray, args.grafana_port)) is not None:
+    if (grafana := _start_grafana(ray, args.grafana_port)) is not None:
         running["grafana"] = grafana
     try:
         with interruptible():
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _prometheus(folder: Path, targets: Path, port: int) -> subprocess.Popen[bytes]:
+def _start_prometheus(folder: Path, targets: Path, port: int) -> subprocess.Popen[bytes]:
     """Raises Refusal."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def _prometheus(folder: Path, targets: Path, port: int) -> subprocess.Popen[byte
     return subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"])
 
 
-def _grafana(ray: Path, port: int) -> subprocess.Popen[bytes] | None:
+def _start_grafana(ray: Path, port: int) -> subprocess.Popen[bytes] | None:
     """None where it cannot be started; says why."""
     settings = ray / "session_latest" / "metrics" / "grafana" / "grafana.ini"
     program, shown = shutil.which("grafana"), monitoring.write_dashboard(default_cache(), os.environ)

@@ -48,22 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(draw(rows, args.backend or "torch-cpu", Path(args.plot)))
             return 0
         if args.inputs:
-            return _inputs(rows, args)
+            return _draw_all_inputs(rows, args)
         if args.case:
             print_case(case(rows, args.case), console)
             return 0
         if args.diff:
-            return _diff(rows, args, console)
+            return _write_diff(rows, args, console)
         report = Report.of(rows, run, args.by)
         if args.checklist:
-            return _checklist(report, args, console)
+            return _write_checklist(report, args, console)
         if args.new:
             for view in new_cells(report):
                 show(view, console, 0, len(rows))
             print(report.verdict.sentence)
             return 0
         print_coverage(report, run)
-        _tell(write(report, run, _out(args, _run_id(run, args))), args.files)
+        _tell(write(report, run, _choose_output_folder(args, _run_id(run, args))), args.files)
         print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
     except OSError as problem:
@@ -127,7 +127,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
+def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     """Draw what every backend makes of all inputs of an op."""
     keys = every_input.cases(rows, args.inputs, args.dtype)
     found = list(every_input.errors(keys, lake.open_lake(args.results), default_cache()))
@@ -153,17 +153,19 @@ def _load(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any]]:
     return rows, run | ({"skipped_files": len(skipped)} if skipped else {})
 
 
-def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
+def _write_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
     """Print and write a diff; its exit code."""
     table = diff(rows, *args.diff)
     print_diff(table, console)
     runs = rows["run_id"].unique()
-    paths = write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0])))
+    paths = write_diff(
+        table, _choose_output_folder(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))
+    )
     _tell(paths, args.files)
     return gate(table)
 
 
-def _checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
+def _write_checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
     """Print and write a vendor's checklist; its exit code. Raises ValueError for a backend that there is not."""
     seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
     if args.backend is not None and not any(fnmatchcase(name, args.backend) for name in seen):
@@ -173,7 +175,7 @@ def _checklist(report: Report, args: argparse.Namespace, console: Console) -> in
             raise ValueError(f"--backend: no backend {args.backend!r}{nearest(args.backend, seen)}") from None
     view = checklist_view(args.checklist, checklist(report, args.checklist, args.backend or ""))
     show(view, console, 1_000)
-    _tell(write_checklist(view, report, _out(args, _run_id(report.run, args))), args.files)
+    _tell(write_checklist(view, report, _choose_output_folder(args, _run_id(report.run, args))), args.files)
     return {True: OK, False: FOUND, None: INCOMPLETE}[is_proved(view.frame)]
 
 
@@ -181,7 +183,7 @@ def _run_id(run: Mapping[str, Any], args: argparse.Namespace) -> str:
     return "all" if args.run == "all" else str(run.get("run_id") or args.run)
 
 
-def _out(args: argparse.Namespace, run_id: str) -> Path:
+def _choose_output_folder(args: argparse.Namespace, run_id: str) -> Path:
     """Where the files go."""
     return Path(args.out) if args.out else default_out(args.results, run_id)
 

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the same status as stored, 1 another (or a run.py that does
     not show it), 2 a key or an option that names nothing."""
     args = _arguments().parse_args(argv)
-    _environment(args.cache)
+    _set_child_environment(args.cache)
     try:
         return _reproduce(args)
     finally:
@@ -65,7 +65,7 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _environment(cache: Path) -> None:
+def _set_child_environment(cache: Path) -> None:
     """The environment that a run gives its children, so that the numbers are the same. Before torch is imported."""
     for name, value in child_env().items():
         if name.endswith("_NUM_THREADS") or name == "TORCH_DEVICE_BACKEND_AUTOLOAD":

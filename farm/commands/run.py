@@ -67,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
             return _conclude(verdict(rows, request.record), console.print)
-        console.print(_begins(request), highlight=False, soft_wrap=True)
+        console.print(_describe_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
         with ready(request, lambda executor: _say_where(console, request, executor), tell) as plan:
             if request.whole:
                 for text in _find_unused_patterns(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
-            print_preflight(console, plan.offers.values(), plan.offers, plan.told)
+            print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
             plan = apply_budget(plan)
             if args.dry_run:
                 print_cells(console, plan)
@@ -162,7 +162,7 @@ def _request(args: argparse.Namespace) -> Request:
     how = args.on or ("inline" if args.inline else "children" if args.no_ray else "ray" if args.ray else "auto")
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
-    where |= {"budget_s": _seconds(args.budget)}
+    where |= {"budget_s": _parse_seconds(args.budget)}
     narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends", "checks")}
     for option, given in (("--inputs", args.inputs), ("--input", args.input)):
         if given and not args.model:
@@ -192,7 +192,7 @@ def _request(args: argparse.Namespace) -> Request:
     return request
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
     """Raises ConfigError."""
     if text is None:
         return None
@@ -213,7 +213,7 @@ def _nothing_here(plan: Plan) -> str:
     return "none of the config's backends is available here (see the reasons above): nothing can be judged"
 
 
-def _begins(request: Request) -> str:
+def _describe_begin(request: Request) -> str:
     """What is shown at once: the rest takes seconds."""
     config = request.config
     catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
@@ -269,7 +269,7 @@ def print_cells(console: Console, plan: Plan) -> None:
         console.print("all cells: … --dry-run > cells.txt")
     else:
         _print_all(console, plan)
-    console.print(_sizes(plan), soft_wrap=True, highlight=False)
+    console.print(_describe_plan_size(plan), soft_wrap=True, highlight=False)
     if plan.learned is not None and plan.learned.runs:
         cells = np.isfinite(plan.learned.ms[plan.matrix.wanted > 0]).sum()
         console.print(
@@ -278,7 +278,7 @@ def print_cells(console: Console, plan: Plan) -> None:
         )
 
 
-def _state(offer: Offer) -> str:
+def _describe_offer(offer: Offer) -> str:
     return "" if offer.available else " (awaited)" if offer.awaited else " (unavailable)"
 
 
@@ -287,7 +287,7 @@ def _print_all(console: Console, plan: Plan) -> None:
     matrix = plan.matrix
     for g, group in enumerate(matrix.groups):
         planned = [
-            f"{spec.name}×{matrix.wanted[g, b]}" + _state(plan.offer(b))
+            f"{spec.name}×{matrix.wanted[g, b]}" + _describe_offer(plan.offer(b))
             for b, spec in enumerate(matrix.backends)
             if matrix.wanted[g, b]
         ]
@@ -306,7 +306,7 @@ def _describe_group(group: Group) -> str:
     return f"{group.label} {group.dtype}" + f" ({', '.join(ways)})" * bool(ways)
 
 
-def _sizes(plan: Plan, explained: bool = True) -> str:
+def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
     """How much is planned; explained: what the two words mean that progress uses."""
     wanted = plan.matrix.wanted
     offers = [plan.offer(b) for b in range(len(plan.backends))]
@@ -350,7 +350,7 @@ def _run(plan: Plan, console: Console) -> int:
         say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases already in the lake")
     run.begin()
     few = len({group.label for group in plan.matrix.groups}) <= FEW
-    say(f"run {run.run_id}: {_sizes(plan, explained=not few)}")
+    say(f"run {run.run_id}: {_describe_plan_size(plan, explained=not few)}")
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
@@ -359,7 +359,7 @@ def _run(plan: Plan, console: Console) -> int:
     progress = Progress(console, left)
     watch = Watch(run.run_id, left) if plan.executor.has_metrics else None
 
-    def shown(dispatcher: Dispatcher) -> None:
+    def show_progress(dispatcher: Dispatcher) -> None:
         progress(dispatcher)
         if watch:
             watch(dispatcher)
@@ -370,7 +370,7 @@ def _run(plan: Plan, console: Console) -> int:
     later.start()
     try:
         with interruptible():
-            run.dispatch(shown)
+            run.dispatch(show_progress)
             if watch and run.dispatcher:
                 watch.close(run.dispatcher, request.cache)
         progress.close(run.dispatcher)
@@ -405,8 +405,8 @@ def _run(plan: Plan, console: Console) -> int:
 
 def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
     """Say the verdict on a complete run; its exit code."""
-    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.found}")
-    return FOUND if verdict.found else OK
+    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.has_findings}")
+    return FOUND if verdict.has_findings else OK
 
 
 def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:

@@ -29,14 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the site; exit code 0, 2 for lakes without runs or a place that cannot be written."""
     args = _arguments().parse_args(argv)
     out = lakes.open_lake(args.out)
-    if not _ours(out):
+    if not _is_our_folder(out):
         raise Refusal(f"{args.out}: its index.html is not a farm site and was kept; choose another place")
     nights: list[Night] = []
     names: set[str] = set()
     had: dict[str, str] = {}
     for name in args.lakes:
         try:
-            nights += _nights(name, args.last, args.config, had, names)
+            nights += _summarise_nights(name, args.last, args.config, had, names)
         except LakeError as problem:
             if len(args.lakes) == 1:
                 raise
@@ -74,18 +74,20 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _nights(name: str, last: int, config: str | None, had: dict[str, str], other: set[str]) -> Iterator[Night]:
+def _summarise_nights(
+    name: str, last: int, config: str | None, had: dict[str, str], other: set[str]
+) -> Iterator[Night]:
     """Summaries of the runs of a lake, the oldest first; what cannot be read, or was met elsewhere, is said and passed over.
     had: takes the folder of each run, by the id that its rows say; other: the names of configs that were not asked for. Raises LakeError."""
     opened = lakes.open_lake(name)
     for run_id in (ids := lakes.known_runs(opened))[-last:]:
         told, folder = summaries.read_summary(opened, run_id, ids), f"{opened.uri.rstrip('/')}/run={run_id}"
-        record = _record(opened, run_id) if told is None else told.facts
+        record = _read_record(opened, run_id) if told is None else told.facts
         if config is not None and record.get("name") != config:
             other.add(str(record.get("name") or ""))
             continue
         problems: list[Any] = []
-        rows = _rows(opened, run_id, problems) if told is None else None
+        rows = _read_rows(opened, run_id, problems) if told is None else None
         if rows is not None and rows.empty:
             if not problems:
                 warn(f"{folder} has no rows, skipped")
@@ -105,7 +107,7 @@ def _nights(name: str, last: int, config: str | None, had: dict[str, str], other
             yield told
 
 
-def _rows(opened: Lake, run_id: str, problems: list[Any]) -> pd.DataFrame:
+def _read_rows(opened: Lake, run_id: str, problems: list[Any]) -> pd.DataFrame:
     """The rows of a run; what could not be read is said, and one of ``problems``."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", lakes.LakeWarning)
@@ -116,7 +118,7 @@ def _rows(opened: Lake, run_id: str, problems: list[Any]) -> pd.DataFrame:
     return rows
 
 
-def _record(opened: Lake, run_id: str) -> Mapping[str, Any]:
+def _read_record(opened: Lake, run_id: str) -> Mapping[str, Any]:
     """The record of a run, or what its name says."""
     try:
         return lakes.read_run(opened, run_id)
@@ -125,7 +127,7 @@ def _record(opened: Lake, run_id: str) -> Mapping[str, Any]:
         return {"run_id": run_id}
 
 
-def _ours(out: Lake) -> bool:
+def _is_our_folder(out: Lake) -> bool:
     """Whether a place has no first page, or one that the farm wrote. Raises Refusal."""
     try:
         with out.filesystem.open_input_stream(f"{out.root}/index.html") as file:

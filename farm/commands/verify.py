@@ -54,17 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.sample is not None and args.sample < 1:
         parser.error(f"--sample: {args.sample} is none; 1 at least")
     asked = bool(args.signed_by or args.manifest)
-    code = _manifest(args, asked)
+    code = _check_manifest(args, asked)
     if asked and args.sample is None:
         return code
     try:
-        again = _again(args)
+        again = _rerun_rows(args)
         return code or again
     finally:
         POOL.close()
 
 
-def _manifest(args: argparse.Namespace, asked: bool) -> int:
+def _check_manifest(args: argparse.Namespace, asked: bool) -> int:
     """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
     run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
@@ -84,7 +84,7 @@ def _manifest(args: argparse.Namespace, asked: bool) -> int:
     return OK if found.good else FOUND
 
 
-def _again(args: argparse.Namespace) -> int:
+def _rerun_rows(args: argparse.Namespace) -> int:
     rows, _ = load(args.results, args.run)
     rows = distinct(rows)
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
@@ -93,7 +93,7 @@ def _again(args: argparse.Namespace) -> int:
     for backend, some in rows.groupby("backend", sort=True):
         lines = records(some.sort_values("case_id"))
         for line in chance.sample(lines, min(args.sample or 5, len(lines))):
-            told.append({"backend": backend, **_one(Key.of(line), args)})
+            told.append({"backend": backend, **_rerun_row(Key.of(line), args)})
             print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)
     found = pd.DataFrame(told, columns=["backend", "key", "ran", "status", "metrics", "said"])
     if args.csv:
@@ -114,7 +114,7 @@ def _again(args: argparse.Namespace) -> int:
     return INCOMPLETE if not ran else OK if same == ran else FOUND
 
 
-def _one(key: Key, args: argparse.Namespace) -> dict[str, object]:
+def _rerun_row(key: Key, args: argparse.Namespace) -> dict[str, object]:
     """What a row does now: ran, and whether status and metrics are the stored ones."""
     failed = {"key": str(key), "ran": False, "status": False, "metrics": False}
     try:

@@ -31,7 +31,7 @@ def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
     """Every backend's answer, when all are there. how: of `Asking`."""
     asking = Asking(specs, cache, **how)
     try:
-        while asking.awaited:
+        while asking.awaited_names:
             asking.take(wait=True)
         return asking.answers
     finally:
@@ -72,7 +72,7 @@ class Asking:
             environment = envs.of(spec)
             missing = environment is not None and not environment.there(cache)
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
-                self.answers[spec.name] = wire.Refused(reason, absent=_absent(spec, labels))
+                self.answers[spec.name] = wire.Refused(reason, absent=_find_absent_vendor(spec, labels))
                 continue
             built = environment.label if environment else ""
             key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
@@ -88,14 +88,14 @@ class Asking:
             threading.Thread(target=self._work, daemon=True).start()
 
     @property
-    def awaited(self) -> set[str]:
+    def awaited_names(self) -> set[str]:
         """Names of those whose answer has not been taken."""
         return self._names - self.answers.keys()
 
     def take(self, wait: bool = False) -> Answers:
         """What has come since the last call; if ``wait``, at least one answer if one is awaited."""
         new: Answers = {}
-        while self.awaited - new.keys():
+        while self.awaited_names - new.keys():
             try:
                 came = self._came.get(block=wait and not new)
             except queue.Empty:
@@ -136,15 +136,15 @@ class Asking:
         finally:
             self._building.discard(threading.current_thread())
         with self._alone if _is_exclusive(specs[0]) else contextlib.nullcontext():
-            return self._asked(specs, python)
+            return self._ask_child(specs, python)
 
-    def _asked(self, specs: list[BackendSpec], python: Interpreter) -> Answers:
+    def _ask_child(self, specs: list[BackendSpec], python: Interpreter) -> Answers:
         answers: Answers = {}
         child: ChildProcess | None = None
         began = start_s = 0.0
         for spec in specs:
             said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
-            if child and isinstance(said, Death) and said.killed:
+            if child and isinstance(said, Death) and said.was_killed:
                 child.close()
                 child = None
             if child is None:
@@ -152,7 +152,9 @@ class Asking:
                 # What it compiles to be tried, the child that runs cases need not compile again.
                 env = caches(self._cache) | visible.for_child(spec) | (self._env or {})
                 imports = fork_server.imports_of(spec)
-                child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S, imports)
+                child, said = ChildProcess.start_and_ask(
+                    python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S, imports
+                )
             if isinstance(said, Death):
                 child.close()
                 child = None
@@ -179,7 +181,7 @@ def _with_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
     return replace(info, exclusive=_is_exclusive(spec))
 
 
-def _absent(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+def _find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs none."""
     with contextlib.suppress(detect.UnknownVendor, PluginError):
         made = spec.create()

@@ -78,7 +78,7 @@ class Channel(Protocol):
         """What is in flight, as far as that is known here."""
 
     @property
-    def said(self) -> int:
+    def output_start(self) -> int:
         """Bytes of its words (stdout and stderr) before the case in flight."""
 
     def forget_words(self) -> None:
@@ -121,7 +121,7 @@ class Inherited:
         self.answers, child_out = os.pipe()
         fds = (child_in, child_out, page)
         forked = fork_server.fork(env, imports, (*fds, words)) if imports is not None else None
-        self.process = forked or _started(python, fds, words, env)
+        self.process = forked or _start_child(python, fds, words, env)
         for fd in fds:
             os.close(fd)
         self._cpu_s = self._shared_s = forked.shared_s if forked else 0.0
@@ -143,11 +143,11 @@ class Inherited:
         return self._page.read()
 
     @property
-    def said(self) -> int:
-        return self._page.said
+    def output_start(self) -> int:
+        return self._page.output_start
 
     def forget_words(self) -> None:
-        self._page.said = 0
+        self._page.output_start = 0
 
     def resident(self) -> int:
         return resident(self.process.pid)
@@ -245,7 +245,7 @@ class Launched:
         return self._flying
 
     @property
-    def said(self) -> int:
+    def output_start(self) -> int:
         return self._said
 
     def forget_words(self) -> None:
@@ -305,7 +305,7 @@ def ended_by(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def _started(
+def _start_child(
     python: str, fds: tuple[int, ...], said: int, env: dict[str, str]
 ) -> subprocess.Popen[bytes] | fork_server.Forked:
     """A child started plainly: it imports all that it needs itself."""

@@ -78,7 +78,7 @@ class Death:
     sample: int
 
     @property
-    def killed(self) -> bool:
+    def was_killed(self) -> bool:
         """Whether somebody else may have ended the process."""
         return self.kind in (signal.SIGKILL.name, LAUNCHER)
 
@@ -182,7 +182,7 @@ class ChildProcess:
         return list(self.call(command, deadline_s))[-1]
 
     @classmethod
-    def asked(
+    def start_and_ask(
         cls,
         python: str | Interpreter,
         limits: Limits,
@@ -195,7 +195,7 @@ class ChildProcess:
         for left in reversed(range(KILLS)):
             child = cls(python, limits, env, imports)
             answer = child.ask(command, deadline_s)
-            if not (left and isinstance(answer, Death) and answer.killed):
+            if not (left and isinstance(answer, Death) and answer.was_killed):
                 break
             child.close()
         return child, answer
@@ -259,7 +259,7 @@ class ChildProcess:
         """The end of what was written to stdout and stderr since the case in flight began."""
         try:
             size = self._stderr.seek(0, os.SEEK_END)
-            self._stderr.seek(max(self.channel.said, size - LAST_WORDS))
+            self._stderr.seek(max(self.channel.output_start, size - LAST_WORDS))
             return self._stderr.read().decode(errors="replace").strip()
         except (OSError, ValueError):
             return ""

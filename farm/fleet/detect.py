@@ -65,10 +65,10 @@ class Finding:
     @property
     def words(self) -> str:
         """What was found, for people, and what keeps this user from it."""
-        return "; ".join([self._found, *([self._denied] if self.denied or self.absent else [])])
+        return "; ".join([self._found_text, *([self._denied_text] if self.denied or self.absent else [])])
 
     @property
-    def _denied(self) -> str:
+    def _denied_text(self) -> str:
         groups = ",".join(dict.fromkeys(group for _, group in self.denied if group))
         how = f": sudo usermod -aG {groups} $USER, and log in again" if groups else ""
         none = "" if self.count else ", so none is offered"
@@ -77,7 +77,7 @@ class Finding:
         return f"{' and '.join(why)}{none}{how}"
 
     @property
-    def _found(self) -> str:
+    def _found_text(self) -> str:
         if self.count or self.denied or self.absent:
             models = ", ".join(sorted({m for m in self.models if m}))
             return f"{self.count or len(self.models)} × {models or self.vendor.name}: {'; '.join(self.because)}"
@@ -89,7 +89,7 @@ class Finding:
     def reason(self) -> str:
         """Why a backend of this vendor's device cannot run here."""
         if self.shut:
-            return f"{self._denied} (${OVERRIDE}={self.vendor.label} tries anyway)"
+            return f"{self._denied_text} (${OVERRIDE}={self.vendor.label} tries anyway)"
         return f"no {self.vendor.name} device on this node ({', '.join(self.without) or 'its label or ' + OVERRIDE + ' says so'})"
 
 
@@ -115,7 +115,7 @@ class _Search:
         for pattern in self.vendor.files:
             mine = [p for p in _glob(self.root, pattern) if self._is_mine(p)]
             found += len(mine)
-            self.denied += [(p, _group(self.root, p)) for p in mine if not _opens(self.root, p)]
+            self.denied += [(p, _find_owning_group(self.root, p)) for p in mine if not _can_open(self.root, p)]
             if mine:
                 self.because += mine
             else:
@@ -161,7 +161,7 @@ class _Search:
 
     def commands(self) -> None:
         for command in self.vendor.commands:
-            said, why = _output(command.argv)
+            said, why = _run_command(command.argv)
             matches = list(re.finditer(command.pattern, said, re.MULTILINE))
             if not matches:
                 self.without.append(why or f"{command.argv[0]} lists none")
@@ -196,7 +196,7 @@ def _search(vendor: Device, root: Path) -> Finding:
     if search.denied and not search.opened:
         count = min(count, nodes - len(search.denied))
     absent = [p for p in search.render if not _glob(root, p)]
-    shut = [p for p in search.render if p not in absent and not _opens(root, p)]
+    shut = [p for p in search.render if p not in absent and not _can_open(root, p)]
     if search.render:
         count = min(count, len(search.render) - len(absent) - len(shut))
     return Finding(
@@ -207,7 +207,7 @@ def _search(vendor: Device, root: Path) -> Finding:
         tuple(search.without),
         tuple(search.uuids),
         search.parts,
-        (*search.denied, *((p, _group(root, p)) for p in shut)),
+        (*search.denied, *((p, _find_owning_group(root, p)) for p in shut)),
         tuple(absent),
     )
 
@@ -271,7 +271,9 @@ def here() -> dict[str, Finding]:
 def one_process(label: str) -> bool:
     """Whether one process at a time may open a device of a vendor's on this machine."""
     said = BY_LABEL[label].exclusive if label in BY_LABEL else False
-    return bool(re.search(said.pattern, _output(said.argv)[0], re.MULTILINE)) if isinstance(said, Command) else said
+    return (
+        bool(re.search(said.pattern, _run_command(said.argv)[0], re.MULTILINE)) if isinstance(said, Command) else said
+    )
 
 
 def _glob(root: Path, pattern: str) -> list[str]:
@@ -287,12 +289,12 @@ def _read(root: Path, path: str) -> str:
         return ""
 
 
-def _opens(root: Path, path: str) -> bool:
+def _can_open(root: Path, path: str) -> bool:
     """Whether this process may read and write a device node; a folder of sysfs is none."""
     return path.startswith("/sys/") or os.access(root / path.lstrip("/"), os.R_OK | os.W_OK)
 
 
-def _group(root: Path, path: str) -> str:
+def _find_owning_group(root: Path, path: str) -> str:
     """The group whose members may open a device node, "" where that is root's or none may."""
     with contextlib.suppress(ImportError, OSError, KeyError):
         import grp  # Windows has none
@@ -306,7 +308,7 @@ def _short(pattern: str) -> str:
     return pattern.replace("[0-9]*", "*")
 
 
-def _output(argv: tuple[str, ...]) -> tuple[str, str]:
+def _run_command(argv: tuple[str, ...]) -> tuple[str, str]:
     """(stdout of a command, why there is none). A command that hangs is ended."""
     path = shutil.which(argv[0])
     if path is None:

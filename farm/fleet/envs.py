@@ -33,7 +33,7 @@ from farm.fleet.channel import Interpreter
 from farm.fleet.existing import OWN_PACKAGES, EnvError
 from farm.program import program
 from tasks.backends import PYTHON_VERSION, BackendSpec
-from tasks.catalogs.models import own
+from tasks.catalogs.models import own_models
 from tasks.packages import INDEX
 from tasks.plugins import PluginError
 
@@ -171,7 +171,7 @@ class Environment:
         """Whether nothing has to be built for it."""
         return self.existing or self.record(cache) is not None
 
-    def met(self) -> bool:
+    def is_met_here(self) -> bool:
         """Whether the farm's own environment has all of it, in the versions that it asks for."""
         own = ".".join(map(str, sys.version_info[:2]))
         return self.python in ("", own) and all(map(_is_met, self.requirements))
@@ -244,7 +244,7 @@ def of(spec: BackendSpec) -> Environment | None:
         return None
     packages, python = spec.packages or made.packages, spec.python or made.python
     environment = Environment(tuple(packages), python, spec.launcher)
-    own = not (packages or python) or (not spec.packages and environment.met())
+    own = not (packages or python) or (not spec.packages and environment.is_met_here())
     if own:
         return Environment((), "", spec.launcher) if spec.launcher else None
     return environment
@@ -276,7 +276,7 @@ def interpreter(environment: Environment, cache: Path, given_up: threading.Event
     told = existing.say(launcher, python, cache)
     patience = Patience(time.monotonic() + BUILD_S, given_up or threading.Event())
     folders = existing.lay(
-        told, f"python: {environment.label}", cache, lambda args: _uv(["pip", "install", *args], patience)
+        told, f"python: {environment.label}", cache, lambda args: _run_uv(["pip", "install", *args], patience)
     )
     if not launcher:
         return Interpreter(python, folders)
@@ -287,10 +287,10 @@ def interpreter(environment: Environment, cache: Path, given_up: threading.Event
 def converter(definitions: str, cache: Path) -> dict[str, str]:
     """The variable that names the interpreter with which a SavedModel among the user's own models is converted; its
     environment is built first if need be. None where there is no such model, or it cannot be built: its row says so."""
-    if not own.saved_model(definitions):
+    if not own_models.saved_model(definitions):
         return {}
     try:
-        return {own.INTERPRETER: str(build(Environment(own.CONVERTER), cache))}
+        return {own_models.INTERPRETER: str(build(Environment(own_models.CONVERTER), cache))}
     except EnvError:
         return {}
 
@@ -348,17 +348,17 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     # Libraries and caches of a build that hangs or dies must not stay: the folder counts once environment.json is there.
     lock = cache / "envs" / f"{environment.key}.txt"
     try:
-        _uv(["venv", "--python", environment.version, str(path)], patience)
+        _run_uv(["venv", "--python", environment.version, str(path)], patience)
         wanted = ["-r", str(lock)] if lock.exists() else [*environment.requirements, *OWN_PACKAGES]
         where = ["--python", str(environment.interpreter(cache))]
         try:
-            _uv(["pip", "install", *where, *wanted], patience, environment.indexes)
+            _run_uv(["pip", "install", *where, *wanted], patience, environment.indexes)
         except EnvError:
             if not lock.exists():
                 raise
             lock.unlink()  # a version that was withdrawn: resolved anew
-            _uv(["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], patience, environment.indexes)
-        frozen = _uv(["pip", "freeze", *where], patience)
+            _run_uv(["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], patience, environment.indexes)
+        frozen = _run_uv(["pip", "freeze", *where], patience)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -376,7 +376,7 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     aside.replace(path / "environment.json")
 
 
-def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
+def _run_uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
     """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time; GivenUp."""
     command = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
     env = _uv_environment(indexes)
@@ -401,7 +401,7 @@ def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = (
                 raise EnvError(f"not installed here, and nothing is downloaded: {WAYS}")
             told = (
                 _describe_unreached(words)
-                or _missing(words, indexes)
+                or _find_missing_version(words, indexes)
                 or _add_advice(words)
                 or f"uv ended with exit code {code}"
             )
@@ -419,11 +419,11 @@ def _describe_unreached(words: str) -> str:
     return f"the index {index[1]} cannot be reached ({why}): {WAYS}"
 
 
-def _missing(words: str, indexes: Sequence[str]) -> str:
+def _find_missing_version(words: str, indexes: Sequence[str]) -> str:
     """Of uv's words, which version of a package there is not, and those that there are; "" where they say something else, or no
     index lists the package's versions."""
     found = _NO_VERSION.search(words)
-    there = _versions(found[1], indexes) if found else []
+    there = _list_versions(found[1], indexes) if found else []
     if found is None or not there:
         return ""
     more = f" and {len(there) - NAMED} older" if len(there) > NAMED else ""
@@ -433,7 +433,7 @@ def _missing(words: str, indexes: Sequence[str]) -> str:
     )
 
 
-def _versions(name: str, indexes: Sequence[str]) -> list[str]:
+def _list_versions(name: str, indexes: Sequence[str]) -> list[str]:
     """The versions of a package that pip finds, the newest first; none where it finds none or cannot be asked."""
     command = [sys.executable, "-m", "pip", "index", "versions", name, *(INDEX + url for url in indexes)]
     try:

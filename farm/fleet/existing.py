@@ -52,14 +52,14 @@ class EnvError(Exception):
 def say(launcher: Sequence[str], python: str, cache: Path) -> dict[str, Any]:
     """What an interpreter says of itself (`tasks.interpreter.main`). Raises EnvError where it is none, is too old for `tasks`, or cannot
     be reached by its launcher as a child must be."""
-    return _said(tuple(launcher), python, cache)
+    return _ask_interpreter(tuple(launcher), python, cache)
 
 
 @functools.cache
-def _said(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]:
+def _ask_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]:
     who = f"launcher: {shlex.join(launcher)}" if launcher else f"python: {python}"
     if not launcher:
-        told = _answer([python, str(_TASKS / "interpreter.py"), *_MODULES], who, "", ())
+        told = _ask_command([python, str(_TASKS / "interpreter.py"), *_MODULES], who, "", ())
     else:
         folder = tasks_copy(cache)
         for path in (python, str(folder)):
@@ -69,14 +69,14 @@ def _said(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]
                 )
         with tempfile.NamedTemporaryFile(dir=folder.parent, prefix="shared-") as token:
             command = [*launcher, python, str(folder / "tasks" / "interpreter.py"), "-", *_MODULES]
-            told = _answer(command, who, token.name, (str(folder), str(cache)))
+            told = _ask_command(command, who, token.name, (str(folder), str(cache)))
         if not told["stdin"]:
             raise EnvError(
                 f"{who} gives its process no stdin, over which the farm talks to it: -i of docker, podman and kubectl passes it on, "
                 "and so do ssh without -n and srun without --input=none"
             )
         if not told["shared"]:
-            raise EnvError(_unshared(who, cache))
+            raise EnvError(_describe_unshared(who, cache))
     version = tuple(map(int, told["python"].split(".")))
     if version < OLDEST:
         raise EnvError(
@@ -86,7 +86,7 @@ def _said(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]
     return told
 
 
-def _answer(command: Sequence[str], who: str, token: str, shared: Sequence[str]) -> dict[str, Any]:
+def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[str]) -> dict[str, Any]:
     """The answer of an interpreter that is started with a command. shared: folders that it is to see behind a launcher, the one with
     its program first. Raises EnvError."""
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
@@ -129,13 +129,13 @@ def _answer(command: Sequence[str], who: str, token: str, shared: Sequence[str])
     if not shared:
         raise EnvError(f"{who} is no Python that starts ({last})")
     if shared[0] in said:  # the path of the program that we gave it
-        raise EnvError(_unshared(who, Path(shared[1])))
+        raise EnvError(_describe_unshared(who, Path(shared[1])))
     raise EnvError(
         f"{who} ended ({ended_by(process.returncode)}) before a Python answered ({last}); by hand: {shlex.join(command)}"
     )
 
 
-def _unshared(who: str, cache: Path) -> str:
+def _describe_unshared(who: str, cache: Path) -> str:
     return (
         f"{who} leads to where the cache {cache} is not: share it there under the same path (a mount of the container's, "
         f"-v {cache}:{cache}; NFS or sshfs on a board), or set FARM_CACHE to a folder that is"
@@ -150,7 +150,7 @@ def tasks_copy(cache: Path) -> Path:
     def fill(aside: Path) -> None:
         shutil.copytree(_TASKS, aside / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
 
-    return _filled(folder, fill)
+    return _fill_once(folder, fill)
 
 
 def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
@@ -166,14 +166,14 @@ def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Seque
 
     def fill(aside: Path) -> None:
         options = ["--only-binary", ":all:", "--python", sys.executable, "--python-version", told["python"]]
-        if where[2:] != _here()[2:]:
-            options += ["--python-platform", _platform(told)]
+        if where[2:] != _list_wheel_tags()[2:]:
+            options += ["--python-platform", _name_uv_platform(told)]
         # What is installed is to fit the numpy that is there, which is then left out.
         pinned = [f"numpy=={numpy.partition('+')[0]}"] if numpy else []
         try:
             install([*options, "--target", str(aside), *lacking, *pinned])
         except EnvError as error:
-            if where != _here():
+            if where != _list_wheel_tags():
                 raise EnvError(
                     f"{who} has no {' and no '.join(lacking)}, which the farm lays over it, and no wheel for Python {told['python']} on "
                     f"{told['system']} {told['machine']} can be had: {error}. Put one into a folder (PIP_FIND_LINKS=FOLDER), or install it there"
@@ -183,16 +183,16 @@ def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Seque
         for path in aside.glob("numpy*") if numpy else ():
             shutil.rmtree(path)
 
-    return (str(_filled(folder, fill)),)
+    return (str(_fill_once(folder, fill)),)
 
 
-def _here() -> list[str]:
+def _list_wheel_tags() -> list[str]:
     """What tells for which wheels an interpreter is, of this one."""
     own = ".".join(map(str, sys.version_info[:2]))
     return [own, platform.python_implementation(), platform.system(), platform.machine(), platform.libc_ver()[0]]
 
 
-def _platform(told: Mapping[str, Any]) -> str:
+def _name_uv_platform(told: Mapping[str, Any]) -> str:
     """uv's name of a machine."""
     if told["system"] == "Darwin":
         return f"{'aarch64' if told['machine'] == 'arm64' else told['machine']}-apple-darwin"
@@ -212,7 +212,7 @@ def _copy(name: str, folder: Path) -> None:
             shutil.copy2(source, folder / top)
 
 
-def _filled(folder: Path, fill: Callable[[Path], None]) -> Path:
+def _fill_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     """A folder that is made once: aside, and renamed when it is whole. Raises EnvError."""
     if folder.exists():
         return folder

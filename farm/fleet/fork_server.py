@@ -43,15 +43,15 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        return self._ended(0.0)
+        return self._wait_for_exit(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
-        if (code := self._ended(timeout)) is None:
+        if (code := self._wait_for_exit(timeout)) is None:
             raise subprocess.TimeoutExpired("tasks.child", timeout or 0.0)
         return code
 
-    def _ended(self, timeout: float | None) -> int | None:
+    def _wait_for_exit(self, timeout: float | None) -> int | None:
         if self.returncode is None and _readable(self._lease, timeout):
             told = _receive_bytes(self._lease, ENDED.size)
             # A server that is killed takes all with it that it has forked.
@@ -86,7 +86,7 @@ class _Server:
         return ours
 
     @property
-    def ended(self) -> bytes | None:
+    def end_message(self) -> bytes | None:
         """None while it lives, IDLE if it has ended for want of work; b"" if it failed."""
         if self.hangs:
             return b""
@@ -148,7 +148,7 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
         return None
     for _ in range(2):  # a server may end for want of work just then
         with starting:
-            server = _server(env, imports)
+            server = _find_server(env, imports)
             if server is None:
                 return None
             try:
@@ -163,7 +163,7 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
     return None
 
 
-def _server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | None:
+def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | None:
     """The server that has loaded ``imports``, and those before it; None if one of them has failed before."""
     try:
         key = (os.getcwd(), *sorted(env.items() - late(env).items()))
@@ -178,7 +178,7 @@ def _server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | None:
     server: _Server | None = None
     for number in range(len(imports) + 1):
         loaded = imports[:number]
-        if (there := tree.get(loaded)) is not None and (why := there.ended) is not None:
+        if (there := tree.get(loaded)) is not None and (why := there.end_message) is not None:
             there.close()
             if why == IDLE:
                 del tree[loaded]

@@ -79,7 +79,7 @@ class Health:
         """The devices of a node that are quarantined; "" among them: all."""
         return {p.device for s in scopes for p in self.sick.get(s, ()) if p.node == node}
 
-    def done(self, backend: int, place: Place, rows: int) -> None:
+    def count_rows(self, backend: int, place: Place, rows: int) -> None:
         """Count what a device has done for a backend."""
         self._chart(backend, place).rows += rows
 
@@ -87,7 +87,7 @@ class Health:
         """How many rows a backend has made on a device."""
         return self._chart(backend, place).rows
 
-    def failed(self, case: CaseRef, place: Place, failure: Failed) -> bool:
+    def note_failure(self, case: CaseRef, place: Place, failure: Failed) -> bool:
         """Note a failure; whether a second opinion on it is due."""
         chart = self._chart(case.backend, place)
         chart.failures[case] = failure
@@ -123,7 +123,7 @@ class Health:
         )
         return chart.against / chart.answered * len(chart.failures) / max(chart.rows, 1) >= TIMES * usual
 
-    def gone(self, backend: int, place: Place, began: float) -> bool:
+    def note_absence(self, backend: int, place: Place, began: float) -> bool:
         """Note that a backend's device was not there for a new child of a job that ``began`` then (monotonic seconds);
         whether that is believed by now. Jobs side by side see one incident; one long ago counts no more."""
         chart = self._chart(backend, place)

@@ -74,7 +74,7 @@ def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         kept = wire.decode(_answer_path(spec, cache).read_bytes())
         answer = kept["answer"]
-        if isinstance(answer, BackendInfo) and kept["stamps"] == _stamps(answer):
+        if isinstance(answer, BackendInfo) and kept["stamps"] == _stat_found_files(answer):
             return answer
     return None
 
@@ -82,7 +82,7 @@ def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
 def remember(spec: BackendSpec, answer: BackendInfo, cache: Path) -> None:
     """Keep a backend's answer to hello, if it may be taken for granted the next time (see `read_answer`)."""
     if answer.resource == "CPU":
-        kept = {"answer": answer, "stamps": _stamps(answer), "backend": spec.to_json(), "at": time.time()}
+        kept = {"answer": answer, "stamps": _stat_found_files(answer), "backend": spec.to_json(), "at": time.time()}
         _write(_answer_path(spec, cache), wire.encode(kept))
 
 
@@ -96,7 +96,7 @@ def _answer_path(spec: BackendSpec, cache: Path) -> Path:
     return cache / "probes" / f"{hashlib.sha256(parts.encode(errors='replace')).hexdigest()[:32]}.json"
 
 
-def _stamps(answer: BackendInfo) -> dict[str, list[int]]:
+def _stat_found_files(answer: BackendInfo) -> dict[str, list[int]]:
     """Size and time of the files that a backend found what it needs in."""
     found = {}
     for where in answer.found.values():
@@ -132,7 +132,7 @@ class Support:
             found = json.loads(self.path.read_text())
             self.cases = found | self.cases
 
-    def known(self, key: str, sample: int) -> dict[str, str] | None:
+    def find_unsupported(self, key: str, sample: int) -> dict[str, str] | None:
         """Words of a row and "run", if the case is known to be unsupported."""
         return self.cases.get(f"{key}:{sample}")
 

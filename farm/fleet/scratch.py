@@ -20,7 +20,7 @@ LEFT_S = 86400.0
 def folder() -> Path:
     """Where this process makes temporary folders. It is removed at the process's end; if that is killed, another one of the farm
     does it. Raises PermissionError where somebody else has taken its place."""
-    return _of(os.getpid())
+    return _make_process_folder(os.getpid())
 
 
 def beside(cache: Path, launcher: Sequence[str]) -> Path:
@@ -38,7 +38,7 @@ def beside(cache: Path, launcher: Sequence[str]) -> Path:
 
 
 @functools.cache
-def _of(pid: int) -> Path:
+def _make_process_folder(pid: int) -> Path:
     """The folder of this process, locked for as long as it lives; before, those are removed whose process is gone."""
     root = Path(tempfile.gettempdir()) / f"farm-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)

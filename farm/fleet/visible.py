@@ -73,14 +73,14 @@ def cap(vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.ma
 
     Raises NonsenseVariable.
     """
-    return min(((shown, name) for name, _, _, shown in _choices(vendor, there, env)), default=None)
+    return min(((shown, name) for name, _, _, shown in _find_visible_choices(vendor, there, env)), default=None)
 
 
 def check(vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
     """Raises NonsenseVariable where a variable of visible devices names first what is none of the ``there`` devices: CUDA and HIP
     then show none at all. uuids: the devices' own, where the driver lists them; a variable may have the beginning of one."""
     cut = any(x.startswith("MIG-") for x in uuids)  # into slices: such a card is not listed
-    for name, named, among, _ in _choices(vendor, there, env) if vendor.numbered else ():
+    for name, named, among, _ in _find_visible_choices(vendor, there, env) if vendor.numbered else ():
         first = next(iter(named), "")
         if first.isdigit():
             known, has = int(first) < among, "device 0" if among == 1 else f"devices 0 to {among - 1}"
@@ -93,17 +93,19 @@ def check(vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[st
             )
 
 
-def _choices(vendor: Device, there: int, env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
+def _find_visible_choices(
+    vendor: Device, there: int, env: Mapping[str, str]
+) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
     """(variable, devices that it names, among how many, how many of them are shown) of those that name any, the outermost first:
     HIP's numbers count within ROCR's devices. CUDA and HIP show those before the first number that none has."""
 
-    def known(device: str) -> bool:
+    def is_known(device: str) -> bool:
         return not vendor.numbered or not device.isdigit() or int(device) < there
 
-    for name in reversed(vendor.heeded(env)):
+    for name in reversed(vendor.find_heeded_variables(env)):
         named = devices(name, env[name]) if name in env else None
         if named is not None:
-            shown = len(list(itertools.takewhile(known, named)))
+            shown = len(list(itertools.takewhile(is_known, named)))
             yield name, named, there, shown
             there = shown
 
@@ -115,7 +117,7 @@ def name_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os
     the devices behind the numbers.
     """
     vendor = BY_LABEL.get(label)
-    told = vendor.heeded(env)[0] if vendor and vendor.visible else ""
+    told = vendor.find_heeded_variables(env)[0] if vendor and vendor.visible else ""
     named = devices(told, env[told]) if told in env else None
     # Another vendor's variable names none where Ray has set it for a task without that one's devices.
     if vendor is None or named is None or named == tuple(numbers) or (not named and told != vendor.visible[0]):

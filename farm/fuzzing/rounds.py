@@ -17,12 +17,12 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.fuzzing.schedule import CHUNK, Batch, Key, Schedule
 from farm.plan.matrix import Matrix
-from farm.work.accounts import Count
 from farm.work.claims import ONE
 from farm.work.dispatcher import Dispatcher
 from farm.work.durations import JOINT_MS
+from farm.work.earlier_runs import LOOKED_AT
 from farm.work.launch import Run
-from farm.work.learned import LOOKED_AT
+from farm.work.run_counts import Count
 from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.model import Group
@@ -55,7 +55,7 @@ class Budget:
         said = (record or {}).get("fuzz", {}).get("budget", {})
         return Budget(said.get("seconds"), said.get("cases"))
 
-    def spent(self, seconds: float, cases: int) -> bool:
+    def is_spent(self, seconds: float, cases: int) -> bool:
         return (self.seconds is not None and seconds >= self.seconds) or (
             self.cases is not None and cases >= self.cases
         )
@@ -119,7 +119,7 @@ class Fuzzing:
         """Rounds until the budget is spent. Raises OSError when the lake or the cache cannot be written."""
         started = time.monotonic()
         rows, empty = self._finish_last() if self.rounds else 0, 0
-        while not self.budget.spent(self._before + time.monotonic() - started, rows):
+        while not self.budget.is_spent(self._before + time.monotonic() - started, rows):
             self._look()
             batches = self.schedule.round(self._size(self._before + time.monotonic() - started))
             batches = self._within(batches, rows)
@@ -202,7 +202,7 @@ class Fuzzing:
         """CPU-seconds of the next round."""
         left = math.inf if self.budget.seconds is None else max(self.budget.seconds - seconds, 1.0)
         slots = self.plan.executor.slots(None, ONE)
-        blind = not self.rounds and not self.schedule.measured().issuperset(self.schedule.backends)
+        blind = not self.rounds and not self.schedule.find_timed_backends().issuperset(self.schedule.backends)
         return FIRST_S * slots if blind else min(ROUND_S, left) * self._pace
 
     def _within(self, batches: Sequence[Batch], rows: int) -> list[Batch]:
@@ -231,7 +231,7 @@ class Fuzzing:
         group = _group(batch)
         words = {n: fuzz.words(group, n) for numbers in batch.wanted.values() for n in numbers}
         return {
-            backend: tuple(n for n in numbers if not self.schedule.suppressed(backend, op, words[n], batch.seed + n))
+            backend: tuple(n for n in numbers if not self.schedule.should_skip(backend, op, words[n], batch.seed + n))
             for backend, numbers in batch.wanted.items()
         }
 
@@ -252,11 +252,11 @@ class Fuzzing:
         matrix = Matrix(groups, self.plan.backends, wanted)
         plan = replace(self.plan, matrix=matrix, offers=offers, run_id=self.run_id, late=lambda: [])
         dispatcher, came = Dispatcher(plan, before), list[pa.RecordBatch]()
-        dispatcher.ledger.told = came.extend
+        dispatcher.row_writer.told = came.extend
         try:
             dispatcher.run()
         finally:
-            for name, spent in dispatcher.accounts.spent.items():
+            for name, spent in dispatcher.run_counts.spent.items():
                 total = self._spent.setdefault(name, {})
                 for what, value in spent.items():
                     total[what] = total.get(what, 0.0) + value

@@ -107,7 +107,7 @@ class Schedule:
             cases, ms = _sums(arm for arms in both for (_, b), arm in arms.items() if b == backend)
         return ms / cases if cases else self.guess_ms.get(backend, GUESS_MS)
 
-    def measured(self) -> set[str]:
+    def find_timed_backends(self) -> set[str]:
         """Backends of which it is known what a case takes."""
         return {b for arms in (self.arms, self.earlier) for (_, b), arm in arms.items() if arm.cases}
 
@@ -127,7 +127,7 @@ class Schedule:
 
     def round(self, cpu_s: float) -> list[Batch]:
         """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not cheap."""
-        measured = self.measured()
+        measured = self.find_timed_backends()
         new = [b for b in self.backends if b not in measured]  # nobody knows what a case of theirs takes
         cheap, made = [b for b in self.cheap() if self.even or b in measured] or new, []
         dear = [b for b in self.backends if b not in cheap and b in measured]
@@ -182,7 +182,7 @@ class Schedule:
         turn, place = divmod(number, len(dtypes))
         return Batch(op, dtypes[place], (self.seed << 20) + turn, wanted)
 
-    def suppressed(self, backend: str, op: str, words: Iterable[str], number: int) -> bool:
+    def should_skip(self, backend: str, op: str, words: Iterable[str], number: int) -> bool:
         """Whether a case would most likely show again what is known of a backend: some are run all the same."""
         told = set(words)
         return number % KEPT != 0 and any(
@@ -214,7 +214,7 @@ class Schedule:
             if key not in self.triggers:
                 fresh.append(key)
                 arm.quiet, arm.new = 0, arm.new + 1.0
-            self._seen(key, words)
+            self._count_trigger(key, words)
         return fresh
 
     def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -230,7 +230,7 @@ class Schedule:
         arm.ms += self.deadline_ms if row["status"] == "timeout" else told
         return arm
 
-    def _seen(self, key: Key, words: frozenset[str]) -> None:
+    def _count_trigger(self, key: Key, words: frozenset[str]) -> None:
         found = self.triggers[key]
         found.seen += 1
         found.common = words if found.common is None else found.common & words

@@ -80,7 +80,7 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
                     put(lake, run_id, partial(_write_pieces, lake, old), name)
             else:
                 for path in old:
-                    next(_tables(lake, path, ()), None)
+                    next(_iterate_row_groups(lake, path, ()), None)
                 with warnings.catch_warnings():
                     warnings.simplefilter("error", LakeWarning)
                     table = change(unique(read_table(lake, run_id)))
@@ -107,7 +107,7 @@ def _kept_pages() -> Iterator[None]:
         pa.set_memory_pool(before)
 
 
-def _ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _read_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same items; each is read while the one before it is written."""
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, pieces, None)
@@ -116,13 +116,13 @@ def _ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
             yield piece
 
 
-def _pieces(lake: Lake, paths: Sequence[str]) -> Iterator[pa.Table]:
+def _iterate_unique_rows(lake: Lake, paths: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of the parts without duplicates, in pieces. Raises LakeWarning."""
-    keys = [one for path in paths for one in _tables(lake, path, [*KEY, "attempts"])]
+    keys = [one for path in paths for one in _iterate_row_groups(lake, path, [*KEY, "attempts"])]
     kept = kept_of(pa.concat_tables(keys).unify_dictionaries()) if keys else None
     at, waiting, rows = 0, [], 0
     for path in paths:
-        for table in _tables(lake, path, _COPIED.names):
+        for table in _iterate_row_groups(lake, path, _COPIED.names):
             one = table if kept is None else table.filter(kept.slice(at, table.num_rows))
             at, rows = at + table.num_rows, rows + one.num_rows
             waiting.append(one)
@@ -133,7 +133,7 @@ def _pieces(lake: Lake, paths: Sequence[str]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _tables(lake: Lake, path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _iterate_row_groups(lake: Lake, path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The row groups of a part, in the types in which they are copied. Raises LakeWarning."""
     schema = pa.schema([_COPIED.field(name) for name in columns])
     try:
@@ -143,14 +143,14 @@ def _tables(lake: Lake, path: str, columns: Sequence[str]) -> Iterator[pa.Table]
                 words = f"{path} has the column {lost[0]}, which this farm does not know"
                 raise NewerWarning(f"{words}: the run stays in its parts; the farm that wrote them compacts it")
             for group in range(part.num_row_groups):
-                empty = _empty(part.metadata.row_group(group))
+                empty = _find_empty_columns(part.metadata.row_group(group))
                 table = part.read_row_group(group, [n for n in columns if n in present and n not in empty])
                 yield in_schema(table, schema)
     except (pa.ArrowException, OSError) as error:
         raise LakeWarning(f"{path}: {error}") from None
 
 
-def _empty(group: pq.RowGroupMetaData) -> set[str]:
+def _find_empty_columns(group: pq.RowGroupMetaData) -> set[str]:
     """The columns in which a row group has no value: usually a third of them."""
     found = (group.column(at) for at in range(group.num_columns))
     return {
@@ -166,11 +166,11 @@ def _sort_by_op(table: pa.Table) -> pa.Table:
     op = op if pa.types.is_dictionary(op.type) else op.dictionary_encode()
     place = np.append(pc.rank(op.dictionary).to_numpy(), 0).astype("int32")
     order = np.argsort(place[op.indices.fill_null(len(place) - 1).to_numpy()], kind="stable")
-    columns = [one if _same(one) else one.take(pa.array(order)) for one in table.columns]
+    columns = [one if _is_constant(one) else one.take(pa.array(order)) for one in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _same(column: pa.ChunkedArray) -> bool:
+def _is_constant(column: pa.ChunkedArray) -> bool:
     """Whether a column of one chunk has the same value in all rows, as far as is known."""
     if not column.null_count and pa.types.is_dictionary(column.type):
         return bool(column.num_chunks == 1 and len(column.chunk(0).dictionary) == 1)
@@ -178,7 +178,7 @@ def _same(column: pa.ChunkedArray) -> bool:
 
 
 def _write_pieces(lake: Lake, old: Sequence[str], path: str) -> None:
-    _write(lake, _ahead(_pieces(lake, old)), path)
+    _write(lake, _read_ahead(_iterate_unique_rows(lake, old)), path)
 
 
 def _write(lake: Lake, tables: Iterable[pa.Table], path: str) -> None:

@@ -66,7 +66,7 @@ def sign(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dic
         "run_id": run_id,
         "farm_version": farm_version(),
         "signed_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "files": _digests(lake, run_id),
+        "files": _digest_run_files(lake, run_id),
     }
     signed = {
         "manifest": manifest,
@@ -111,7 +111,7 @@ def check(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
 
     lake = open_lake(results)
     path = lake.path(run_id, MANIFEST)
-    there = _digests(lake, run_id)
+    there = _digest_run_files(lake, run_id)
     try:
         with lake.filesystem.open_input_stream(path) as file:
             signed = json.loads(file.read())
@@ -163,7 +163,7 @@ def _canonical(manifest: dict[str, Any]) -> bytes:
     return json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _digests(lake: Lake, run_id: str) -> dict[str, str]:
+def _digest_run_files(lake: Lake, run_id: str) -> dict[str, str]:
     """SHA-256 of a run's parts, trace and record, by name. Raises LakeError."""
     if run_id not in (known := run_ids(lake)):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{nearest(run_id, known)}")

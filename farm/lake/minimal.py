@@ -31,11 +31,14 @@ def finding_id(finding: Mapping[str, Any]) -> str:
         f"{k}={v}" if isinstance(v, (str, bool)) and not _NUMBER.search(str(v)) else k
         for k, v in finding.get("attributes", {}).items()
     ]
-    told = [*(_first(finding.get(name)) if name == "words" else finding.get(name) for name in names), sorted(given)]
+    told = [
+        *(_cut_first_sentence(finding.get(name)) if name == "words" else finding.get(name) for name in names),
+        sorted(given),
+    ]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _first(words: str | None) -> str | None:
+def _cut_first_sentence(words: str | None) -> str | None:
     """The first sentence of an error. The rest prints parts of the graph, which differ from case to case."""
     return words and _SENTENCE.split(words, maxsplit=1)[0]
 

@@ -93,9 +93,9 @@ def open_lake(uri: AnyLake) -> Lake:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
     try:
         filesystem, root = pafs.FileSystem.from_uri(_with_options(text))
-        filesystem = _impatient(filesystem) if filesystem.type_name == "s3" else filesystem
+        filesystem = _add_timeouts(filesystem) if filesystem.type_name == "s3" else filesystem
     except (pa.ArrowException, OSError) as error:
-        raise LakeError(f"results {text!r}: {_why(error)}") from None
+        raise LakeError(f"results {text!r}: {_shorten_store_error(error)}") from None
     if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
         raise LakeError(f"results {text!r}: no bucket or directory is named")
     return Lake(filesystem, root.rstrip("/"), text)
@@ -113,7 +113,7 @@ def _with_options(uri: str) -> str:
     return f"{uri}{more}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
 
 
-def _impatient(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+def _add_timeouts(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """The same S3 server with timeouts, which its URI has no option for."""
     _, (options,) = filesystem.__reduce__()
     if options["access_key"] and not options["secret_key"]:  # s3://anonymous@bucket: its meaning is Arrow's to know
@@ -126,7 +126,7 @@ def _impatient(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     )
 
 
-def _why(error: Exception) -> str:
+def _shorten_store_error(error: Exception) -> str:
     """A filesystem's error on one line: object stores answer with pages."""
     text = " ".join(str(error).split())
     return text[:WORDS] + " …" if len(text) > WORDS else text
@@ -144,7 +144,7 @@ def check_writable(lake: Lake) -> None:
         lake.filesystem.delete_file(probe)
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
-            f"results {lake.uri!r} cannot be written: {_why(error)}; choose another place with --results"
+            f"results {lake.uri!r} cannot be written: {_shorten_store_error(error)}; choose another place with --results"
         ) from None
 
 
@@ -255,10 +255,12 @@ def run_ids(results: AnyLake) -> list[str]:
     """Ids of the runs in a lake, oldest first (they begin with their date). A copy of a run's folder beside it is left out, with a
     LakeWarning that names both. Raises LakeError."""
     lake = open_lake(results)
-    found = _list(lake, lake.root)
+    found = _list_directory(lake, lake.root)
     ids = sorted(i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run="))
     copies = {
-        name: of for name in ids if not RUN_ID.fullmatch(name) and (of := _says(lake, name)) != name and of in ids
+        name: of
+        for name in ids
+        if not RUN_ID.fullmatch(name) and (of := _read_run_id(lake, name)) != name and of in ids
     }
     for name, of in copies.items():
         text = f"{lake.path(name)} is a copy of run {of} and is left out; remove it, or move it to a lake of its own"
@@ -288,7 +290,7 @@ def other_run(path: str, said: str) -> str:
     )
 
 
-def _says(lake: Lake, name: str) -> str:
+def _read_run_id(lake: Lake, name: str) -> str:
     """The run id in the record of a run's folder; the folder's name if there is none."""
     try:
         with lake.filesystem.open_input_stream(lake.path(name, RECORD)) as file:
@@ -297,7 +299,7 @@ def _says(lake: Lake, name: str) -> str:
         return name
 
 
-def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
+def _list_directory(lake: Lake, path: str) -> list[pafs.FileInfo]:
     """The entries of a directory; none if it does not exist. Raises LakeError."""
     try:
         for _ in range(LISTED):
@@ -307,7 +309,7 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         return _list_once(lake, path)
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
-            f"results {lake.uri!r} cannot be read: {_why(error)}; check the place, that it can be reached from here, and the rights to it"
+            f"results {lake.uri!r} cannot be read: {_shorten_store_error(error)}; check the place, that it can be reached from here, and the rights to it"
         ) from None
 
 
@@ -334,9 +336,9 @@ def read_table(
     schema = coded_schema(schema) if coded else schema
     tables: list[pa.Table] = []
 
-    def found(path: str) -> pa.Table | Exception:
+    def read_part(path: str) -> pa.Table | Exception:
         try:
-            return _part(lake, path, schema, where or {})
+            return _read_part_table(lake, path, schema, where or {})
         except (pa.ArrowException, OSError) as error:
             # A store says in many words that an object is gone.
             gone = lake.filesystem.get_file_info(path).type == pafs.FileType.NotFound
@@ -350,7 +352,7 @@ def read_table(
         listed = {path for _, path in todo}
         while todo:
             gone: dict[str, None] = {}
-            for (one, path), got in zip(todo, pool.map(found, [path for _, path in todo]), strict=True):
+            for (one, path), got in zip(todo, pool.map(read_part, [path for _, path in todo]), strict=True):
                 if isinstance(got, pa.Table):
                     tables.append(got)
                 elif isinstance(got, FileNotFoundError):
@@ -364,7 +366,7 @@ def read_table(
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def _part(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
+def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
     """The requested rows and columns of a part. Raises ArrowException, OSError."""
     codes = [f.name for f in schema if pa.types.is_dictionary(f.type)]
     with lake.filesystem.open_input_file(path) as file:
@@ -374,9 +376,9 @@ def _part(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
         names = [name for name in {**dict.fromkeys(schema.names), **where} if name in present]
         names += [name for name in upgrade.needs(schema.names, present) if name not in names]
         # Who asks for few rows asks many parts, each in a thread of its own.
-        table = part.read_row_groups(_groups(part.metadata, where), names, use_threads=not where)
+        table = part.read_row_groups(_select_row_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
-        table = table.filter(_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
+        table = table.filter(_is_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
     return in_schema(table, schema)
 
 
@@ -400,7 +402,7 @@ def open_part(file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = Fa
     return part, present
 
 
-def _groups(there: pq.FileMetaData, where: Where) -> list[int]:
+def _select_row_groups(there: pq.FileMetaData, where: Where) -> list[int]:
     """The row groups that may have requested rows, by their statistics."""
     places = {name: at for at, name in enumerate(there.schema.names) if name in where}
     return [
@@ -418,7 +420,7 @@ def _may_have(told: pq.Statistics | None, some: Collection[Any]) -> bool:
     return any(type(x) is not type(least) or least <= x <= most for x in some)
 
 
-def _among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
+def _is_among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
     """Which values of a column are among the given ones."""
     if not pa.types.is_dictionary(column.type):
         return pc.is_in(column.cast(some.type), some)
@@ -446,7 +448,7 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def files(lake: Lake, run_id: str) -> list[pafs.FileInfo]:
     """The files in a run's folder. Raises LakeError."""
-    return [i for i in _list(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
+    return [i for i in _list_directory(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
 
 
 def parts(lake: Lake, run_id: str) -> list[str]:

@@ -45,7 +45,9 @@ def to_stream(cases: Iterable[tuple[Row, Sequence[Step]]], origin: Origin) -> by
         "started_at": lambda row, step: int(row.started_at * 1e6),
     }
     columns = [
-        pa.array([given[f.name](*x) if f.name in given else _plain(getattr(x[1], f.name)) for x in found], f.type)
+        pa.array(
+            [given[f.name](*x) if f.name in given else _drop_surrogates(getattr(x[1], f.name)) for x in found], f.type
+        )
         for f in TRACE_SCHEMA
     ]
     sink = pa.BufferOutputStream()
@@ -59,7 +61,7 @@ def from_stream(data: bytes) -> list[pa.RecordBatch]:
     return list(pa.ipc.open_stream(data)) if data else []
 
 
-def _plain(value: object) -> object:
+def _drop_surrogates(value: object) -> object:
     """The value without lone surrogates, which an error's text may contain."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
@@ -83,7 +85,7 @@ def read_trace(results: AnyLake, run_id: str | None = None, where: Where | None 
     trace, be it of a farm that wrote none. A damaged file is skipped with a LakeWarning. Raises LakeError.
     """
     lake = open_lake(results)
-    frame: pd.DataFrame = _of(lake, run_id, where).to_pandas()
+    frame: pd.DataFrame = _read_run_trace(lake, run_id, where).to_pandas()
     return frame.drop_duplicates(TRACE_KEY, keep="last").sort_values(TRACE_KEY, kind="stable", ignore_index=True)
 
 
@@ -94,9 +96,9 @@ def steps_of(results: AnyLake, run_id: str, case_id: str, backend: str) -> list[
     return [Step(**{str(k): v for k, v in line.items() if k not in _OF_ROW}) for line in lines]
 
 
-def _of(lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
+def _read_run_trace(lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
     runs = [run_id] if run_id is not None else store.run_ids(lake)
-    tables = [table for one in runs for table in _tables(lake, one, where)]
+    tables = [table for one in runs for table in _read_trace_tables(lake, one, where)]
     found = pa.concat_tables([TRACE_SCHEMA.empty_table(), *tables])
     if not found.num_rows:
         return found
@@ -105,15 +107,15 @@ def _of(lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
     return found.join(kept, _OF_ROW, join_type="left semi") if kept.num_rows else found.slice(0, 0)
 
 
-def _tables(lake: Lake, run_id: str, where: Where | None = None) -> list[pa.Table]:
+def _read_trace_tables(lake: Lake, run_id: str, where: Where | None = None) -> list[pa.Table]:
     """What the files of a run have, but for what ``where`` leaves out by the key alone."""
     for _ in range(store.LISTED):
         with contextlib.suppress(FileNotFoundError):  # somebody compacts the run: what a file had is in another now
-            return [x for path in paths(lake, run_id) if (x := _table(lake, path, where or {})) is not None]
-    return [x for path in paths(lake, run_id) if (x := _table(lake, path, where or {})) is not None]
+            return [x for path in paths(lake, run_id) if (x := _read_trace_table(lake, path, where or {})) is not None]
+    return [x for path in paths(lake, run_id) if (x := _read_trace_table(lake, path, where or {})) is not None]
 
 
-def _table(lake: Lake, path: str, where: Where) -> pa.Table | None:
+def _read_trace_table(lake: Lake, path: str, where: Where) -> pa.Table | None:
     """A file in this farm's columns, null where it has none; None where it cannot be read."""
     try:
         with lake.filesystem.open_input_file(path) as file:
@@ -159,7 +161,7 @@ def compact(lake: Lake, run_id: str) -> None:
                 with lake.filesystem.open_input_file(path) as file:
                     if set(pq.read_schema(file).names) - set(TRACE_SCHEMA.names):
                         return
-            tables = [x for path in old if (x := _table(lake, path, {})) is not None]
+            tables = [x for path in old if (x := _read_trace_table(lake, path, {})) is not None]
     except (FileNotFoundError, LakeWarning, pa.ArrowException):
         return
     frame = pa.concat_tables(tables).to_pandas().drop_duplicates([*_OF_ROW, "step"], keep="last")

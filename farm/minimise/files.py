@@ -17,7 +17,7 @@ from farm.reproduce import find, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.folder import RUN, write_folder
-from farm.reproduce.requirements import imported, requirements
+from farm.reproduce.requirements import pin_imports, requirements
 from farm.reproduce.writing import folder_case, form_of
 from tasks.backends.shared.recipe import NoScript
 from tasks.judge.worst import beyond
@@ -117,7 +117,7 @@ def _folder(
     former = [(form_of(one, backend), one.group) for one in earlier]
     try:
         files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
-        if not minimal.environment and (more := [x for x in imported(files) if x not in packages]):
+        if not minimal.environment and (more := [x for x in pin_imports(files) if x not in packages]):
             packages += more  # a plug-in's module, what torch's test database takes
             files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
     except NoScript as error:

@@ -42,7 +42,13 @@ def text(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
     """Markdown of a finding whose run.py is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
     for duplicates."""
     parts = [f"# {title(record)}", _versions(record), _what(record), *_render_script(run, files)]
-    parts += [_result(record), _triggers(record), _specification(record), _others(record), _search(record)]
+    parts += [
+        _result(record),
+        _describe_triggers(record),
+        _specification(record),
+        _describe_other_backends(record),
+        _make_search_words(record),
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -63,41 +69,41 @@ def title(record: Mapping[str, Any]) -> str:
     some = [(k.partition(".")[2], v) for k, v in record["finding"]["attributes"].items()]
     some = [(name, v) for name, v in some if name != "to"][:3]  # a number for a dtype, which is told
     given = ", ".join(f"{name}={f'{v:g}' if isinstance(v, float) else v}" for name, v in some)
-    modes = _usual(", ".join(record["finding"]["modes"][:2]))
+    modes = _use_tracker_words(", ".join(record["finding"]["modes"][:2]))
     dtype = "" if record["dtype"] == "float32" and not to else " to ".join([f"of {record['dtype']}", *to[:1]])
     how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
     return f"[{record['backend']}] {how}: {_failing(record)}"
 
 
-def _usual(words: str) -> str:
+def _use_tracker_words(words: str) -> str:
     """In the words of a tracker: sizes that a model leaves open are dynamic shapes, an input of run time is no constant."""
     return words.replace("open sizes", "dynamic shapes").replace("at run time", "not constant")
 
 
 def _failing(record: Mapping[str, Any]) -> str:
-    return _manner(record) + (", intermittent" if record["flaky"] else "")
+    return _describe_manner(record) + (", intermittent" if record["flaky"] else "")
 
 
-def _manner(record: Mapping[str, Any]) -> str:
+def _describe_manner(record: Mapping[str, Any]) -> str:
     """How it fails: the error, the shape or dtype that came, or values where they are few."""
     outcome = record["outcome"]
     status, kind, error = outcome["status"], outcome["kind"], outcome["error"] or ""
     if status == Status.ERROR:
-        return _telling(_format_error(outcome) or "error")
+        return _pick_telling_line(_format_error(outcome) or "error")
     if kind in ("shape", "dtype") and 0 < len(error) <= _TITLE:
         return f"wrong {error}"
     if status in (Status.WRONG, Status.IMPRECISE):
-        values = _values(record) if kind in (*OF_NUMBERS, "nonfinite") else ""
+        values = _describe_few_values(record) if kind in (*OF_NUMBERS, "nonfinite") else ""
         return (f"{status} result" if values else _WRONG.get(kind, f"{status} result")) + values
     words = {
-        "crash": f"crash ({kind or _telling(_format_error(outcome) or 'the process ends')})",
+        "crash": f"crash ({kind or _pick_telling_line(_format_error(outcome) or 'the process ends')})",
         "timeout": "hangs",
         "oom": "runs out of memory",
     }
     return words.get(status, status)
 
 
-def _values(record: Mapping[str, Any]) -> str:
+def _describe_few_values(record: Mapping[str, Any]) -> str:
     """ " (0, expected 3)" of a few values that fail every time, else ""."""
     found = [_RESULT.fullmatch(record.get(name) or "") for name in ("got", "expected")]
     got, expected = (re.sub(r"\.? *(?=,|$)", "", " ".join(x[1].split())) if x else "" for x in found)
@@ -113,7 +119,7 @@ def _format_error(outcome: Mapping[str, Any]) -> str:
     return f"{outcome['error_type']}: {error}" if few else error
 
 
-def _telling(error: str) -> str:
+def _pick_telling_line(error: str) -> str:
     """The first line of an error that says what is wrong, without places in sources and what every error of the runtime begins
     with."""
     lines = [
@@ -138,7 +144,7 @@ def _what(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
     if outcome["kind"] in OF_NUMBERS:
-        lines.append(_off(outcome, exact(record)))
+        lines.append(_describe_error_size(outcome, exact(record)))
     if outcome["error"]:
         lines.append(f"```\n{_format_error(outcome)[:_ERROR].strip()}\n```")
     if record.get("known"):
@@ -160,7 +166,7 @@ def _what(record: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _off(outcome: Mapping[str, Any], whole: bool) -> str:
+def _describe_error_size(outcome: Mapping[str, Any], whole: bool) -> str:
     """How far the worst element is off, against what rounding explains; whole: nothing is rounded."""
     far = f"Largest difference from the exact result: {number(outcome['max_diff'])}."
     if whole:
@@ -194,10 +200,10 @@ def _result(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _triggers(record: Mapping[str, Any]) -> str:
+def _describe_triggers(record: Mapping[str, Any]) -> str:
     """What one change at a time gives: first what the failure needs. What is no valid model tells nothing."""
     rows = [
-        f"| {_usual(x['what'])} | {_then(x)} |"
+        f"| {_use_tracker_words(x['what'])} | {_then(x)} |"
         for x in sorted(record["triggers"], key=lambda x: (bool(x["fails"]), x["status"] != "pass"))
         if x["status"]
     ]
@@ -213,7 +219,7 @@ def _specification(record: Mapping[str, Any]) -> str:
     return "## What the specification says\n\n" + "\n>\n".join(f"> {x}" for x in found) if found else ""
 
 
-def _others(record: Mapping[str, Any]) -> str:
+def _describe_other_backends(record: Mapping[str, Any]) -> str:
     """Who got the case right that it was found with, and who failed on it as well; who does not run it tells nothing."""
     by_status: dict[str, list[str]] = {}
     for backend, status in sorted(record.get("others", {}).items()):
@@ -226,18 +232,18 @@ def _others(record: Mapping[str, Any]) -> str:
     return "\n\n".join(["## Other runtimes, on the case before it was reduced", *told]) if told else ""
 
 
-def _search(record: Mapping[str, Any]) -> str:
+def _make_search_words(record: Mapping[str, Any]) -> str:
     """Words to search a tracker for duplicates with."""
     words = [*record["finding"]["ops"], *(x.partition(".")[2] for x in record["finding"]["attributes"])]
     outcome = record["outcome"]
     said = _words(outcome) if outcome["status"] == Status.ERROR else []
     wrong = _WRONG.get(outcome["kind"], "wrong result")
-    kind = {"wrong": wrong, "imprecise": "precision", "crash": _crash(outcome), "timeout": "hang"}
+    kind = {"wrong": wrong, "imprecise": "precision", "crash": _describe_crash_for_search(outcome), "timeout": "hang"}
     words += said or [kind.get(outcome["status"], outcome["status"])]
     return f"Search for duplicates with: `{' '.join(dict.fromkeys(words))}`"
 
 
-def _crash(outcome: Mapping[str, Any]) -> str:
+def _describe_crash_for_search(outcome: Mapping[str, Any]) -> str:
     """What a crash is searched for with: its signal, or of a device that is spoilt the words and numbers of its error."""
     if outcome["kind"]:
         return {"SIGSEGV": "segfault"}.get(outcome["kind"], outcome["kind"])
@@ -246,4 +252,4 @@ def _crash(outcome: Mapping[str, Any]) -> str:
 
 def _words(outcome: Mapping[str, Any]) -> list[str]:
     """The words and numbers of an error that are long enough to be its own."""
-    return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _telling(_format_error(outcome)))))[:6]
+    return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _pick_telling_line(_format_error(outcome)))))[:6]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.plan.model import CatalogConfig, Config, OwnModel
-from tasks.catalogs import told
-from tasks.catalogs.models import classes, drawn, of_file, table
+from tasks.catalogs import user_definitions
+from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.catalogs.user.schema import mistakes
@@ -53,7 +53,7 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
         m.model_copy(
             update={
                 "model": whole if is_function(whole := model_in(m.model, root)) else str((root / whole).resolve()),
-                "inputs": m.inputs if m.drawn else [str((root / x).resolve()) for x in m.files],
+                "inputs": m.inputs if m.drawn_inputs else [str((root / x).resolve()) for x in m.files],
             }
         )
         for m in catalog.own
@@ -102,7 +102,7 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
         for k, file in enumerate(own.files):
             if not Path(file).is_file():
                 refuse((*key, "inputs", k), f"no such file {file}")
-        for text in own.drawn:
+        for text in own.drawn_inputs:
             if wrong := _mistaken(text, whole=not own.model.endswith(".onnx")):
                 refuse((*key, "inputs", text.partition("=")[0]), wrong)
 
@@ -110,11 +110,11 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
 def _mistaken(text: str, whole: bool) -> str:
     """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model knows."""
     try:
-        one = drawn.parse_input(text)
+        one = drawn_inputs.parse_input(text)
     except ValueError as error:
         return str(error)
     lacking = [what for what, given in (("dtype", one.dtype), ("sizes", one.shape is not None)) if not given]
-    return f"{text!r} has no {lacking[0]}: write {drawn.FORM}" if whole and lacking else ""
+    return f"{text!r} has no {lacking[0]}: write {drawn_inputs.FORM}" if whole and lacking else ""
 
 
 def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
@@ -203,20 +203,20 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
     taken = classes.forward(file, name) if file is not None else None
     if taken is None or taken.more or own.files:
         return
-    if own.drawn:
-        given = [drawn.parse_input(text).name for text in own.drawn if not _mistaken(text, whole=True)]
+    if own.drawn_inputs:
+        given = [drawn_inputs.parse_input(text).name for text in own.drawn_inputs if not _mistaken(text, whole=True)]
     elif beside is None or beside & {of_file.INPUTS, of_file.LIST}:
         return
     else:
         given = [x for x in taken.names if x in beside]
-    key = (*at, "inputs" if own.drawn else "model")
+    key = (*at, "inputs" if own.drawn_inputs else "model")
     signature = f"forward({', '.join(taken.names)})"
     for x in given:
         if x not in taken.names:
             refuse(key, f"{own.model}: {signature} has no argument {x!r}{nearest(x, taken.names)}")
     if lacking := [x for x in taken.needed if x not in given]:
-        asked = " ".join(f"--input '{x}=float32[4,8]'" for x in (lacking if own.drawn else taken.needed))
-        way = "" if own.drawn else f", or let {of_file.INPUTS}() in its file return them"
+        asked = " ".join(f"--input '{x}=float32[4,8]'" for x in (lacking if own.drawn_inputs else taken.needed))
+        way = "" if own.drawn_inputs else f", or let {of_file.INPUTS}() in its file return them"
         refuse(key, f"{own.model}: {signature} has no input for {', '.join(map(repr, lacking))}: {asked}{way}")
 
 
@@ -230,7 +230,7 @@ def announce(config: Config, home: str = "") -> None:
     ]
     nodes = [{"at": i, "path": c.path} for i, c in enumerate(config.catalogs) if c.name == NODES]
     models = [
-        {"at": i, "root": c.root, "name": own.name, "model": own.model, "inputs": own.files, "drawn": own.drawn}
+        {"at": i, "root": c.root, "name": own.name, "model": own.model, "inputs": own.files, "drawn": own.drawn_inputs}
         for i, c in enumerate(config.catalogs)
         for own in c.own
     ]
@@ -243,21 +243,21 @@ def announce(config: Config, home: str = "") -> None:
     for backend in config.backends:
         if backend.name == home:
             made["home"] = backend.spec().to_json()
-    told.announce(json.dumps(made) if found or nodes or models else "")
+    user_definitions.announce(json.dumps(made) if found or nodes or models else "")
 
 
 def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
     """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
-    whole = told.get_announcement()
+    whole = user_definitions.get_announcement()
     given = json.loads(whole or "{}")
     try:
         for source in given.get("sources", []):
             for what in ("modules", "kernels"):
                 for i, one in enumerate(source[what]):
                     alone = source | {"modules": [], "kernels": []} | {what: [one]}
-                    told.announce(json.dumps(given | {"sources": [alone]}))
+                    user_definitions.announce(json.dumps(given | {"sources": [alone]}))
                     if dies():
                         return ("catalogs", source["at"], what, i), one if what == "modules" else one["kernel"]
     finally:
-        told.announce(whole)
+        user_definitions.announce(whole)
     return None

@@ -110,11 +110,13 @@ def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
         mine = np.array([k for k, known in enumerate(entries) if matcher([known.backend])([backend])], dtype="int64")
         places = np.flatnonzero(told["backend"] == backend)
         here = np.array([seen_on(entries[k], backend) for k in mine], dtype=bool)
-        named, covered = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()}, here)
-        entry[places] = _first(covered, mine)
+        named, covered = _match_known_failures(
+            [entries[k] for k in mine], {c: column[places] for c, column in told.items()}, here
+        )
+        entry[places] = _find_first_match(covered, mine)
         first[places] = covered.any(axis=0) & ~covered[here].any(axis=0)
         free = named & (entry[places] < 0) & judged[places]
-        other[places] = np.where(right[places], -1, _first(free, mine))
+        other[places] = np.where(right[places], -1, _find_first_match(free, mine))
         seen.update(mine[(covered | (free & ~right[places])).any(axis=1)].tolist())
         covering.update(mine[covered.any(axis=1)].tolist())
         unseen.update(mine[free.any(axis=1)].tolist())
@@ -124,8 +126,10 @@ def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
         mine = np.array([k for k in sorted(gone) if matcher([entries[k].backend])([backend])], dtype="int64")
         places = np.flatnonzero((told["backend"] == backend) & right & (entry < 0))
         here = np.array([seen_on(entries[k], backend) for k in mine], dtype=bool)
-        named, _ = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()}, here)
-        near[places] = _first(named, mine)
+        named, _ = _match_known_failures(
+            [entries[k] for k in mine], {c: column[places] for c, column in told.items()}, here
+        )
+        near[places] = _find_first_match(named, mine)
     idle = tuple(k for k in range(len(entries)) if k not in tried)
     return Met(entry, other, near, tuple(sorted(gone)), idle, frozenset(covering), first)
 
@@ -136,7 +140,7 @@ def _select_columns(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]
     return ((c, x) for c, x in COLUMNS.items() if c not in dear or any(getattr(k, dear[c]) for k in entries))
 
 
-def _matches(
+def _match_known_failures(
     entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray], here: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(named, covered), known failures × rows of a backend: the case is theirs, in a version and on a day for which they hold; it
@@ -170,7 +174,7 @@ def _matches(
     ops = [k.op for k in entries]
     named = match(ops, called, lambda value: names(Entry(value[0], value[1], ())))
     covered = match(
-        ops, called, lambda value: [x for op in _releases(value[0]) for x in names(Entry(op, value[1], ()))]
+        ops, called, lambda value: [x for op in _list_release_names(value[0]) for x in names(Entry(op, value[1], ()))]
     )
     for column in ("dtype", "distribution", "check"):
         theirs = match([getattr(k, column) for k in entries], told[column])
@@ -193,7 +197,7 @@ def _matches(
             named[i] = False
         if _in_way(known):
             for j in np.flatnonzero(covered[i]):
-                covered[i, j] = _alike(known, {c: told[c][j] for c in (*_WAY, "status", "kind", REDUCED)})
+                covered[i, j] = _failed_alike(known, {c: told[c][j] for c in (*_WAY, "status", "kind", REDUCED)})
     return named, covered
 
 
@@ -247,7 +251,7 @@ def _in_way(known: KnownFailure) -> bool:
     return bool(known.reduced) or any(getattr(known, name) not in ("*", "") for name in _WAY)
 
 
-def _alike(known: KnownFailure, row: Mapping[str, Any]) -> bool:
+def _failed_alike(known: KnownFailure, row: Mapping[str, Any]) -> bool:
     """Whether an outcome failed in the way of a known failure, as far as that says more than status and kind."""
     how = manner(row)
     return (
@@ -258,7 +262,7 @@ def _alike(known: KnownFailure, row: Mapping[str, Any]) -> bool:
     )
 
 
-def _releases(op: str) -> list[str]:
+def _list_release_names(op: str) -> list[str]:
     """An op, and as it is called in today's release of its catalog: the suffix of a catalog's name is a version."""
     catalog, _, name = op.partition(":")
     return [op, *([f"{catalog.partition('-')[0]}:{name}"] if "-" in catalog else [])]
@@ -269,7 +273,7 @@ def _list_covering_statuses(status: str) -> list[str]:
     return [status, Status.WRONG.value] if status == Status.IMPRECISE else [status]
 
 
-def _first(matches: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _find_first_match(matches: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Per column the place of the first row that is true, -1 for none."""
     if not len(places):
         return np.full(matches.shape[1], -1)

@@ -82,7 +82,7 @@ class Asked:
     on: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     @property
-    def planned(self) -> set[tuple[str, str]]:
+    def planned_keys(self) -> set[tuple[str, str]]:
         """Keys and values that cells are planned of, of any of its ops."""
         return set().union(*self.had.values())
 
@@ -98,7 +98,7 @@ class Asked:
                     filter(None, (self._why(key, None, parts[pattern]) for key in (SOURCES, DTYPES, CHECKS))), ""
                 )
                 key = "catalogs" if pattern == "*" else "ops"
-                yield LeftOut(key, (self._called(pattern),), why or self._together(parts[pattern]))
+                yield LeftOut(key, (self._qualify_pattern(pattern),), why or self._together(parts[pattern]))
         some = [pattern for pattern in parts if self.had[pattern]]
         for key in self.named:
             for value in self.values[key]:
@@ -110,18 +110,18 @@ class Asked:
                 else:
                     yield from (self._lacking(key, value, pattern, parts[pattern]) for pattern in lacking)
 
-    def _called(self, pattern: str) -> str:
+    def _qualify_pattern(self, pattern: str) -> str:
         return format_pattern(self.catalog.name, pattern)
 
     def _lacking(self, key: str, value: str, pattern: str, entries: Sequence[Entry]) -> LeftOut:
         why = self._why(key, value, entries) or self._together(entries, key, value)
-        return LeftOut(key, (value,), why, "of", (self._called(pattern),))
+        return LeftOut(key, (value,), why, "of", (self._qualify_pattern(pattern),))
 
     def _why(self, key: str, value: str | None, entries: Sequence[Entry]) -> str:
         """What no op has of a value, or of all that the key names; "" where one has it."""
         values = self.values[key] if value is None else [value]
         if key == CHECKS:
-            whys = [self._unasked(v, entries) for v in values if v not in self.unfit]
+            whys = [self._explain_unasked(v, entries) for v in values if v not in self.unfit]
             return "; ".join(dict.fromkeys(whys)) if all(whys) else ""
         if "*" in values:
             return ""
@@ -137,7 +137,7 @@ class Asked:
         has = ", ".join(d for d in DISTRIBUTIONS if d in there)
         return f"no samples of the distribution {', '.join(values)}, but {has}" + EVERY * (EXHAUSTIVE in values)
 
-    def _unasked(self, check: str, entries: Sequence[Entry]) -> str:
+    def _explain_unasked(self, check: str, entries: Sequence[Entry]) -> str:
         whys = [checks.get_or_default(check).unasked(entry, self.catalog) for entry in entries]
         return "; ".join(dict.fromkeys(whys)) if all(whys) else ""
 
@@ -152,7 +152,7 @@ class Asked:
         if all(checks.get_or_default(c).gradient for c in given[CHECKS]) and not any(map(is_inexact, dtypes)):
             return NO_GRADIENT
         has: dict[str, Callable[[Entry], Collection[str]]] = {
-            CHECKS: lambda e: [c for c in given[CHECKS] if not self._unasked(c, [e])],
+            CHECKS: lambda e: [c for c in given[CHECKS] if not self._explain_unasked(c, [e])],
             DTYPES: self._dtypes,
             SOURCES: lambda e: e.distributions,
         }

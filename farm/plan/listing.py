@@ -76,22 +76,22 @@ def places(path: Path) -> dict[KnownFailure, Place]:
         return {k: v for one in sorted(path.glob("*.yaml")) for k, v in places(one).items()}
     root = yaml.compose(path.read_text(), Loader=QUICK)
     if not isinstance(root, yaml.MappingNode):
-        return {} if root is None else _entries(path, root)
+        return {} if root is None else _read_entries(path, root)
     found: dict[KnownFailure, Place] = {}
     for key, value in root.value:
         if key.value == "known_failures":
-            found |= _entries(path, value)
+            found |= _read_entries(path, value)
         if key.value == "include":
             found |= {k: v for inner in value.value for k, v in places(path.parent / inner.value).items()}
     return found
 
 
-def _entries(path: Path, node: yaml.Node) -> dict[KnownFailure, Place]:
+def _read_entries(path: Path, node: yaml.Node) -> dict[KnownFailure, Place]:
     """Those of an item of a config or of a list: entries, and names of files."""
     if isinstance(node, yaml.ScalarNode):
         return {k: v for one in sorted(glob.glob(str(path.parent / node.value))) for k, v in places(Path(one)).items()}
     if isinstance(node, yaml.SequenceNode):
-        return {k: v for one in node.value for k, v in _entries(path, one).items()}
+        return {k: v for one in node.value for k, v in _read_entries(path, one).items()}
     entry = KnownFailure.model_validate(yaml.SafeLoader("").construct_document(node))
     assert isinstance(node, yaml.MappingNode), "an entry is a mapping"
     return {entry: Place(path, node)}
@@ -122,7 +122,7 @@ def append(file: Path, known: KnownFailure) -> None:
             before += "\n"
         after = re.sub(r"^\[\s*\]\s*$", "", before, flags=re.MULTILINE) + entry
         file.parent.mkdir(parents=True, exist_ok=True)
-        _replace(file, after, [*there, known], f"not a list of one entry per item; add this by hand:\n{entry}")
+        _replace_file(file, after, [*there, known], f"not a list of one entry per item; add this by hand:\n{entry}")
     except OSError as error:
         raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another with --file") from None
 
@@ -137,12 +137,12 @@ def add_seen(file: Path, seen: Mapping[Place, tuple[KnownFailure, Sequence[str]]
         changed = entry.model_copy(update={"seen": (*entry.seen, *backends)})
         there = [changed if known == entry else known for known in there]
     try:
-        _replace(file, text, there, "cannot be edited; add the backends to seen by hand")
+        _replace_file(file, text, there, "cannot be edited; add the backends to seen by hand")
     except OSError as error:
         raise Refusal(f"{file}: cannot be written ({error.strerror})") from None
 
 
-def _replace(file: Path, text: str, expected: Sequence[KnownFailure], otherwise: str) -> None:
+def _replace_file(file: Path, text: str, expected: Sequence[KnownFailure], otherwise: str) -> None:
     """Write a file of known failures anew, if that holds the expected ones. Raises ConfigError, OSError."""
     aside = file.with_name(f".{file.name}.{os.getpid()}.yaml")
     try:

@@ -65,7 +65,7 @@ class Matrix:
         """The number of each group, by its columns in the lake (`GROUP`)."""
         return {tuple(getattr(group, name) for name in GROUP): g for g, group in enumerate(self.groups)}
 
-    def ordered(self, order: Sequence[int], wanted: np.ndarray | None = None) -> Matrix:
+    def reorder_groups(self, order: Sequence[int], wanted: np.ndarray | None = None) -> Matrix:
         """The groups with these numbers, in their order; wanted: of all groups, instead of this matrix's."""
         to = {g: place for place, g in enumerate(order)}
         return replace(
@@ -94,8 +94,8 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    devices = [_device(spec) for spec in specs]
-    unfit = {check: [_unfit(spec, check) for spec in specs] for check in config.all_checks}
+    devices = [_find_torch_device(spec) for spec in specs]
+    unfit = {check: [_explain_unfit_check(spec, check) for spec in specs] for check in config.all_checks}
     takes = {check: np.array([not why for why in whys]) for check, whys in unfit.items()}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
@@ -119,7 +119,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             named=[key for key in KEYS if key in catalog.model_fields_set | config.model_fields_set],
             devices={devices[b] for b in its},
             unfit={check for check, fits in takes.items() if not any(fits[its])},
-            parts={pattern: [] for pattern in _patterns(catalog, listed, ops)},
+            parts={pattern: [] for pattern in _collect_patterns(catalog, listed, ops)},
         )
         asked.append(one)
         matches = {pattern: matcher([pattern]) for pattern in one.parts}
@@ -149,7 +149,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
         left += _of_pairs(one, [(specs[b].name, b) for b in its], unfit)
     for one in asked:
         left += _find_unmatched(one, entries[one.catalog.name], [x for x in asked if x.catalog is one.catalog])
-        left += one.left_out(set().union(*(other.planned for other in asked if other.catalog is one.catalog)))
+        left += one.left_out(set().union(*(other.planned_keys for other in asked if other.catalog is one.catalog)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
         for (op, variant, dtype, check, distribution), samples in rows.items()
@@ -171,7 +171,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     return matrix
 
 
-def _patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> list[str]:
+def _collect_patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> list[str]:
     """What a config, or the command line, names of a catalog's ops: each is planned or has a line. Kernels of one's own are named
     by their declaration."""
     if ops:
@@ -199,8 +199,8 @@ def _of_pairs(
         for name, b in backends:
             if unfit[check][b]:
                 yield LeftOut(CHECKS, (check,), unfit[check][b], "on", (name,))
-        if checks.get_or_default(check).gradient and (CHECKS, check) in asked.planned and DTYPES in asked.named:
-            whole = [d for d in asked.values[DTYPES] if (DTYPES, d) in asked.planned and not is_inexact(d)]
+        if checks.get_or_default(check).gradient and (CHECKS, check) in asked.planned_keys and DTYPES in asked.named:
+            whole = [d for d in asked.values[DTYPES] if (DTYPES, d) in asked.planned_keys and not is_inexact(d)]
             yield from (LeftOut(CHECKS, (check,), NO_GRADIENT, "in", (dtype,)) for dtype in whole)
     there = set().union(*asked.on.values())
     for dtype in asked.values[DTYPES] if DTYPES in asked.named else ():
@@ -258,7 +258,7 @@ def _count(
     return counted[check, given]
 
 
-def _device(spec: BackendSpec) -> str | None:
+def _find_torch_device(spec: BackendSpec) -> str | None:
     """The device of a backend as torch calls it; "" if torch has no name for it, None for the CPU."""
     try:
         made = spec.create()
@@ -267,7 +267,7 @@ def _device(spec: BackendSpec) -> str | None:
     return None if made.resource == "CPU" else CALLED.get(made.device_vendor, "")
 
 
-def _unfit(spec: BackendSpec, check: str) -> str:
+def _explain_unfit_check(spec: BackendSpec, check: str) -> str:
     """Why cells of a check are not planned for a backend; "" if they are."""
     try:
         return checks.explain_exclusion(check, spec.create())

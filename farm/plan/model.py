@@ -71,7 +71,7 @@ KernelConfig = Annotated[UserOp, pydantic.PlainValidator(_read_kernel), pydantic
 class OwnModel(_Model):
     """A model of the user's: its name as an op, an .onnx file, a SavedModel's folder or "module:function" (that returns a torch
     module), and .npz files of inputs by name, one a sample; or by name what is drawn: "float32[4,8]"
-    (`tasks.catalogs.models.drawn`)."""
+    (`tasks.catalogs.models.drawn_inputs`)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
     model: str
@@ -88,7 +88,7 @@ class OwnModel(_Model):
         return value
 
     @property
-    def drawn(self) -> list[str]:
+    def drawn_inputs(self) -> list[str]:
         """The inputs that are drawn, as a command line has them."""
         given = self.inputs if isinstance(self.inputs, dict) else {}
         return [name + "=" * (not said.startswith("<")) * bool(said) + said for name, said in given.items()]
@@ -295,7 +295,7 @@ class KnownFailure(_Model):
         return self
 
     @pydantic.model_serializer(mode="wrap")
-    def _said(self, handler: Any) -> dict[str, Any]:
+    def _dump_changed_fields(self, handler: Any) -> dict[str, Any]:
         """What differs from the defaults: a run's record has hundreds of them."""
         told: dict[str, Any] = handler(self)
         fields = type(self).model_fields

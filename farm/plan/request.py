@@ -14,7 +14,7 @@ import pydantic
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan import config as configs
-from farm.plan import kernels, own
+from farm.plan import kernels, named_model
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
 from tasks.cache import default_cache
@@ -30,7 +30,7 @@ class Request:
 
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
-    matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executors`, or "auto" for what `farm.work.choice` says;
+    matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executors`, or "auto" for what `farm.work.ray_or_local` says;
     address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
     this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
     the run may take, None for as long as it does; left_out: what its config names and this command does not run; model: the user's own
@@ -87,11 +87,11 @@ def new(
 ) -> Request:
     """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks`` and ``samples`` of an op and dtype.
 
-    model, inputs, drawn: a model of the user's (see `farm.plan.own`), run instead of the config's ops; path may then be "".
+    model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
     """
     given = configs.load(path) if path or not model else None
-    config = own.config_of(model, inputs, given, drawn, samples) if model or given is None else given
+    config = named_model.config_of(model, inputs, given, drawn, samples) if model or given is None else given
     if dtypes:
         config = of_dtypes(config, dtypes)
     if samples is not None:

@@ -17,7 +17,7 @@ from farm.commandline import plain
 from farm.plan.config import ConfigError
 from farm.policies import vote
 from farm.report.words import number
-from farm.work import catalogue
+from farm.work import catalog_lists
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.judge import op_classes as classes
@@ -74,7 +74,7 @@ def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
         row = dict(zip(columns, values))
         status, kind, limit, why = row["status"], row["kind"] or "", row["limit"], ""
         if status in DECIDED and kind in NUMBERS:
-            why, judged = _again(row, policy)
+            why, judged = _rejudge_row(row, policy)
             if judged is not None:
                 status, kind, limit = judged
         for name, value in zip(out, (status, kind, limit, why)):
@@ -96,7 +96,7 @@ def _column(rows: pd.DataFrame, name: str) -> list[Any]:
     return column.astype(object).where(column.notna(), None).tolist()
 
 
-def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str, float | None] | None]:
+def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str, float | None] | None]:
     """("", (status, kind, limit)) of a row judged again, or (why not, None)."""
     op, variant, dtype, oracle = row["op"], row["variant"] or "", row["dtype"], row["oracle"] or ""
     if row["classic"] is None or row["numel"] is None:
@@ -246,6 +246,6 @@ def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
         names[str(catalog)] = {label_of(op, variant) for op, variant in zip(some["op"], some["variant"].fillna(""))}
         if catalog in catalogs.list_registered():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
-                listed = catalogue.entries(str(catalog), default_cache())
+                listed = catalog_lists.entries(str(catalog), default_cache())
                 names[str(catalog)] |= {e.label for e in listed}
     return names

@@ -46,7 +46,7 @@ class Count:
     alarms: list[str] = field(default_factory=list)
 
     @property
-    def found(self) -> int:
+    def detected(self) -> int:
         return len(self.caught) + len(self.imprecise)
 
 
@@ -168,7 +168,7 @@ def explain(
         apart = f", {len(made.imprecise)} of them as imprecise" if made.imprecise else ""
         seen = "" if name == deciding else " by the numbers alone"
         line(
-            f"{name}: {percent(made.found, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(twins(faults)))} of the twins blamed"
+            f"{name}: {percent(made.detected, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(twins(faults)))} of the twins blamed"
         )
     made = counts[deciding]
     if steep := {n: f for n, f in faults.items() if f.kind == "steep point"}:
@@ -181,12 +181,14 @@ def explain(
         line(f"imprecise, not wrong (faults that lose digits and no more): {', '.join(made.imprecise)}")
     for name, dtypes in made.escaped.items():
         fault, there = faults[name], rows[rows["dtype"].isin(dtypes)]
-        line(f"escaped: {name} ({fault.kind}, of {fault.twin}) in {', '.join(dtypes)}: {_worst(there, name, results)}")
+        line(
+            f"escaped: {name} ({fault.kind}, of {fault.twin}) in {', '.join(dtypes)}: {_describe_worst_row(there, name, results)}"
+        )
     for name in made.alarms:
-        line(f"false alarm: {name}: {_worst(rows, name, results)}")
+        line(f"false alarm: {name}: {_describe_worst_row(rows, name, results)}")
 
 
-def _worst(rows: pd.DataFrame, name: str, results: str) -> str:
+def _describe_worst_row(rows: pd.DataFrame, name: str, results: str) -> str:
     """Metrics of the row of an op that is farthest off, and the command that shows it."""
     some = rows[rows["op"] == f"user:{name}"]
     if some.empty:

@@ -33,7 +33,7 @@ def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> N
             part = pq.ParquetFile(file)
             told = json.loads((part.schema_arrow.metadata or {})[_REST])
             between = _between(lake, run_id, told["facts"]["since"], ids)
-            if told["key"] != _key(lake, run_id) or told["between"] != between:
+            if told["key"] != _make_summary_key(lake, run_id) or told["between"] != between:
                 return None
             texts = [f.name for f in part.schema_arrow if f.type in (pa.string(), pa.large_string())]
             squares = part.read().to_pandas(categories=texts)
@@ -48,7 +48,7 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
         return
     with contextlib.suppress(pa.ArrowException, OSError, LakeError):
         between = _between(lake, run_id, made.facts["since"])
-        told: dict[str, Any] = {"key": _key(lake, run_id), "between": between, "facts": dict(made.facts)}
+        told: dict[str, Any] = {"key": _make_summary_key(lake, run_id), "between": between, "facts": dict(made.facts)}
         told |= {"causes": list(made.causes), "changes": list(made.changes)}
         squares = made.squares.astype({"worst": str, **dict.fromkeys([*COUNTS, "new"], "int32")})
         table = pa.Table.from_pandas(squares, preserve_index=False)
@@ -69,7 +69,7 @@ def _between(lake: Lake, run_id: str, since: str, ids: Sequence[str] | None = No
     return [one for one in ids if since <= one < run_id]
 
 
-def _key(lake: Lake, run_id: str) -> str:
+def _make_summary_key(lake: Lake, run_id: str) -> str:
     """What a summary is made of: the files of the run as they are now, and the code that sums them up."""
     found = lake.filesystem.get_file_info(pafs.FileSelector(lake.path(run_id)))
     files = sorted(

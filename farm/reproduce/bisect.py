@@ -56,13 +56,13 @@ def search(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
     """
     known: dict[int, Answer] = {}
 
-    def told(place: int) -> Answer:
+    def ask_version(place: int) -> Answer:
         known[place] = ask(versions[place])
         return known[place]
 
     low, high = 0, len(versions) - 1
     for place in (low, high):
-        if not told(place).outcome:
+        if not ask_version(place).outcome:
             raise ReproduceError(
                 f"{versions[place]} tells nothing ({known[place].said}); name another end with --versions"
             )
@@ -70,7 +70,7 @@ def search(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
         return Found(tuple(known.values()))
     while left := [place for place in range(low + 1, high) if place not in known]:
         middle = min(left, key=lambda place: abs(2 * place - low - high))
-        answer = told(middle)
+        answer = ask_version(middle)
         if answer.outcome == known[low].outcome:
             low = middle
         elif answer.outcome:

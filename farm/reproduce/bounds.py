@@ -50,16 +50,16 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
         return most
     with np.errstate(all="ignore"):
         if is_inexact(leaf.dtype):  # the exact result, rounded, is right
-            most = np.maximum(most, _rounding(leaf))
+            most = np.maximum(most, _find_rounding_step(leaf))
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
         if only_stored(oracle, op_class) or has_own_tolerance(oracle):
-            most = np.maximum(bound_by_tolerance(leaf, op_class, precision), _rounding(leaf))
+            most = np.maximum(bound_by_tolerance(leaf, op_class, precision), _find_rounding_step(leaf))
         if leaf.dtype in flags.parse_flushed(row.get("flags")):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
 
 
-def _rounding(leaf: Leaf) -> np.ndarray:
+def _find_rounding_step(leaf: Leaf) -> np.ndarray:
     """How far each element is from its neighbour in the output's dtype; 0 where it overflows there, or is no rounded number."""
     y = np.asarray(leaf.reference)
     if not is_inexact(leaf.dtype):
@@ -78,7 +78,7 @@ def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> n
     if leaf.noise is not None and not np.isfinite(leaf.noise).all():
         raise NoScript("no folder: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "classic":
-        return np.maximum(bound_by_tolerance(leaf, op_class, precision), _rounding(leaf))
+        return np.maximum(bound_by_tolerance(leaf, op_class, precision), _find_rounding_step(leaf))
     if not is_inexact(leaf.dtype) and bound <= 1:
         return np.zeros(y.shape)  # integers are equal, or one apart
     return np.where(np.isfinite(y), np.nextafter(bound, 0.0), 0.0)

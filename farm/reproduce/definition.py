@@ -56,12 +56,12 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     given = "".join(f", {x}" for x in arguments) + more
     parts = f"map({integers}, parts)" if double else "parts"
     derive = _DERIVE.strip().format(function=function.__name__, arguments=given, parts=parts)
-    return "\n\n\n".join([_HEAD.strip(), *_source([*names, "Part"]), derive]) + "\n"
+    return "\n\n\n".join([_HEAD.strip(), *_collect_source([*names, "Part"]), derive]) + "\n"
 
 
-def _source(names: list[str]) -> list[str]:
+def _collect_source(names: list[str]) -> list[str]:
     """What functions of the definitions take, as it is written there: the functions that they call, and constants."""
-    every, text = _module(), inspect.getsource(definitions)
+    every, text = _parse_definitions(), inspect.getsource(definitions)
     found, todo = set[str](), list(names)
     while todo:
         if (one := todo.pop()) in found or one not in every:
@@ -70,15 +70,15 @@ def _source(names: list[str]) -> list[str]:
         todo += [x.id for x in ast.walk(every[one]) if isinstance(x, ast.Name)]
     lines = text.splitlines()
 
-    def written(node: ast.stmt) -> str:
+    def get_source(node: ast.stmt) -> str:
         decorators = getattr(node, "decorator_list", [])
         return "\n".join(lines[min([node.lineno, *(x.lineno for x in decorators)]) - 1 : node.end_lineno])
 
-    return [written(every[name]) for name in every if name in found]
+    return [get_source(every[name]) for name in every if name in found]
 
 
 @functools.cache
-def _module() -> dict[str, ast.stmt]:
+def _parse_definitions() -> dict[str, ast.stmt]:
     """Functions, classes and constants of the definitions by name, in their order."""
     found: dict[str, ast.stmt] = {}
     for node in ast.parse(inspect.getsource(definitions)).body:

@@ -23,9 +23,9 @@ from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Entry, GeneratingCatalog
-from tasks.catalogs.user import drawn
+from tasks.catalogs.user import fuzzed_samples
 from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
@@ -120,7 +120,7 @@ def seed_of(row: Mapping[str, Any]) -> int | None:
     """The seed of a case alone, where it is generated or a fuzzed one of a kernel; of no other does a seed alone make the inputs."""
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
-        return drawn.seed_of(seed, place)
+        return fuzzed_samples.seed_of(seed, place)
     if (generating := catalogs.generating(row.get("catalog", ""))) and _is_todays(generating, row):
         return generating.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
     return None
@@ -160,7 +160,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
     other = f" in {dtype}" if dtype else ""
     raise ReproduceError(
-        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by today's generators (of kernels {drawn.GENERATOR}): a finding tells "
+        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by today's generators (of kernels {fuzzed_samples.GENERATOR}): a finding tells "
         "the seed of its case; one of an older generator is found by its key run_id:case_id:backend"
     )
 
@@ -200,7 +200,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     kernels.announce(config, record.get("home", ""))
     _check_importable(row)
     name = backend or key.backend
-    spec = _spec(name, config)
+    spec = _find_backend_spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
     group, made = _prepare_group(row, config, cache)
     place, sample = next(
@@ -224,9 +224,9 @@ def _check_importable(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
     named = [
         k
-        for s in told.definitions().get("sources", ())
+        for s in user_definitions.definitions().get("sources", ())
         for k in s["kernels"]
-        if f"{told.USER}:{k['name']}" == row["op"]
+        if f"{user_definitions.USER}:{k['name']}" == row["op"]
     ]
     for what in FUNCTIONS:
         given = named[0].get(what, "") if named else ""
@@ -237,7 +237,7 @@ def _check_importable(row: dict[str, Any]) -> None:
             )
 
 
-def _spec(name: str, config: Config) -> BackendSpec:
+def _find_backend_spec(name: str, config: Config) -> BackendSpec:
     for backend in config.backends:
         if backend.name == name:
             return backend.spec()
@@ -279,7 +279,7 @@ def _prepare_group(row: dict[str, Any], config: Config, cache: Path) -> tuple[Gr
         group = Group(
             row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
         )
-        made = PreparedGroup(_pack(group, cache), group.check)
+        made = PreparedGroup(_find_pack(group, cache), group.check)
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
@@ -298,7 +298,7 @@ def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) ->
         )
     group = Group(row["op"], catalog.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
     path = pack_path(cache, content_key(group))
-    made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
+    made = PreparedGroup(path if path.exists() else _make_group_pack(group, cache), group.check)
     if made.samples[0].record.digest != row["digest"]:
         raise ReproduceError(
             f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({catalog.generator(group.op_name)}) makes other "
@@ -307,22 +307,22 @@ def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) ->
     return group, made
 
 
-def _pack(group: Group, cache: Path) -> Path:
+def _find_pack(group: Group, cache: Path) -> Path:
     """The file of a prepared group: from the cache, or made again. Raises ReproduceError."""
-    if told.home(group.catalog):  # where its key is made as well
+    if user_definitions.home(group.catalog):  # where its key is made as well
         return _run_pack_job(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
     try:
         path = pack_path(cache, content_key(group))
     except (KeyError, metadata.PackageNotFoundError) as error:
         raise ReproduceError(f"the catalog {group.catalog} is not available here: {error}") from None
-    return path if path.exists() else _make(group, cache)
+    return path if path.exists() else _make_group_pack(group, cache)
 
 
-def _make(group: Group, cache: Path) -> Path:
-    return _again(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
+def _make_group_pack(group: Group, cache: Path) -> Path:
+    return _prepare_again(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
 
 
-def _again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
+def _prepare_again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
     """As `_run_pack_job`, where the cache has no such file: said in a line, since it takes a while."""
     why = f"the cache {cache} does not have it as these sources make it"
     print(f"{verb.removesuffix('e')}ing {group.label} {group.dtype} again: {why}", file=sys.stderr, flush=True)
@@ -344,7 +344,7 @@ def _run_pack_job(group: Group, verb: str, cache: Path, **items: Any) -> Path:
 
 
 def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
-    """Samples that the run exported of a group: the most that one of its exporting backends was given (`farm.work.jobs`)."""
+    """Samples that the run exported of a group: the most that one of its exporting backends was given (`farm.work.job_source`)."""
     offers = record.get("inventory", {}).get("backends", {})
     catalog = catalogs.get(group.catalog)
     exporting = [
@@ -366,4 +366,4 @@ def _export_forms(made: PreparedGroup, cache: Path, count: int) -> Path:
     if path.exists():
         return path
     item = wire.ToExport(made.group, str(made.pack.path), "onnx", count)
-    return _again(made.group, "export", cache, export=(item,))
+    return _prepare_again(made.group, "export", cache, export=(item,))

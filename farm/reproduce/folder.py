@@ -165,7 +165,7 @@ class _Folder:
     def _run(self, recipe: Recipe, form: Form, check: _Check, former: Sequence[str]) -> str:
         """The text of run.py: how the runtime is called, and what is made of the result."""
         is_model, threads = form.kind == "onnx", "threads" in recipe.settings
-        settings = [_source(x, f"        {name}=") for name, x in recipe.settings.items() if name != "threads"]
+        settings = [_format_argument(x, f"        {name}=") for name, x in recipe.settings.items() if name != "threads"]
         taken = ["inputs", *['before=""'] * bool(former), *["threads=1"] * threads]
         model = 'HERE / f"{before}model.onnx"' if former else 'HERE / "model.onnx"'
         given = [f"str({model})" if is_model else "program", "inputs", *settings, *["threads=threads"] * threads]
@@ -181,7 +181,7 @@ class _Folder:
             "",
             "HERE = Path(__file__).parent",
             "sys.path.insert(0, str(HERE))",
-            *(f"os.environ[{_literal(k)}] = {_literal(v)}" for k, v in recipe.variables.items()),
+            *(f"os.environ[{_format_literal(k)}] = {_format_literal(v)}" for k, v in recipe.variables.items()),
             "",
             *["import ml_dtypes  # noqa: E402, F401: numpy learns of its dtypes"] * self.exotic,
             *["import numpy as np  # noqa: E402"] * any("np." in x for x in (*recipe.sources, *check.before)),
@@ -199,7 +199,7 @@ class _Folder:
             *(textwrap.indent(x, "    ") for x in check.before),
             f"    sys.exit({check.function.__name__}({', '.join(check.arguments)}))",
         ]
-        call = _call(f"    return {recipe.run.__name__}(", given)
+        call = _format_call(f"    return {recipe.run.__name__}(", given)
         parts = [*recipe.sources, f"def run({', '.join(taken)}):\n{call}", "\n".join(main)]
         return "\n".join(head) + "\n\n\n" + "\n\n\n".join(parts) + "\n"
 
@@ -252,7 +252,7 @@ class _Folder:
             rows: list[Any] = list(form.batched)
             if form.kind == "onnx":
                 rows = [list(inputs_by_name(form))[k] for k in rows]
-            return _Check(checks.compare_batches, ("run", "inputs", _literal(rows), str(place), str(count)), {})
+            return _Check(checks.compare_batches, ("run", "inputs", _format_literal(rows), str(place), str(count)), {})
         return None
 
     def _of_promise(self, form: Form) -> _Check:
@@ -292,7 +292,7 @@ class _Folder:
         if case.derived is None and (kind in ("shape", "dtype") or op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
             finite = [k for k, leaf in enumerate(leaves) if op_class is OpClass.RANDOM and _is_finite(leaf)]
             told = [(leaf.dtype, tuple(int(n) for n in leaf.shape)) for leaf in leaves]
-            return _Check(checks.compare_shapes, [got, _literal(told), repr(finite)], {}, before, uses)
+            return _Check(checks.compare_shapes, [got, _format_literal(told), repr(finite)], {}, before, uses)
         if case.derived is not None:
             if form.paired:
                 raise NoScript("no folder: its outputs are pairs of real numbers")
@@ -320,7 +320,7 @@ def _is_finite(leaf: Leaf) -> bool:
     return is_inexact(leaf.dtype) and (leaf.reference is None or bool(np.isfinite(leaf.reference).all()))
 
 
-def _call(begin: str, arguments: Sequence[str]) -> str:
+def _format_call(begin: str, arguments: Sequence[str]) -> str:
     """A call, an argument a line where one line does not hold all, as a formatter has it."""
     line = f"{begin}{', '.join(arguments)})"
     if len(line) <= _WIDTH and "\n" not in line:
@@ -331,30 +331,32 @@ def _call(begin: str, arguments: Sequence[str]) -> str:
     return "\n".join([begin, *lines, f"{indent})"])
 
 
-def _source(value: Any, begin: str) -> str:
+def _format_argument(value: Any, begin: str) -> str:
     """An argument whose line begins so, a value a line where one line does not hold all."""
-    name, line = begin.lstrip(), f"{begin}{_literal(value)},"
+    name, line = begin.lstrip(), f"{begin}{_format_literal(value)},"
     if len(line) <= _WIDTH or not isinstance(value, (Mapping, list)) or not value:
-        return f"{name}{_literal(value)}"
+        return f"{name}{_format_literal(value)}"
     indent = " " * (len(begin) - len(name))
-    keys = [f"{_literal(k)}: " for k in value] if isinstance(value, Mapping) else [""] * len(value)
+    keys = [f"{_format_literal(k)}: " for k in value] if isinstance(value, Mapping) else [""] * len(value)
     values = value.values() if isinstance(value, Mapping) else value
     first, last = "{}" if isinstance(value, Mapping) else "[]"
-    rows = [f"{indent}    {key}{_source(x, f'{indent}    {key}')[len(key) :]}," for key, x in zip(keys, values)]
+    rows = [
+        f"{indent}    {key}{_format_argument(x, f'{indent}    {key}')[len(key) :]}," for key, x in zip(keys, values)
+    ]
     return "\n".join([f"{name}{first}", *rows, f"{indent}{last}"])
 
 
-def _literal(value: Any) -> str:
+def _format_literal(value: Any) -> str:
     """Source of plain data, with the quotes of a formatter."""
     if isinstance(value, str):
         text = repr(value)
         return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_literal(k)}: {_literal(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_format_literal(k)}: {_format_literal(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
+        return f"({', '.join(map(_format_literal, value))}{',' * (len(value) == 1)})"
     if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
+        return f"[{', '.join(map(_format_literal, value))}]"
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     raise NoScript(f"no folder: a setting of type {type(value).__name__} cannot be written down")

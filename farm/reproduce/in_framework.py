@@ -39,13 +39,13 @@ def write(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the arrays that it takes by name). Raises NoScript, Unsupported."""
     calls = Calls(form.kind)
     arrays = input_arrays(form)
-    found = _graph(form, calls, arrays) if form.model is not None else _call(form, calls, arrays)
+    found = _write_graph(form, calls, arrays) if form.model is not None else _write_call(form, calls, arrays)
     body = [f"    {line}" for line in (*calls.lines, f"return {found}")]
     program = "\n".join(["def program(*x):", *body])
     return [_MODULE[form.kind], *define_words(calls.called), program], calls.held
 
 
-def _call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
+def _write_call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
     """What one function returns. Raises NoScript."""
     if not isinstance(form.call, Counterpart):
         raise NoScript("no folder: it is no call of one function")
@@ -60,16 +60,16 @@ def _call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
     return calls.call(form.call, decode(form.args, leaf), dict(decode(form.kwargs, leaf))).text
 
 
-def _graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
+def _write_graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
     """What a graph returns. torch computes it meanwhile, which is here: what shapes it gives decides what is called next."""
     import torch
 
     assert form.model is not None
     of: Callable[[str], Any] = functions(form.kind)
 
-    def named(name: str) -> Callable[..., Any]:
+    def find_framework_call(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = by_torch.find_function(name)(*_known(args), **_known(kwargs))
+            found = by_torch.find_function(name)(*_restore_tensors(args), **_restore_tensors(kwargs))
             return calls.call(of(name), args, kwargs).also(found)
 
         return call
@@ -81,16 +81,16 @@ def _graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
         return made.also(torch.from_numpy(np.array(x)))
 
     given = [Named(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
-    return calls.source(network(form.kind, form.model).by(named, tensor, given))
+    return calls.source(network(form.kind, form.model).by(find_framework_call, tensor, given))
 
 
-def _known(x: Any) -> Any:
+def _restore_tensors(x: Any) -> Any:
     """Arguments with torch's own tensors in them."""
     if isinstance(x, Named):
         return x.known
     if isinstance(x, dict):
-        return {key: _known(y) for key, y in x.items()}
-    return type(x)(map(_known, x)) if type(x) in (list, tuple) else x
+        return {key: _restore_tensors(y) for key, y in x.items()}
+    return type(x)(map(_restore_tensors, x)) if type(x) in (list, tuple) else x
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Calls:
 
     def call(self, counterpart: Counterpart, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Named:
         """What a counterpart returns. Raises Unsupported for an argument that it does not take."""
-        counterpart.bound(args, kwargs)
+        counterpart.bind_arguments(args, kwargs)
         name = "op_" + counterpart.label.removeprefix("nn.functional.").replace(".", "_").replace(":", "_")
         self.called[name] = counterpart
         heeded = {key: x for key, x in kwargs.items() if key not in WITHOUT_EFFECT}
@@ -180,7 +180,7 @@ def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
 
     def add(code: ast.AST, own: set[str], words: Mapping[str, Word], text: str) -> None:
         names = dict.fromkeys(x.id for x in ast.walk(code) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load))
-        for name in (x for x in names if x not in own | _bound(code) | made.keys()):
+        for name in (x for x in names if x not in own | _find_bound_names(code) | made.keys()):
             word = words.get(name)
             if word is not None and word.node is None:
                 imports[word.text] = None
@@ -198,7 +198,7 @@ def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
     return ["\n".join(imports), *made.values(), *own]
 
 
-def _bound(code: ast.AST) -> set[str]:
+def _find_bound_names(code: ast.AST) -> set[str]:
     """Names that code itself gives to something, and those in what it says of types."""
     given = {x.arg for x in ast.walk(code) if isinstance(x, ast.arg)}
     types = [x.annotation for x in ast.walk(code) if isinstance(x, (ast.arg, ast.AnnAssign)) and x.annotation]
@@ -221,11 +221,11 @@ def words_of(framework: str) -> dict[str, Word]:
     found: dict[str, Word] = {}
     for name in (*WORDS, f"in_{framework}"):
         text = (Path(counterparts.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-        found |= {name: word for statement in ast.parse(text).body for name, word in _named(statement, text)}
+        found |= {name: word for statement in ast.parse(text).body for name, word in _read_names(statement, text)}
     return found
 
 
-def _named(statement: ast.stmt, text: str) -> Iterator[tuple[str, Word]]:
+def _read_names(statement: ast.stmt, text: str) -> Iterator[tuple[str, Word]]:
     """(name, what it stands for) of a statement of a module."""
     written = ast.get_source_segment(text, statement) or ""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:

@@ -57,7 +57,7 @@ def define_tensors(form: Form, count: int, exotic: bool) -> str:
     """Source of ``tensors``, which makes those of a program of its ``count`` arrays; exotic: whether some have a dtype that numpy lacks.
     Raises NoScript."""
     specs = tensor_specs([form.args, form.kwargs]) if form.args is not None else []
-    made, views = "to_tensor" if exotic else "torch.from_numpy", _viewed(specs)
+    made, views = "to_tensor" if exotic else "torch.from_numpy", _write_views(specs)
     lines = [f"    return [{made}(x) for x in arrays]"]
     if views:
         given = f"    given = [{made}(x) for x in arrays]"
@@ -66,13 +66,13 @@ def define_tensors(form: Form, count: int, exotic: bool) -> str:
     return f"{_TO_TENSOR.strip()}\n\n\n" * exotic + "\n".join([*head, *lines])
 
 
-def _viewed(specs: Sequence[TensorSpec]) -> list[str]:
+def _write_views(specs: Sequence[TensorSpec]) -> list[str]:
     """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises NoScript."""
     lines, ends = list[str](), accumulate(len(spec.parts) or 1 for spec in specs)
     for spec, end in reversed(list(zip(specs, ends))):  # each is one tensor then: what is before keeps its place
         shape, k = tuple(spec.shape or ()), end - (len(spec.parts) or 1)
         if spec.layout != "strided":
-            lines.append(f"given[{k}:{end}] = [{_sparse(spec, f'*given[{k}:{end}]')}]")
+            lines.append(f"given[{k}:{end}] = [{_write_sparse(spec, f'*given[{k}:{end}]')}]")
             continue
         if spec.flags == torch_tree.COMPLEX32:
             lines.append(f"given[{k}] = given[{k}].to(torch.complex32)  # which numpy lacks")
@@ -89,7 +89,7 @@ def _viewed(specs: Sequence[TensorSpec]) -> list[str]:
     return lines
 
 
-def _sparse(spec: TensorSpec, parts: str) -> str:
+def _write_sparse(spec: TensorSpec, parts: str) -> str:
     """Source of a sparse tensor of its parts. Raises NoScript for a layout that torch has no function for."""
     shape = _ints(spec.shape or ())
     if spec.layout == "sparse_coo":
@@ -147,7 +147,7 @@ def literal(node: Any, tensor: Callable[[], str]) -> str:
 def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
     """The lines that define ``op``; tried: whether a public function is compared with it first. Raises NoScript."""
     if group.check in (OUT, IN_PLACE, METHOD):
-        return _otherwise(form, group, target, tried)
+        return _write_op_variant(form, group, target, tried)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
     processed = form.check != FORWARD and PROCESS in dict(form.kwargs["v"])  # which is no argument of the function's
     for path in () if processed else _public_paths(group.op_name, own):
@@ -182,7 +182,7 @@ def _render_op_lookup(form: Form, group: Group) -> str:
     )
 
 
-def _otherwise(form: Form, group: Group, target: str, tried: bool) -> str:
+def _write_op_variant(form: Form, group: Group, target: str, tried: bool) -> str:
     """The lines that define ``op`` as the op called with out=, in place, or as a method. Raises NoScript."""
     if group.check == OUT:
         plain = define_op(replace(form, call=None), replace(group, check=FORWARD), target, tried)

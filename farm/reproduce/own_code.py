@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.reproduce.in_torch import arguments
-from tasks.arrays import held, torch_tree
+from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoScript
 from tasks.catalogs.models import of_file
-from tasks.catalogs.models.own import Own
+from tasks.catalogs.models.own_models import Own
 from tasks.catalogs.user import functions, load, sources
 from tasks.model import FORWARD, Form, Group
 
@@ -62,7 +62,7 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
         raise NoScript(f"no folder: {group.op} is no named function in a file")
     if one.backward and (form.check != FORWARD or hasattr(kernel, "backward")):
         raise NoScript(f"no folder: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
-    files, module = _copied(file, one.root)
+    files, module = _copy_files(file, one.root)
     asked = one.outside()
     if "tasks" in asked:
         files["tasks.py"] = _TASKS
@@ -89,7 +89,7 @@ def _stand_in(asked: set[str]) -> str:
     )
 
 
-def _copied(file: str, root: str) -> tuple[dict[str, bytes], str]:
+def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
     """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises NoScript."""
     path = Path(file).resolve()
     every = sources.closure(path, root)
@@ -123,7 +123,7 @@ def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
     found = load.load(name, one.root, ())
     if not found.__file__:
         raise NoScript(f"no folder: {one.name} is in no file")
-    files, module = _copied(found.__file__, one.root)
+    files, module = _copy_files(found.__file__, one.root)
     made, given = getattr(found, function, None), ""
     if isinstance(made, type) and hasattr(found, of_file.INIT):
         given = f"*{module}.{of_file.INIT}()"
@@ -134,7 +134,7 @@ def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
         f"import {module}",
         net,
         _HOLD.strip(),
-        _written(form.call.written if isinstance(form.call, held.Renewable) else ()),
+        _write_outputs_expression(form.call.written if isinstance(form.call, module_state.Renewable) else ()),
     ]
     return parts, files
 
@@ -162,8 +162,8 @@ def hold(device):
 """
 
 
-def _written(names: Sequence[str]) -> str:
-    """``program``: the module's outputs, and after them the tensors that it writes to (`tasks.catalogs.models.own`)."""
+def _write_outputs_expression(names: Sequence[str]) -> str:
+    """``program``: the module's outputs, and after them the tensors that it writes to (`tasks.catalogs.models.own_models`)."""
     left = [
         f"inputs[{name.removeprefix('inputs.')}]"
         if name.startswith("inputs.")

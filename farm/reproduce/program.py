@@ -19,8 +19,8 @@ from farm.reproduce import in_framework, in_torch, networks, own_code
 from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.function_form import input_arrays
 from tasks.backends.shared.recipe import NoScript
-from tasks.catalogs import told
-from tasks.catalogs.models import own
+from tasks.catalogs import user_definitions
+from tasks.catalogs.models import own_models
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group
 
@@ -56,7 +56,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         raise NoScript(f"no folder: none is known for the form {form.kind!r}")
     held, arrays = {}, in_torch.arrays_of(form)
     if group.catalog == "models" and (form.model is None or isinstance(form.call, TrainingStep)):
-        module = own.list_models().get(group.op_name)
+        module = own_models.list_models().get(group.op_name)
         if module is not None and module.is_module:
             parts, files = own_code.define_module(module, form)
             held = {name.removeprefix("model."): x for name, x in state.items()}
@@ -66,7 +66,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         arrays = input_arrays(form)  # contiguous, with the weights of a whole network
         parts, held = _render_graph(form)
         form = replace(form, args=None)
-    elif group.catalog == told.USER:
+    elif group.catalog == user_definitions.USER:
         parts, files = own_code.define_kernel(form, group)
     else:
         op = in_torch.define_op(form, group, tried=tried)
@@ -118,19 +118,22 @@ def _render_graph(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
             body.append(f'    {node.name} = to_tensor(held["{node.name}"])')
         elif node.op == "call_function":
             target = "operator.getitem" if node.target is operator.getitem else f"torch.ops.{node.target}"
-            given = [*map(_source, node.args), *(f"{name}={_source(x)}" for name, x in node.kwargs.items())]
+            given = [
+                *map(_write_argument, node.args),
+                *(f"{name}={_write_argument(x)}" for name, x in node.kwargs.items()),
+            ]
             body.append(f"    {node.name} = {target}({', '.join(given)})")
         elif node.op == "output":
-            body.append(f"    return {_source(node.args[0])}")
+            body.append(f"    return {_write_argument(node.args[0])}")
         else:
             names.append(node.name)
     return ["\n".join([f"def program({', '.join(names)}):", *body])], held
 
 
-def _source(x: Any) -> str:
+def _write_argument(x: Any) -> str:
     """Source of an argument of torch's: a tensor by its name."""
     if isinstance(x, (list, tuple)):
-        return f"[{', '.join(map(_source, x))}]"
+        return f"[{', '.join(map(_write_argument, x))}]"
     if isinstance(x, float) and x - x != 0:
         return f'float("{x}")'
     if type(x).__name__ == "device":

@@ -12,7 +12,7 @@ from farm.reproduce import versions
 from farm.reproduce.find import StoredCase
 from farm.reproduce.in_torch import OP_DB
 from tasks.backends.torch import TorchEager
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.models.architectures import ARCHITECTURES
 from tasks.catalogs.user import load
 from tasks.devices import TorchDevice
@@ -27,12 +27,12 @@ def requirements(case: StoredCase) -> list[str]:
     if case.environment:
         own = list(case.environment.packages)
     else:
-        own = list(installed({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
+        own = list(pin_modules({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
         known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
         if known.distribution and versions.is_installed(known.distribution):  # else it is none of a package's
             plugged = [x for x in known.packages if x not in TORCH_CATALOG]
             own += [x for x in versions.of_here(plugged) if x not in own]
-    own += [x for x in installed(_imported(case.group)) if x not in own]
+    own += [x for x in pin_modules(_list_imported_packages(case.group)) if x not in own]
     if "onnx" in backend.forms and not any(x.startswith("onnx=") for x in own):
         record = case.environment.record(case.cache) if case.environment else None
         there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
@@ -40,32 +40,32 @@ def requirements(case: StoredCase) -> list[str]:
     return own
 
 
-def _imported(group: Group) -> Collection[str]:
-    if told.home(group.catalog):  # what it imports, the backend's environment has
+def _list_imported_packages(group: Group) -> Collection[str]:
+    if user_definitions.home(group.catalog):  # what it imports, the backend's environment has
         return ()
-    if group.catalog == told.USER and (one := load.find_op(group.op_name)):
+    if group.catalog == user_definitions.USER and (one := load.find_op(group.op_name)):
         return one.outside()
     network = ARCHITECTURES.get(group.op_name)
     return ("transformers",) if network and network.module else ()
 
 
-def installed(modules: Iterable[str]) -> tuple[str, ...]:
+def pin_modules(modules: Iterable[str]) -> tuple[str, ...]:
     """Requirements that bring modules as they are installed here."""
-    brings = _brings()
+    brings = _map_modules_to_packages()
     found = sorted({x for module in modules for x in brings.get(module, ())} - {*OWN_PACKAGES, "validation-farm"})
     return tuple(x for name in found for x in pin_package(name, metadata.version(name)))
 
 
-def imported(files: Mapping[str, bytes]) -> tuple[str, ...]:
+def pin_imports(files: Mapping[str, bytes]) -> tuple[str, ...]:
     """Requirements that bring what the files of a finding import, as it is installed here."""
     trees = [ast.parse(data) for name, data in files.items() if name.endswith(".py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {alias.name for x in nodes if isinstance(x, ast.Import) for alias in x.names}
     names |= {x.module or "" for x in nodes if isinstance(x, ast.ImportFrom)}
-    return installed({*(x.partition(".")[0] for x in names), *(TORCH_CATALOG if OP_DB in names else ())})
+    return pin_modules({*(x.partition(".")[0] for x in names), *(TORCH_CATALOG if OP_DB in names else ())})
 
 
 @functools.cache
-def _brings() -> Mapping[str, list[str]]:
+def _map_modules_to_packages() -> Mapping[str, list[str]]:
     """Distributions by the modules that they bring: a look at every file of this environment."""
     return metadata.packages_distributions()

@@ -41,7 +41,7 @@ def print_case(case: StoredCase) -> None:
     if why := case.row.get("acquitted"):
         line("acquitted", f"the reference is suspect: {why}")
     elif Status(case.row["status"]).finding:
-        line("cause", _cause(case))
+        line("cause", _find_known_cause(case))
     if case.row.get("note"):
         line("note", case.row["note"])
     if case.steps:
@@ -79,10 +79,10 @@ def print_case(case: StoredCase) -> None:
 
 
 def _trace(steps: Sequence[Step]) -> str:
-    return trace.told(steps) or f"all of {len(steps)} steps are right"
+    return trace.describe_first_wrong(steps) or f"all of {len(steps)} steps are right"
 
 
-def _cause(case: StoredCase) -> str:
+def _find_known_cause(case: StoredCase) -> str:
     """The reason of the known failure of the run's config that covers the stored outcome."""
     entry = known_failure(case)
     if entry is None:
@@ -193,7 +193,7 @@ def _summary(array: np.ndarray) -> str:
         array = array.astype(np.float32)  # numpy prints dtypes of extensions badly
     if array.ndim > 1 and array.size > 12:
         array = array.reshape(-1)  # its first and last elements, not its shape, which is told already
-    return np.array2string(array, threshold=12, edgeitems=4, max_line_width=_room() - 2)
+    return np.array2string(array, threshold=12, edgeitems=4, max_line_width=_measure_line_room() - 2)
 
 
 def _describe_change(then: Any, now: str) -> str:
@@ -209,13 +209,13 @@ def _value(value: Any) -> str:
 
 
 def line(name: str, text: str) -> None:
-    wrapper = textwrap.TextWrapper(_room(), break_on_hyphens=False, break_long_words=False)
+    wrapper = textwrap.TextWrapper(_measure_line_room(), break_on_hyphens=False, break_long_words=False)
     lines = [part for line in text.splitlines() for part in wrapper.wrap(_plain(line)) or [""]]
     for i, line in enumerate(lines or [""]):
         print(f"{'' if i else name:13} {line}".rstrip())
 
 
-def _room() -> int:
+def _measure_line_room() -> int:
     """Columns for a line's text: at most 86, fewer in a narrow terminal."""
     return min(86, max(40, shutil.get_terminal_size((100, 24)).columns - 14))
 

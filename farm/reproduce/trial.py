@@ -169,11 +169,11 @@ def _imported_s(folder: Path, python: str | Interpreter) -> float:
 def judge(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
     """(whether a run that ended so shows a row's failure, a sentence on it)."""
     status = Status(row["status"])
-    shown, how = _judged(ended, row, status, timeout_s)
+    shown, how = _judge_ending(ended, row, status, timeout_s)
     return shown, f"{'shows' if shown else 'does NOT show'} the {status}{' result' * (status in _SHOWN)}: {how}"
 
 
-def _judged(ended: Ended | None, row: Mapping[str, Any], status: Status, timeout_s: float) -> tuple[bool, str]:
+def _judge_ending(ended: Ended | None, row: Mapping[str, Any], status: Status, timeout_s: float) -> tuple[bool, str]:
     if ended is None:
         return status is Status.TIMEOUT, f"it did not end within {timeout_s:g} s"
     if ended.returncode < 0:

@@ -11,7 +11,7 @@ from farm.reproduce import trial
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.reproduce.folder import BEHAVIOURS, Case, Definition, write_folder
-from farm.reproduce.requirements import imported, requirements
+from farm.reproduce.requirements import pin_imports, requirements
 from farm.reproduce.show import status_text
 from tasks import checks
 from tasks.arrays.pack import Pack
@@ -51,7 +51,7 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
     title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}."
     packages = requirements(case)
     files = write_folder(folder_case(case, outcome, backend, title), packages)
-    if not case.environment and (more := [x for x in imported(files) if x not in packages]):
+    if not case.environment and (more := [x for x in pin_imports(files) if x not in packages]):
         files = write_folder(folder_case(case, outcome, backend, title), [*packages, *more])
     try:
         trial.write(files, folder)

@@ -11,11 +11,11 @@ import numpy as np
 
 from farm.plan.config import ConfigError
 from farm.plan.request import Request
-from farm.work.backlog import Backlog
+from farm.work.case_queue import CaseQueue
 from farm.work.durations import Estimate
-from farm.work.learned import Learned, learn_from_runs
+from farm.work.earlier_runs import Learned, learn_from_runs
+from farm.work.run_groups import RunGroups
 from farm.work.state import Flight, Plan
-from farm.work.stock import Stock
 
 #: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the report.
 SHARE = 0.85
@@ -36,7 +36,7 @@ class Choice:
     ranks: np.ndarray
     taken: np.ndarray
 
-    def wanted(self, wanted: np.ndarray) -> np.ndarray:
+    def select_samples(self, wanted: np.ndarray) -> np.ndarray:
         """Samples of each cell, 0 for those that are left out."""
         left = np.zeros_like(wanted)
         g, b = self.groups[self.taken], self.backends[self.taken]
@@ -62,7 +62,7 @@ def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
     estimate = Estimate(plan, known)
     g, b = estimate.cells()
     cost = estimate.cells_s[g, b]
-    rank, turn = _ranks(plan, known, g, b, cost)
+    rank, turn = _rank_cells(plan, known, g, b, cost)
     place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
     place[~np.isnan(known.ms[g, b])] = 0
     _, same, many = np.unique(rank * len(plan.backends) + b, return_inverse=True, return_counts=True)
@@ -90,7 +90,7 @@ def apply_budget(plan: Plan) -> Plan:
         order = choice.order()
         return replace(
             plan,
-            matrix=matrix.ordered(order, choice.wanted(matrix.wanted)),
+            matrix=matrix.reorder_groups(order, choice.select_samples(matrix.wanted)),
             learned=known.of(order),
             whole=matrix,
             rank=choice.rank(order, len(plan.backends)),
@@ -99,7 +99,7 @@ def apply_budget(plan: Plan) -> Plan:
         np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) + np.nan_to_num(known.prepare_ms)
     ) / 1e3
     order = np.argsort(-np.floor(np.log2(np.maximum(longest_s / LONG_S, 0.5))), kind="stable").tolist()
-    return replace(plan, matrix=matrix.ordered(order), learned=known.of(order))
+    return replace(plan, matrix=matrix.reorder_groups(order), learned=known.of(order))
 
 
 def usable_s(request: Request, left_s: float) -> float:
@@ -108,16 +108,16 @@ def usable_s(request: Request, left_s: float) -> float:
     return max(left_s - min(request.budget_s - left_s, END_SHARE * request.budget_s), 0.0)
 
 
-def undone(stock: Stock, backlog: Backlog, flights: Iterable[Flight]) -> set[tuple[int, int]]:
+def undone(run_groups: RunGroups, case_queue: CaseQueue, flights: Iterable[Flight]) -> set[tuple[int, int]]:
     """Cells (group, backend) of which not all cases have been done."""
-    left = {(g, b) for g, b in np.argwhere(stock.wanted).tolist() if g not in stock.samples}
-    exports = list(stock.queues["export"])
+    left = {(g, b) for g, b in np.argwhere(run_groups.wanted).tolist() if g not in run_groups.samples}
+    exports = list(run_groups.queues["export"])
     for flight in flights:
-        left |= {(flight.cases[n].group, flight.backend) for n in flight.left if flight.cases}
+        left |= {(flight.cases[n].group, flight.backend) for n in flight.remaining if flight.cases}
         exports += flight.groups if flight.job.export else []
-    left |= {(g, b) for g in exports for b in stock.exports(g)}
-    left |= {(g, b) for b in range(len(backlog.ready)) for g, _ in backlog.drain(b)}
-    return {(g, b) for g, b in left if g not in stock.samples or stock.positions(g, b)}
+    left |= {(g, b) for g in exports for b in run_groups.exports(g)}
+    left |= {(g, b) for b in range(len(case_queue.ready)) for g, _ in case_queue.drain(b)}
+    return {(g, b) for g, b in left if g not in run_groups.samples or run_groups.positions(g, b)}
 
 
 def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
@@ -135,10 +135,10 @@ def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, An
     for g, b in np.argwhere(missing).tolist():
         cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
     told = {"budget_s": plan.request.budget_s, "cells": int(np.count_nonzero(missing)), "cases": cases}
-    return told | {"parts": _parts(plan, missing)} if cases else {}
+    return told | {"parts": _count_missing_by_part(plan, missing)} if cases else {}
 
 
-def _parts(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
+def _count_missing_by_part(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
     """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many are left
     out; in the config's order."""
     assert plan.whole is not None
@@ -155,7 +155,9 @@ def _parts(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
     return [parts[key] for key in sorted(parts)]
 
 
-def _ranks(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rank_cells(
+    plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """(rank of each cell, its turn among those of its op and backend that nobody has run)."""
     now = [plan.offer(x).info.runtime.runtime_version for x in range(len(plan.backends))]
     code = np.array([known.versions.index(v) if v in known.versions else len(known.versions) for v in now])
@@ -174,11 +176,11 @@ def _ranks(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.nd
     _, first = np.unique(np.stack([finding[cheap], op[cheap], b[cheap]]), axis=1, return_index=True)
     rank[cheap[first]] = 0
     turn = np.zeros(len(g), np.int64)
-    turn[unknown] = _turns(op[unknown] * len(plan.backends) + b[unknown])
+    turn[unknown] = _count_equal_before(op[unknown] * len(plan.backends) + b[unknown])
     return rank, turn
 
 
-def _turns(keys: np.ndarray) -> np.ndarray:
+def _count_equal_before(keys: np.ndarray) -> np.ndarray:
     """How many equal keys stand before each."""
     order = np.argsort(keys, kind="stable")
     in_order = keys[order]

@@ -43,7 +43,7 @@ class Children(Protocol):
         """The job's child is done with its work for now."""
         return
 
-    def spent(self) -> wire.Spent:
+    def take_costs(self) -> wire.Spent:
         """What children have cost since it was last told."""
         return wire.Spent()
 
@@ -72,13 +72,13 @@ class ChildPool:
     def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
         """A living child, from the pool or new. Raises EnvError, Closed."""
         key = _key(job)
-        got = self._got(key, job)
+        got = self._get_child(key, job)
         if self._killed:  # looked at last: what `kill` did not find was put here after it
             self.forget(job)
             raise Closed
         return got
 
-    def _got(self, key: tuple[Any, ...], job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
+    def _get_child(self, key: tuple[Any, ...], job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
         if self._killed:
             raise Closed
         self._make_room(key, job.limits.pool_bytes)
@@ -96,7 +96,7 @@ class ChildPool:
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
-        child, answer = ChildProcess.asked(python, job.limits, env, hello, deadline_s, imports_of(job))
+        child, answer = ChildProcess.start_and_ask(python, job.limits, env, hello, deadline_s, imports_of(job))
         if isinstance(answer, Death):
             self._end(child)
             return answer
@@ -127,10 +127,10 @@ class ChildPool:
         if key in self._children:
             child, answer = self._children[key]
             grown = child.resident() - self._began[child.process.pid]
-            if _is_exclusive(answer) or grown > job.limits.recycle_bytes or _spins(child):
+            if _is_exclusive(answer) or grown > job.limits.recycle_bytes or _is_spinning(child):
                 self._drop(key)
 
-    def spent(self) -> wire.Spent:
+    def take_costs(self) -> wire.Spent:
         """What children have cost since it was last told."""
         for child, _ in self._children.values():
             self._account(child)
@@ -226,7 +226,7 @@ def _is_exclusive(answer: Any) -> bool:
     return isinstance(answer, wire.Ready) and detect.one_process(answer.info.device_vendor)
 
 
-def _spins(child: ChildProcess) -> bool:
+def _is_spinning(child: ChildProcess) -> bool:
     """Whether a child without work uses the processor all the same, as IREE's threads do that wait for Mesa's semaphores."""
     before = child.cpu_s()
     time.sleep(IDLE_S)

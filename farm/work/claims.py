@@ -44,7 +44,7 @@ class Claim:
         """The same devices without neighbours."""
         return replace(self, fraction=1.0)
 
-    def told(self, devices: int) -> str:
+    def describe_sharing(self, devices: int) -> str:
         """How many jobs run at once, for the line of a backend."""
         why = f": {self.why}" if self.why else ""
         if self.is_gang:

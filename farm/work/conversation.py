@@ -49,9 +49,9 @@ def search(
             answer = got[0].ask(said, step_s)
             if not isinstance(answer, wire.Wants):
                 break
-            yield children.spent()
+            yield children.take_costs()
             said = run(answer)
-            yield children.spent()
+            yield children.take_costs()
     except envs.EnvError as error:
         yield Ended(str(error))
         return

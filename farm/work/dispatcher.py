@@ -15,18 +15,18 @@ from farm.fleet.child_process import STARVED
 from farm.fleet.health import CaseRef, Health
 from farm.lake import traces
 from farm.work import budget
-from farm.work.accounts import Accounts
-from farm.work.backlog import Backlog
+from farm.work.case_queue import CaseQueue
 from farm.work.claims import ONE
 from farm.work.executor import Unplaced
-from farm.work.jobs import Jobs
-from farm.work.ledger import Ledger
-from farm.work.losses import Losses
-from farm.work.opinions import Opinions
-from farm.work.outages import Outages
+from farm.work.fleet_changes import FleetChanges
+from farm.work.job_source import JobSource
+from farm.work.lost_work import LostWork
 from farm.work.placement import Placement
+from farm.work.row_writer import RowWriter
+from farm.work.run_counts import RunCounts
+from farm.work.run_groups import RunGroups
+from farm.work.second_opinions import SecondOpinions
 from farm.work.state import Before, Flight, Flights, Plan
-from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
 from tasks.catalogs.base import Failure
@@ -37,7 +37,7 @@ SILENCE_S = 120.0
 
 
 class Dispatcher:
-    """Runs a matrix to its end. One use: construct, `run`, read `accounts`.
+    """Runs a matrix to its end. One use: construct, `run`, read `run_counts`.
 
     ``before``: what is in the lake already (a resumed run); ``had``: the backends that were available when the run began.
     """
@@ -57,24 +57,28 @@ class Dispatcher:
         self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
         self.flights = Flights()
         self.health = Health()
-        self.accounts, self._before = Accounts(plan), before or Before()
-        self.ledger = Ledger(plan, self.accounts)
+        self.run_counts, self._before = RunCounts(plan), before or Before()
+        self.row_writer = RowWriter(plan, self.run_counts)
         self.placement = Placement(plan, self.health, had)
         there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
-        self.stock = Stock(plan, there, self._before.done)
-        self.backlog = Backlog(plan, self.stock.queues["prepare"])
-        self.supports = Supports(plan, self.stock)
-        self.jobs = Jobs(plan, self.stock, self.backlog, self.placement, self.accounts, self.supports, self.flights)
-        self.losses = Losses(plan, self.stock, self.backlog, self.placement, self.accounts, self.ledger)
-        self.outages = Outages(
-            plan, self.health, self.placement, self.backlog, self.losses, self.supports, self.flights
+        self.run_groups = RunGroups(plan, there, self._before.done)
+        self.case_queue = CaseQueue(plan, self.run_groups.queues["prepare"])
+        self.supports = Supports(plan, self.run_groups)
+        self.jobs = JobSource(
+            plan, self.run_groups, self.case_queue, self.placement, self.run_counts, self.supports, self.flights
         )
-        self.opinions = Opinions(plan, self.health, self.placement, self.backlog, self.outages)
+        self.lost_work = LostWork(
+            plan, self.run_groups, self.case_queue, self.placement, self.run_counts, self.row_writer
+        )
+        self.fleet_changes = FleetChanges(
+            plan, self.health, self.placement, self.case_queue, self.lost_work, self.supports, self.flights
+        )
+        self.second_opinions = SecondOpinions(plan, self.health, self.placement, self.case_queue, self.fleet_changes)
 
     def missing(self) -> Iterator[tuple[str, int]]:
         """(backend, cases) planned without a row; empty after a finished run."""
-        yield from self.accounts.missing()
-        if left := self.stock.left["prepare"]:
+        yield from self.run_counts.missing()
+        if left := self.run_groups.left["prepare"]:
             yield "(not prepared)", left
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -86,10 +90,13 @@ class Dispatcher:
         """
         try:
             self.progress(self)
-            there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, ONE)
+            there, slots = (
+                np.flatnonzero(self.run_groups.wanted.any(axis=0)).tolist(),
+                self.plan.executor.slots(None, ONE),
+            )
             offers = {b: self.plan.offer(b) for b in there}
             for b in [b for b, o in offers.items() if o.available and not o.info.exclusive][:slots]:
-                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b), self.plan.claim(b))
+                self.plan.executor.expect(self.jobs.make_typical_job(b), self.plan.offer(b), self.plan.claim(b))
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()
@@ -105,11 +112,11 @@ class Dispatcher:
                     self._handle(handle, message)
                     self._show()  # a job in this very process says all that it has to say within one poll
                 self._give_up_silent()
-                self.outages.look()
+                self.fleet_changes.look()
                 self._show()
             self._leave_out()
         finally:
-            self.ledger.flush()
+            self.row_writer.flush()
             self.progress(self)
             self.supports.save()
 
@@ -117,25 +124,25 @@ class Dispatcher:
         """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
         if time.monotonic() < self._until:
             return
-        self.left_out = budget.undone(self.stock, self.backlog, self.flights.values())
-        for count in self.accounts.counts.values():
+        self.left_out = budget.undone(self.run_groups, self.case_queue, self.flights.values())
+        for count in self.run_counts.counts.values():
             count.planned = count.done
-        self.stock.left = dict.fromkeys(self.stock.left, 0)
+        self.run_groups.left = dict.fromkeys(self.run_groups.left, 0)
         for handle in self.flights:
             self.plan.executor.cancel(handle)
 
     def _show(self) -> None:
         """Rows to the lake and figures to the screen, as often as is good for them. Raises OSError."""
-        self.ledger.flush_if_due()
+        self.row_writer.flush_if_due()
         self.progress(self)
 
     def _waits(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
         if any(offer.awaited for offer in self.plan.offers.values()):
             return True
-        if any(self.backlog.waits(b) for b in self.outages.waited_for):
+        if any(self.case_queue.waits(b) for b in self.fleet_changes.waited_for):
             return True
-        if not any(self.stock.left.values()):
+        if not any(self.run_groups.left.values()):
             return False
         now = time.monotonic()
         self._stuck = self._stuck or now
@@ -189,50 +196,50 @@ class Dispatcher:
         flight = self.flights.get(handle)
         if flight is None:  # it held a device, and was called back
             if ended:
-                self.opinions.ended(handle)
+                self.second_opinions.forget_job(handle)
             return
         flight.heard = time.monotonic()
         if not ended:
             self._heard(handle, flight, event)
             return
         del self.flights[handle]
-        self.opinions.begun(handle)
+        self.second_opinions.release_devices(handle)
         # A stream can end early without an error: what was not heard of is done again.
-        left = flight.left
+        left = flight.remaining
         if flight.gone and flight.backend < 0:
-            self.losses.not_begun(flight, left)
+            self.lost_work.not_begun(flight, left)
         elif flight.gone:
-            self.outages.device_gone(flight, left)
+            self.fleet_changes.device_gone(flight, left)
         elif left and (flight.moved or isinstance(event, Unplaced)):
-            self.losses.requeue(flight, left)
+            self.lost_work.requeue(flight, left)
         elif left and not flight.asked:
             why = "its stream ended early" if event is None else str(event)
-            for g, failure in self.losses.lost(flight, left, why):
+            for g, failure in self.lost_work.lost(flight, left, why):
                 self._group_failed(flight, g, failure)
 
     def _heard(self, handle: int, flight: Flight, message: Any) -> None:
         if isinstance(message, wire.Rows):
             if flight.asked:
-                self.opinions.came(flight, message)
+                self.second_opinions.came(flight, message)
             else:
                 self._rows_came(flight, message)
         elif isinstance(message, (wire.Prepared, wire.Exported, wire.Failed)):
             self._group_came(flight, message)
         elif isinstance(message, wire.Begun):
             flight.begun, flight.began, flight.place = True, time.monotonic(), message.place
-            self.opinions.begun(handle)
+            self.second_opinions.release_devices(handle)
         elif isinstance(message, wire.Avoided):
             del self.flights[handle]
-            self.opinions.avoided(handle, flight, self._submit)
-            self.losses.requeue(flight, list(range(len(flight.cases))))
+            self.second_opinions.hold_device(handle, flight, self._submit)
+            self.lost_work.requeue(flight, list(range(len(flight.cases))))
         elif isinstance(message, wire.Spent):
-            self.accounts.spend(
+            self.run_counts.spend(
                 self.plan.name(flight.backend) if flight.backend >= 0 else f"({flight.job.kind})", message
             )
         elif isinstance(message, wire.Gone):
             flight.gone = message.why
         elif isinstance(message, wire.Sick):
-            self.outages.sick(flight.backend, flight.place, message.why)
+            self.fleet_changes.sick(flight.backend, flight.place, message.why)
         elif isinstance(message, wire.Stopped):
             raise OSError(f"the cache of prepared cases: {message.why}")
         else:
@@ -242,15 +249,15 @@ class Dispatcher:
         if message.number in flight.done:
             return
         flight.done.add(message.number)
-        self.stock.timed(flight)
+        self.run_groups.learn_group_time(flight)
         g = flight.groups[message.number]
         if isinstance(message, wire.Failed):
             self._group_failed(flight, g, message.failure)
         elif isinstance(message, wire.Exported):
-            self.stock.exported(g, message)
+            self.run_groups.store_exported(g, message)
             self._group_exported(g)
         else:
-            self.stock.prepared(g, message)
+            self.run_groups.store_prepared(g, message)
             self._group_prepared(g)
 
     def _group_failed(self, flight: Flight, g: int, failure: Failure) -> None:
@@ -258,42 +265,44 @@ class Dispatcher:
         if flight.job.export:
             self._group_exported(g)
             return
-        self.stock.left["prepare"] -= 1
-        self.losses.unprepared(g, failure)
-        self.backlog.group_came(g)
+        self.run_groups.left["prepare"] -= 1
+        self.lost_work.fail_group(g, failure)
+        self.case_queue.group_came(g)
 
     def _group_prepared(self, g: int) -> None:
-        self.stock.left["prepare"] -= 1
+        self.run_groups.left["prepare"] -= 1
         backends = range(len(self.plan.backends))
-        left = [self.stock.positions(g, b) for b in backends]
+        left = [self.run_groups.positions(g, b) for b in backends]
         for b, positions in enumerate(left):
-            if total := self.stock.rows(g, b):
-                self.accounts.planned(b, total, total - len(positions))
+            if total := self.run_groups.rows(g, b):
+                self.run_counts.count_planned(b, total, total - len(positions))
             tried = self._before.gone.get((g, b), {}) if self._before.gone else {}
             for position in positions if tried else ():
-                self.accounts.tried(CaseRef(g, b, position), tried.get(self.stock.samples[g][position], 0))
+                self.run_counts.note_attempts(
+                    CaseRef(g, b, position), tried.get(self.run_groups.samples[g][position], 0)
+                )
         for b, gone in enumerate(self.placement.gone):
             if gone:
-                self.losses.gone(g, b)
-        waiting = self.stock.to_export(g)
+                self.lost_work.fail_absent_backend(g, b)
+        waiting = self.run_groups.to_export(g)
         self._can_run(g, [b for b in backends if b not in waiting and left[b]])
         if any(self.placement.available[b] and left[b] for b in waiting):
-            self.stock.left["export"] += 1
-            self.stock.queues["export"].append(g)
-        self.backlog.group_came(g)
+            self.run_groups.left["export"] += 1
+            self.run_groups.queues["export"].append(g)
+        self.case_queue.group_came(g)
 
     def _group_exported(self, g: int) -> None:
-        self.stock.left["export"] -= 1
-        self._can_run(g, self.stock.exports(g))
+        self.run_groups.left["export"] -= 1
+        self._can_run(g, self.run_groups.exports(g))
 
     def _can_run(self, g: int, backends: Collection[int]) -> None:
         """The group's cases can be run by some backends, or become rows where one has gone since."""
         for b in backends:
             if self.placement.available[b]:
-                if positions := self.stock.positions(g, b):
-                    self.backlog.add_prepared(b, (g, positions))
+                if positions := self.run_groups.positions(g, b):
+                    self.case_queue.add_prepared(b, (g, positions))
             elif self.placement.gone[b]:
-                self.losses.gone(g, b)
+                self.lost_work.fail_absent_backend(g, b)
 
     def _rows_came(self, flight: Flight, rows: wire.Rows) -> None:
         b = flight.backend
@@ -302,12 +311,12 @@ class Dispatcher:
         fresh = flight.done.isdisjoint(rows.numbers)
         new = range(len(rows.numbers)) if fresh else [k for k, n in enumerate(rows.numbers) if n not in flight.done]
         flight.done.update(rows.numbers)
-        for k in new if self.accounts.again else ():
-            self.accounts.replaced(flight.cases[rows.numbers[k]])
-        self.opinions.rows_came(flight, rows, len(new))
+        for k in new if self.run_counts.again else ():
+            self.run_counts.uncount_replaced(flight.cases[rows.numbers[k]])
+        self.second_opinions.rows_came(flight, rows, len(new))
         batches = lakes.from_stream(rows.stream)
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
-        self.ledger.keep(b, batches, rows.status, rows.busy_ms, traces.from_stream(rows.trace))
+        self.row_writer.keep(b, batches, rows.status, rows.busy_ms, traces.from_stream(rows.trace))
         if Status.UNSUPPORTED.value in rows.status:
             self.supports.learn(flight, [rows.numbers[k] for k in new], batches)

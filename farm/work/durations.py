@@ -1,6 +1,6 @@
 """How long a run takes: one estimate for planning, for `--budget` and for the time left (`farm.work.left`).
 
-Of each cell what earlier runs of the lake measured (`farm.work.learned`), else a guess; what the run itself measures corrects it.
+Of each cell what earlier runs of the lake measured (`farm.work.earlier_runs`), else a guess; what the run itself measures corrects it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from farm.plan.matrix import Matrix
-from farm.work.learned import Learned
+from farm.work.earlier_runs import Learned
 from farm.work.state import Plan
 from tasks import catalogs
 from tasks.plugins import PluginError
@@ -53,7 +53,7 @@ class Estimate:
     def cells_s(self) -> np.ndarray:
         """Seconds of the cases of each cell, [groups, backends]; 0 where it is not planned."""
         guess = [guess_case_ms(self.plan.offer(b).joint) for b in range(len(self.plan.backends))]
-        return self.known.filled(self.plan.matrix, guess) * self.plan.matrix.wanted / 1e3
+        return self.known.estimate_times(self.plan.matrix, guess) * self.plan.matrix.wanted / 1e3
 
     @functools.cached_property
     def start_s(self) -> np.ndarray:

@@ -84,13 +84,13 @@ def here() -> tuple[str, list[str]]:
 
 
 @contextlib.contextmanager
-def gathered(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[Gang]:
+def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[Gang]:
     """The other devices of this task's placement group, each with a task that starts ranks there. vendor: whose devices; asks: options of a
     task that takes one. Raises Ray's errors where a task cannot be had."""
     import ray
 
     own, token, group = ray.util.get_node_ip_address(), secrets.token_hex(16), ray.util.get_current_placement_group()
-    task = ray.remote(max_retries=0, num_returns="streaming")(_lend)
+    task = ray.remote(max_retries=0, num_returns="streaming")(_lend_device)
     # Only what ranks need: a batch may be large.
     bare = replace(job, run=(), known={}, attempts={}, parcels={}, info=UNASKED)
     streams = [
@@ -107,7 +107,7 @@ def gathered(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Itera
             ray.cancel(stream, force=True)
 
 
-def _lend(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], Address]]:
+def _lend_device(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], Address]]:
     """Body of the Ray task on another device: says its node, its number there and where it listens, and then starts ranks."""
     import ray
 

@@ -135,9 +135,9 @@ class Line:
                     lane.idle, lane.held = False, found.claim
                     lane.capacity.take(found.claim)
                     self._changed.notify_all()  # what was left to this lane, another one may take now
-                    return handle, lane.placed(found.job)
+                    return handle, lane.place_job(found.job)
                 while self._expected and lane.capacity.suits(self._expected[0].claim):
-                    job = lane.placed(self._expected.popleft().job)
+                    job = lane.place_job(self._expected.popleft().job)
                     if not any(one.has(job) for one in self._lanes):
                         lane.starting = job
                         return 0, job
@@ -148,13 +148,13 @@ class Line:
         """Handle of a job whose child the lane has, else of one whose child no idle lane has, since a start may take
         seconds; 0 if there is none."""
         others = [one for one in self._lanes if one.idle and one is not lane]
-        last = self._reserved(lane.capacity)
+        last = self._find_last_startable(lane.capacity)
         here = {handle: w for handle, w in self._waiting.items() if _fits(w, lane.capacity) and handle <= last}
         own = (handle for handle, w in here.items() if lane.has(w.job))
         free = (h for h, w in here.items() if not any(one.has(w.job) and _fits(w, one.capacity) for one in others))
         return next(own, 0) or next(free, 0)
 
-    def _reserved(self, capacity: Capacity) -> float:
+    def _find_last_startable(self, capacity: Capacity) -> float:
         """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the devices that have most
         room, or smaller jobs would take every share that becomes free."""
         for handle, w in sorted(self._waiting.items()):
@@ -209,13 +209,13 @@ class Lane:
         # Children die with the thread that started them (PR_SET_PDEATHSIG), and it must not keep a process that ends.
         self.thread = threading.Thread(target=self._work, daemon=True)
 
-    def placed(self, job: Job) -> Job:
+    def place_job(self, job: Job) -> Job:
         """A job as it runs on the lane's device."""
         return replace(job, device=self.capacity.place.device, env={**job.env, **self.capacity.env})
 
     def has(self, job: Job) -> bool:
         """Whether a child for such jobs is there, or about to be."""
-        job = self.placed(job)
+        job = self.place_job(job)
         return self.children.has(job) or (self.starting is not None and alike(self.starting, job))
 
     def _work(self) -> None:

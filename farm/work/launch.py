@@ -31,13 +31,13 @@ from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
 from farm.version import farm_version
-from farm.work import budget, catalogue, choice, executors, rehearsal
+from farm.work import budget, catalog_lists, executors, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
 from farm.work.local import ALONE
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
-from tasks.catalogs.told import USER, home
+from tasks.catalogs.user_definitions import USER, home
 from tasks.judge.verdict import PolicyError
 from tasks.model import Status
 from tasks.nearest import nearest
@@ -72,20 +72,26 @@ def ready(
         ):  # the one node is this machine, asked while its executor starts
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
-        homes = catalogue.homes(request.config, request.cache, not request.dry, inline)
+        homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline)
         with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background, contextlib.ExitStack() as asked:
             given_up = threading.Event()
             asked.callback(given_up.set)  # nobody waits for an environment any more
             listing = {
                 name: background.submit(
-                    catalogue.list_entries, name, request.cache, inline, request.path, homes * (name == USER), given_up
+                    catalog_lists.list_entries,
+                    name,
+                    request.cache,
+                    inline,
+                    request.path,
+                    homes * (name == USER),
+                    given_up,
                 )
                 for name in names
             }
             found = {name: future.result() for name, future in listing.items()}
         if elsewhere := next((name for _, name in found.values() if name), ""):
             kernels.announce(request.config, elsewhere)
-        matrix = _plan(request, {name: entries for name, (entries, _) in found.items()})
+        matrix = _build_plan(request, {name: entries for name, (entries, _) in found.items()})
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
             lakes.check_writable(request.lake)
         executor = ended.enter_context(contextlib.closing(_start(request, kind, matrix)))
@@ -97,10 +103,10 @@ def ready(
         else:
             plan = Plan(request, matrix, executor, offers(specs, (), {}, labels))
             if inline or not rehearsal.is_worth_it(request):
-                yield _awaiting(plan, asking)
+                yield _await_answers(plan, asking)
                 return
             with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
-                plan = _awaiting(plan, asking)
+                plan = _await_answers(plan, asking)
                 rehearsed.wait()
             yield plan
 
@@ -118,7 +124,7 @@ def _with_what_is_here(config: configs.Config, cache: Path) -> configs.Config:
     return config.model_copy(update={"backends": [here(backend) for backend in config.backends]})
 
 
-def _awaiting(plan: Plan, asking: Asking) -> Plan:
+def _await_answers(plan: Plan, asking: Asking) -> Plan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
     environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so has none to wait
     for long, has all of them."""
@@ -127,18 +133,18 @@ def _awaiting(plan: Plan, asking: Asking) -> Plan:
     node = plan.executor.nodes[0]["id"]
     labels = {b.name: b.labels for b in plan.config.backends}
 
-    def come(answers: Answers) -> list[Offer]:
+    def make_offers(answers: Answers) -> list[Offer]:
         asked = [s for s in specs if s.name in answers]
         return list(offers(asked, plan.executor.nodes, {node: answers}, labels).values())
 
-    known = come(asking.answers)
+    known = make_offers(asking.answers)
     for offer in plan.offers.values():
         offer.awaited, offer.reason = True, AWAITED
     plan.offers.update((offer.name, offer) for offer in known)
     whole = plan.request.record is not None or plan.request.dry or not plan.config.download
-    while asking.awaited and (whole or asking.awaited & own or not plan.runs):
-        plan.offers.update((offer.name, offer) for offer in come(asking.take(wait=True)))
-    return replace(plan, late=lambda: come(asking.take()))
+    while asking.awaited_names and (whole or asking.awaited_names & own or not plan.runs):
+        plan.offers.update((offer.name, offer) for offer in make_offers(asking.take(wait=True)))
+    return replace(plan, late=lambda: make_offers(asking.take()))
 
 
 def _setup(request: Request) -> Setup:
@@ -149,12 +155,12 @@ def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Exe
     """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no cluster unless it is
     told to."""
     if kind is None:
-        small = request.dry or choice.is_small(request.config, matrix, request.budget_s)
+        small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
         kind = executors.get("children" if small else "ray")
     return kind.create(_setup(request))
 
 
-def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
+def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
     config = request.config
     if request.record is None:  # a resumed run has its policy, and keeps it
@@ -256,14 +262,14 @@ class Run:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
         come = 0
 
-        def shown(run: Dispatcher) -> None:
+        def show_progress(run: Dispatcher) -> None:
             nonlocal come
-            if len(run.outages.come) > come:  # before the first of their rows, so that a resumed run has them too
-                come = len(run.outages.come)
+            if len(run.fleet_changes.come) > come:  # before the first of their rows, so that a resumed run has them too
+                come = len(run.fleet_changes.come)
                 self._record_offers()
             progress(run)
 
-        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, shown)
+        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, show_progress)
         self.dispatcher.run()
 
     def finish(self, change: lakes.Change | None = None) -> tuple[pd.DataFrame, str]:
@@ -271,11 +277,11 @@ class Run:
         decide. Raises OSError."""
         run, record, lake = self.dispatcher, self.record, self.request.lake
         assert run is not None
-        record["quarantined"], record["notices"] = run.health.records, run.outages.notices
+        record["quarantined"], record["notices"] = run.health.records, run.fleet_changes.notices
         record["children"] = {
-            name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.accounts.spent.items()
+            name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.run_counts.spent.items()
         }
-        record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
+        record["planned_by_backend"] = {name: c.planned for name, c in run.run_counts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
         self._left_out()

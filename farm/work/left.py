@@ -20,7 +20,7 @@ class Left:
 
     def __call__(self, run: Dispatcher) -> tuple[float, str]:
         """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
-        cases, done = expected_cases(run), [float(count.done) for count in run.accounts.counts.values()]
+        cases, done = expected_cases(run), [float(count.done) for count in run.run_counts.counts.values()]
         if sum(done) >= sum(cases):
             return 0.0, "about"
         if self.estimate is None or not self.estimate.is_founded:
@@ -38,23 +38,24 @@ class Left:
 
 def expected_cases(run: Dispatcher) -> list[float]:
     """Cases of every backend: those planned, and those of what is not prepared yet as far as they can be told."""
-    share = run.stock.left["prepare"] / max(run.stock.groups, 1)
-    counts = run.accounts.counts.values()
-    return [max(c.planned + share * asked, c.done) for c, asked in zip(counts, run.stock.asked, strict=True)]
+    share = run.run_groups.left["prepare"] / max(run.run_groups.groups, 1)
+    counts = run.run_counts.counts.values()
+    return [max(c.planned + share * asked, c.done) for c, asked in zip(counts, run.run_groups.asked, strict=True)]
 
 
 def measure_left_s(run: Dispatcher) -> float:
     """Seconds left by what cases and preparing took so far."""
-    counts = run.accounts.counts.values()
+    counts = run.run_counts.counts.values()
     cases_ms = sum(
-        (n - c.done) * run.accounts.case_ms(b) for b, (n, c) in enumerate(zip(expected_cases(run), counts, strict=True))
+        (n - c.done) * run.run_counts.case_ms(b)
+        for b, (n, c) in enumerate(zip(expected_cases(run), counts, strict=True))
     )
     slots = max(run.plan.executor.slots(None, ONE), 1)
-    making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
+    making_ms = run.run_groups.left["prepare"] * run.run_groups.group_ms + run.run_groups.left["export"] * EXPORT_MS
     return (cases_ms + making_ms) / 1e3 / slots
 
 
 def _is_guess(run: Dispatcher) -> bool:
     """Whether `measure_left_s` takes the time of some backend's cases from a guess: it has run hardly any of them."""
-    counts = run.accounts.counts.values()
+    counts = run.run_counts.counts.values()
     return any(c.done < min(GUESS, n) for n, c in zip(expected_cases(run), counts, strict=True))

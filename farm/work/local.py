@@ -51,7 +51,7 @@ class ChildProcesses(Executor):
         self._next = 0
 
     def slots(self, offer: Offer | None, claim: Claim) -> int:
-        resource = _resource(offer)
+        resource = _find_resource(offer)
         return claim.jobs_on(int(self.nodes[0]["resources"][resource])) if resource else 0
 
     def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
@@ -63,11 +63,11 @@ class ChildProcesses(Executor):
         self._line(offer, claim).expect(job, claim)
 
     def _line(self, offer: Offer | None, claim: Claim) -> Line:
-        resource = _resource(offer)
+        resource = _find_resource(offer)
         if resource not in self._lines:
             self._lines[resource] = Line(self._capacities(offer, resource), self._came)
         if claim.is_gang:
-            self._lines[resource].join(claim.devices, partial(_together, offer.device_vendor if offer else ""))
+            self._lines[resource].join(claim.devices, partial(_join_devices, offer.device_vendor if offer else ""))
         return self._lines[resource]
 
     def _capacities(self, offer: Offer | None, resource: str) -> list[Capacity]:
@@ -98,13 +98,13 @@ class ChildProcesses(Executor):
             line.close(ENDING_S)
 
 
-def _together(vendor: str, numbers: range, parts: tuple[Capacity, ...]) -> Capacity:
+def _join_devices(vendor: str, numbers: range, parts: tuple[Capacity, ...]) -> Capacity:
     """Several devices at once."""
     place = Place(HERE.node, ",".join(part.place.device for part in parts))
     return Capacity(0.0, place, visible.build_variables(vendor, [str(n) for n in numbers]), parts)
 
 
-def _resource(offer: Offer | None) -> str:
+def _find_resource(offer: Offer | None) -> str:
     """The resource of a backend's jobs here; "" if this machine does not have it."""
     return offer.resources.get(HERE.node, "") if offer else "CPU"
 

@@ -61,13 +61,13 @@ class Watch:
         if time.monotonic() - self._at < EXPORT_S:
             return
         self._at = time.monotonic()
-        for name, count in run.accounts.counts.items():
+        for name, count in run.run_counts.counts.items():
             for status, number in count.status.items():
                 self._add(number, "farm_outcomes", backend=name, status=status)
             self._set(max(count.planned, count.done), "farm_cases", backend=name)
-        for name, spent in run.accounts.spent.items():
+        for name, spent in run.run_counts.spent.items():
             self._add(spent.get("starts", 0.0), "farm_starts", backend=name)
-        self._set(run.losses.supervisors, "farm_lost")
+        self._set(run.lost_work.supervisors, "farm_lost")
         self._set(run.plan.executor.slots(None, ONE), "farm_slots", state="there")
         self._set(sum(flight.begun for flight in run.flights.values()), "farm_slots", state="busy")
         self._set(self._left(run)[0], "farm_left_seconds")

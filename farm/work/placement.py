@@ -52,7 +52,7 @@ class Placement:
         """Whether a backend is given no job for now."""
         return time.monotonic() < self.resting.get(b, 0.0)
 
-    def changed(self) -> None:
+    def forget_layout(self) -> None:
         """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""
         self._pools, self._nodes, self._claims = [], {}, {}
 

@@ -22,8 +22,8 @@ from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
 
 if TYPE_CHECKING:
-    from farm.work.accounts import Count
     from farm.work.dispatcher import Dispatcher
+    from farm.work.run_counts import Count
 
 #: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two looks for the
 #: first numbers there, and between two drawings where there is one.
@@ -48,12 +48,12 @@ class Progress:
         self._begun = False  # rows have been told of
 
     def __call__(self, run: Dispatcher) -> None:
-        for text in run.outages.notices[self._noticed :]:
+        for text in run.fleet_changes.notices[self._noticed :]:
             self.console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
-        self._noticed = len(run.outages.notices)
-        if come := run.outages.come[self._come :]:
+        self._noticed = len(run.fleet_changes.notices)
+        if come := run.fleet_changes.come[self._come :]:
             self._come += len(come)
-            print_preflight(self.console, come, run.plan.offers, run.plan.told)
+            print_preflight(self.console, come, run.plan.offers, run.plan.describe_sharing)
         now = time.monotonic()
         if self.console.is_terminal:
             if self._live is None:
@@ -77,7 +77,8 @@ class Progress:
     def _print(self, run: Dispatcher) -> None:
         """The state, and what came since the last line; where nothing did for a while, what is at work."""
         new = {
-            name: Counter(count.status) - self._told.get(name, Counter()) for name, count in run.accounts.counts.items()
+            name: Counter(count.status) - self._told.get(name, Counter())
+            for name, count in run.run_counts.counts.items()
         }
         self._begun |= any(new.values())
         now, news = time.monotonic(), _news(new)
@@ -86,7 +87,7 @@ class Progress:
                 return
             news = _at_work(run, now)
         self._said = now
-        self._told = {name: Counter(count.status) for name, count in run.accounts.counts.items()}
+        self._told = {name: Counter(count.status) for name, count in run.run_counts.counts.items()}
         self.console.print(self._state(run) + news, highlight=False, soft_wrap=True)
 
     def _table(self, run: Dispatcher) -> Table:
@@ -94,7 +95,7 @@ class Progress:
         table = Table(title=self._state(run), title_justify="left", box=None, pad_edge=False)
         for name in ("backend", "done", "", "by status"):
             table.add_column(name, overflow="fold")
-        for name, count in run.accounts.counts.items():
+        for name, count in run.run_counts.counts.items():
             if not run.plan.offers[name].available:
                 continue
             share = count.done / count.planned if count.planned else 0.0
@@ -105,7 +106,7 @@ class Progress:
     def _state(self, run: Dispatcher) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
-        done = sum(count.done for count in run.accounts.counts.values()) + run.stock.stored()
+        done = sum(count.done for count in run.run_counts.counts.values()) + run.run_groups.count_stored_cases()
         cases = sum(expected_cases(run))
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
@@ -114,7 +115,7 @@ class Progress:
             ("prepare", "set", " of inputs and references to prepare"),
             ("export", "model", " to export"),
         ):
-            if left := run.stock.left[kind]:
+            if left := run.run_groups.left[kind]:
                 text += f", {left} {what}{'s' * (left != 1)}{more}"
         return text if done >= cases else f"{text}, {about} {format_duration(left_s)} left"
 
@@ -173,8 +174,8 @@ def _news(new: dict[str, Counter[str]]) -> str:
 def _at_work(run: Dispatcher, now: float) -> str:
     """The jobs that have been silent for longest, each with what it is at."""
     told = []
-    for flight in sorted((f for f in run.flights.values() if f.begun and f.left), key=lambda f: f.heard)[:NAMED]:
-        number = flight.left[0]
+    for flight in sorted((f for f in run.flights.values() if f.begun and f.remaining), key=lambda f: f.heard)[:NAMED]:
+        number = flight.remaining[0]
         g = flight.cases[number][0] if flight.backend >= 0 and flight.cases else flight.groups[number]
         group = run.plan.matrix.groups[g]
         who = run.plan.name(flight.backend) if flight.backend >= 0 else flight.job.kind

@@ -92,12 +92,12 @@ class RayCluster(Executor):
         if address is None:
             options |= {"num_cpus": num_cpus or usable_cpus(), "include_dashboard": dashboard} | _this_machine()
         try:
-            _reachable(address)
+            _check_reachable(address)
             # What it cannot tell of a device (its model, without the vendor's own package) it says with a traceback.
             logging.getLogger("ray._private.accelerators").setLevel(logging.CRITICAL)
             context = ray.init(**options)
         except Exception as error:
-            raise _without(address, error) from None
+            raise _explain_no_ray(address, error) from None
         if url := getattr(context, "dashboard_url", ""):
             self.notice = f"dashboard: http://{url}"
         self.nodes = self._alive()
@@ -146,7 +146,7 @@ class RayCluster(Executor):
 
         assert self._asked is not None
         specs, cache, token = self._asked
-        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
+        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe_backends)
         there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["id"], soft=False))
         return there.remote(specs, str(token), cache, fresh, node["labels"])
 
@@ -190,7 +190,7 @@ class RayCluster(Executor):
     def _head_answers(self) -> bool:
         """Raises OSError if it has not for long."""
         try:
-            _reachable(self._head, 1.0)
+            _check_reachable(self._head, 1.0)
         except OSError:
             if time.monotonic() - self._answered > HEAD_S:
                 raise OSError(AWAY.format(self._head)) from None
@@ -212,7 +212,7 @@ class RayCluster(Executor):
 
     def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
         resource, nodes = self._resource(offer, among)
-        options = {"name": job.name} | _asks(resource, claim.fraction)
+        options = {"name": job.name} | _make_task_options(resource, claim.fraction)
         # A node that joined a moment ago must not be given work before it has been asked what it is.
         named: dict[str, str] = {}
         if self._asked and nodes and (len(nodes) <= NAMED or len(nodes) < len(self.nodes) or self._probes):
@@ -259,7 +259,7 @@ class RayCluster(Executor):
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if not self._running:
             return
-        if _dead():
+        if _has_dead_process():
             raise OSError(DIED)
         # What has arrived by now. Of thousands of streams each wait takes milliseconds.
         ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0, fetch_local=False)
@@ -282,10 +282,10 @@ class RayCluster(Executor):
                     for one in message if isinstance(message, list) else [message]:
                         yield handle, one
             except StopIteration:
-                self._ended(stream)
+                self._forget_stream(stream)
                 yield handle, None
             except self._ray.exceptions.TaskUnschedulableError as error:
-                self._ended(stream)
+                self._forget_stream(stream)
                 self._looked = 0.0  # the list of nodes is out of date
                 yield handle, Unplaced(str(error))
             except self._ray.exceptions.LocalRayletDiedError:
@@ -294,17 +294,17 @@ class RayCluster(Executor):
             except self._ray.exceptions.RayError as error:
                 if not self._head_answers():  # no case is to blame for that, and none can be run elsewhere
                     raise OSError(AWAY.format(self._head)) from None
-                self._ended(stream)
+                self._forget_stream(stream)
                 yield handle, error
 
     def _check_columns(self, begun: wire.Begun) -> None:
         """Raises OSError where the farm of a node sends rows of other columns than this one reads."""
         if begun.columns != columns_digest():
             name = next((n["host"] for n in self.nodes if n["id"] == begun.place.node), begun.place.node)
-            there, here = _farm(begun.version, begun.columns), _farm(farm_version(), columns_digest())
+            there, here = _describe_farm(begun.version, begun.columns), _describe_farm(farm_version(), columns_digest())
             raise OSError(f"{name} has {there}, and this machine {here}: install the same version on all nodes")
 
-    def _ended(self, stream: Any) -> None:
+    def _forget_stream(self, stream: Any) -> None:
         handle = self._running.pop(stream)
         self._load.pop(handle, None)
         self._parcels.pop(stream, None)
@@ -325,7 +325,7 @@ class RayCluster(Executor):
         self._ray.shutdown()
 
 
-def _farm(version: str, columns: str) -> str:
+def _describe_farm(version: str, columns: str) -> str:
     return f"farm {version or 'of an unknown version'} (columns {columns or 'unknown'})"
 
 
@@ -340,7 +340,7 @@ def _this_machine() -> dict[str, Any]:
     return {"num_gpus": int(here.resources.get("GPU", 0)), "resources": others, "labels": here.labels}
 
 
-def _dead() -> bool:
+def _has_dead_process() -> bool:
     """Whether a cluster that this process has started has lost a process without which it does nothing: Ray itself may
     take minutes to say so."""
     from ray._private import worker
@@ -349,7 +349,7 @@ def _dead() -> bool:
     return any(kind in ("raylet", "gcs_server") for kind, _ in ended)
 
 
-def _without(address: str | None, error: Exception) -> Exception:
+def _explain_no_ray(address: str | None, error: Exception) -> Exception:
     """What is told of a Ray that cannot be had. A ClusterError is for who named it; what a machine does, nobody asked for."""
     why = _reason(error)
     if address is None:
@@ -381,14 +381,14 @@ def _reason(error: Exception) -> str:
     return _LOGGED.sub("", lines[-1]).rstrip(".")
 
 
-def _reachable(address: str | None, seconds: float = 5.0) -> None:
+def _check_reachable(address: str | None, seconds: float = 5.0) -> None:
     """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), timeout=seconds).close()
 
 
-def _asks(resource: str, fraction: float) -> dict[str, Any]:
+def _make_task_options(resource: str, fraction: float) -> dict[str, Any]:
     """Options of a Ray task that takes so much of a device; what takes CPUs takes them whole."""
     if resource == "CPU":
         return {"num_cpus": 1}
@@ -401,16 +401,16 @@ def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devi
     names: the nodes' own names by id; vendor: whose device the job was given, "" for none; resource, devices: what it claims.
     """
     if devices == 1:
-        yield from _supervised(job, names, vendor, gangs.ALONE)
+        yield from _supervise_job(job, names, vendor, gangs.ALONE)
         return
     if job.backend and job.backend.launcher:
         yield wire.Gone("behind a launcher, ranks are started on one machine alone: run it with --no-ray there")
         return
-    with gangs.gathered(job, vendor, devices, _asks(resource, 1.0)) as gang:
-        yield from _supervised(replace(job, env=job.env | gang.variables), names, vendor, gang)
+    with gangs.gather(job, vendor, devices, _make_task_options(resource, 1.0)) as gang:
+        yield from _supervise_job(replace(job, env=job.env | gang.variables), names, vendor, gang)
 
 
-def _supervised(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) -> Iterator[Any]:
+def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) -> Iterator[Any]:
     node, devices = gangs.here()
     numbers = [*devices, *gang.near]
     called = ",".join(visible.name_devices(vendor, numbers) or numbers) if vendor else ""
@@ -472,7 +472,7 @@ def _write(data: np.ndarray, target: Path) -> None:
     aside.replace(target)
 
 
-def _probe(
+def _probe_backends(
     specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
 ) -> tuple[Answers, bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""

@@ -31,7 +31,7 @@ class Doubt:
     served: int
     before: tuple[ToRun, ...] = ()
 
-    def told(self, note: str | None, looked: int = 0, after: Sequence[str] = ()) -> dict[str, str]:
+    def make_columns(self, note: str | None, looked: int = 0, after: Sequence[str] = ()) -> dict[str, str]:
         """Columns of its row. note: what it says already; looked: how many earlier cases were run before it again; after: ids of
         those that it takes."""
         said = (
@@ -59,32 +59,32 @@ def culprits(job: Job, item: ToRun, doubt: Doubt, children: Children) -> Generat
     takes, none where it does not die after all of them either."""
     tries = 0
 
-    def asked(places: list[int]) -> Generator[list[int], bool, bool]:
+    def ask_parts(places: list[int]) -> Generator[list[int], bool, bool]:
         return (yield places)
 
     def dies(places: Sequence[int]) -> bool:
-        return _dies(job, [doubt.before[place] for place in places], item, doubt.kind, children)
+        return _dies_after(job, [doubt.before[place] for place in places], item, doubt.kind, children)
 
     everything = list(range(len(doubt.before)))
     again = dies(everything)
-    yield children.spent()
+    yield children.take_costs()
     if not again:
         return []
-    left, search = everything, fewest(everything, asked)
+    left, search = everything, fewest(everything, ask_parts)
     try:
         places = next(search)
         while tries < TRIES:
             tries += 1
             again = dies(places)
             left = places if again else left
-            yield children.spent()
+            yield children.take_costs()
             places = search.send(again)
     except StopIteration as end:
         left = end.value
     return [_name(doubt.before[place]) for place in left]
 
 
-def _dies(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: Children) -> bool:
+def _dies_after(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: Children) -> bool:
     """Whether a new process that runs some cases and then this one dies in this one, as it did."""
     children.forget(job)
     try:

@@ -20,9 +20,9 @@ from farm.plan.config import Config
 from farm.plan.matrix import Matrix
 from farm.plan.request import Request
 from farm.work.claims import Claim, claim_of
+from farm.work.earlier_runs import Learned
 from farm.work.executor import Executor
 from farm.work.job import Job
-from farm.work.learned import Learned
 from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
@@ -132,12 +132,12 @@ class Plan:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
         return checks.get_or_default(self.matrix.groups[g].check).timed
 
-    def told(self, offer: Offer) -> str:
+    def describe_sharing(self, offer: Offer) -> str:
         """How a backend shares its devices, for people; "" of one that takes CPUs."""
         b = [spec.name for spec in self.backends].index(offer.name)
         if not offer.available or offer.resource == "CPU":
             return ""
-        return self.claim(b).told(sum(offer.devices.values()))
+        return self.claim(b).describe_sharing(sum(offer.devices.values()))
 
     def case_ms(self, g: int, b: int) -> float | None:
         """Milliseconds that a case of a cell took in an earlier run; None where none tells."""
@@ -203,7 +203,7 @@ class Flight:
     timed: bool = False
 
     @property
-    def left(self) -> list[int]:
+    def remaining(self) -> list[int]:
         """Numbers of what has not come back."""
         count = len(self.cases) or len(self.groups)
         return [n for n in range(count) if n not in self.done] if len(self.done) < count else []

@@ -63,7 +63,7 @@ def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
         yield from _run_batch(job, children) if job.kind == "batch" else _run_groups(job, children)
     except CannotRun as end:
         yield end.message
-    yield children.spent()
+    yield children.take_costs()
 
 
 def rows_of(job: Job) -> Iterator[dict[str, Any]]:
@@ -114,29 +114,31 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
         number = death.number
         if number < 0 or number in done or death.stage == "idle":
             strikes += 1
-            if strikes >= STRIKES and death.killed:
+            if strikes >= STRIKES and death.was_killed:
                 raise CannotRun(wire.Gone(f"{STRIKES} processes died before they began: {death.text}"))
             if strikes >= STRIKES:
-                yield from (wire.Failed(n, _failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
+                yield from (wire.Failed(n, _make_failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
                 return
-        elif _nobodys(death, kills, (number, death.sample)):
+        elif _is_unexplained_kill(death, kills, (number, death.sample)):
             continue
         elif len(items[number].bad) >= STRIKES:
             done.add(number)
-            yield wire.Failed(number, _failure(job, number, death))
+            yield wire.Failed(number, _make_failure(job, number, death))
         else:
-            why = replace(_failure(job, number, death), error=f"not exported: {death.text}") if job.export else None
-            bad = Bad(death.sample, why or _failure(job, number, death))
+            why = (
+                replace(_make_failure(job, number, death), error=f"not exported: {death.text}") if job.export else None
+            )
+            bad = Bad(death.sample, why or _make_failure(job, number, death))
             items[number] = replace(items[number], bad=(*items[number].bad, bad))
 
 
-def _nobodys(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
+def _is_unexplained_kill(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
     """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in flight."""
-    kills[work] += death.killed
-    return death.killed and kills[work] < KILLS
+    kills[work] += death.was_killed
+    return death.was_killed and kills[work] < KILLS
 
 
-def _failure(job: Job, number: int, death: Death) -> Failure:
+def _make_failure(job: Job, number: int, death: Death) -> Failure:
     stage = "reference" if job.prepare else "export"
     label = (job.prepare or job.export)[number].group.label
     story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
@@ -152,7 +154,7 @@ def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]
         told = {k: v for k, v in words.items() if k != "run"} | {"note": f"as answered in run {words['run']}"}
         batch.add(batch.settle(number, Status.UNSUPPORTED.value, told))
     try:
-        while batch.left or batch.unsure:
+        while batch.remaining or batch.unsure:
             yield from _with_one_child(batch, children)
         yield from _localise_held(batch, children)
     except CannotRun as end:
@@ -176,7 +178,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         if not batch.pauses:
             raise CannotRun(wire.Gone(answer.reason))
         time.sleep(batch.pauses.pop(0))
-        yield children.spent()  # a sign of life: a hello may take minutes
+        yield children.take_costs()  # a sign of life: a hello may take minutes
         return
     batch.info = answer.info
     batch.answers(frozenset(answer.info.canary))
@@ -194,29 +196,29 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         if isinstance(message, wire.Canary):
             if message.changed:
                 children.forget(job)
-                batch.changed(message.changed)
-                yield children.spent()
+                batch.reject_unsure(message.changed)
+                yield children.take_costs()
                 return
             batch.sure()
         if isinstance(message, Done):
             if batch.doubts_memory(message):
                 children.forget(job)
                 time.sleep(PAUSES[0])  # whoever shares the device may be done by then
-                yield children.spent()
+                yield children.take_costs()
                 return
             batch.strikes = 0
             streak = streak + 1 if message.row.status in FAILING else 0
             child.served += 1
             child.before[: 1 - MOST] = []
             child.before.append(batch.alone(message.number))
-            batch.take(batch.acquitted(message))
+            batch.take(batch.explain_acquittal(message))
         if batch.due():
             yield batch.flush()
         if streak >= STREAK and answer.info.device_vendor and not batch.asked_again:
             batch.asked_again = True
             children.forget(job)
             return
-    if batch.left or not child.alive():
+    if batch.remaining or not child.alive():
         children.forget(job)  # the runner asked to be replaced: its device is unusable
     children.recycle(job)
 
@@ -235,7 +237,7 @@ def _localise_held(batch: _Batch, children: Children) -> Iterator[wire.Rows | wi
         doubt = batch.doubted.get(done.number)
         if isinstance(doubt, Doubt) and batch.in_sequence(done):
             found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
-            told = doubt.told(done.row.note, len(doubt.before), found)
+            told = doubt.make_columns(done.row.note, len(doubt.before), found)
             done = replace(done, row=done.row.with_values(told))
         if not is_sought(batch.job, done.row):
             batch.held.pop(0)
@@ -262,10 +264,10 @@ def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) 
         if batch.strikes >= STRIKES:
             raise CannotRun(wire.Gone(f"{STRIKES} processes died before their first case: {death.text}"))
         time.sleep(PAUSES[0])
-        yield children.spent()
+        yield children.take_costs()
     elif not batch.doubts(death, doubt):
         for done in batch.dead(death):
-            batch.settled(done)
+            batch.add_confirmed(done)
         if batch.rows:
             yield batch.flush()
 
@@ -297,7 +299,7 @@ class _Batch:
         self._device = job.device or visible.first(job.backend, os.environ | job.env)
 
     @property
-    def left(self) -> list[int]:
+    def remaining(self) -> list[int]:
         return [n for n in range(len(self.cases)) if n not in self.done]
 
     def dead(self, death: Death) -> list[Done]:
@@ -305,7 +307,7 @@ class _Batch:
         if death.together > 1:
             # Several were built in one go: once more, each by itself.
             unit = self.cases[death.number][0].group.unit
-            together = [n for n in self.left if self.cases[n][0].group.unit == unit]
+            together = [n for n in self.remaining if self.cases[n][0].group.unit == unit]
             self.solo |= set(together)
             self.attempts.update(together)
             self.kills.clear()  # what was one step is several now
@@ -323,7 +325,7 @@ class _Batch:
         before may have spoilt the memory that kills this one, or still hold some. It is then run again, first in a new
         process, and believed if that dies as well."""
         number = death.number
-        if _nobodys(death, self.kills, number):
+        if _is_unexplained_kill(death, self.kills, number):
             self.attempts[number] += 1
             return True
         if death.together > 1 or not doubt.served or number in self.doubted:
@@ -348,13 +350,13 @@ class _Batch:
         self.attempts[done.number] += 1
         return True
 
-    def acquitted(self, done: Done) -> Done:
+    def explain_acquittal(self, done: Done) -> Done:
         """A row as it is, with what is to be said of a crash that was not its case's own."""
         story = self.doubted.get(done.number)
         if not story or done.row.status == Status.OOM:
             return done
         if isinstance(story, Doubt):
-            return replace(done, row=done.row.with_values(story.told(done.row.note)))
+            return replace(done, row=done.row.with_values(story.make_columns(done.row.note)))
         return replace(done, row=done.row.with_values({"note": "; ".join(filter(None, [done.row.note, story]))}))
 
     def in_sequence(self, done: Done) -> bool:
@@ -380,7 +382,7 @@ class _Batch:
         """`add`, when its culprit has been looked for and its device has given the known answers again."""
         self._put(done, is_sought(self.job, done.row) or self.in_sequence(done))
 
-    def settled(self, done: Done) -> None:
+    def add_confirmed(self, done: Done) -> None:
         """`add`, when its device has given the known answers again."""
         self._put(done, False)
 
@@ -408,7 +410,7 @@ class _Batch:
         self.watched |= dtypes
         self.sure()
 
-    def changed(self, why: str) -> None:
+    def reject_unsure(self, why: str) -> None:
         """Other answers: nothing is believed that was done since the last right ones. From now on they are asked for after
         each case, for it may be a case that spoils its process, which is then its crash. Raises CannotRun if it is not."""
         numbers = [done.number for done, _ in self.unsure]
@@ -422,7 +424,7 @@ class _Batch:
                 told = {"kind": SPOILT, "stage": "run", "error_type": "", "error": text}
                 self.changes = 1
                 self.attempts.subtract(numbers)
-                self.settled(self.settle(numbers[0], Status.CRASH.value, told))
+                self.add_confirmed(self.settle(numbers[0], Status.CRASH.value, told))
         if self.changes >= STRIKES:
             raise CannotRun(wire.Sick(f"it has changed its answer of a small product {self.changes} times: {why}"))
 

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from farm.fleet.probing import WORDS, Support
+from farm.work.run_groups import RunGroups
 from farm.work.state import Flight, Plan, Portion
-from farm.work.stock import Stock
 from tasks.model import Status
 
 
 class Supports:
     """By backend; of one host each, since the nodes of several may have other versions."""
 
-    def __init__(self, plan: Plan, stock: Stock) -> None:
-        self._plan, self._stock = plan, stock
+    def __init__(self, plan: Plan, run_groups: RunGroups) -> None:
+        self._plan, self._run_groups = plan, run_groups
         self._of: dict[int, Support] = {}
         for b in range(len(plan.backends)):
             self.there(b)
@@ -30,15 +30,15 @@ class Supports:
             if self._plan.request.fresh:
                 self._of[b].forget()
 
-    def known(self, b: int, chosen: Iterable[Portion]) -> dict[int, dict[str, str]]:
+    def find_unsupported(self, b: int, chosen: Iterable[Portion]) -> dict[int, dict[str, str]]:
         """Words of a row and "run", by number in a batch, of the cases that are known to be unsupported."""
         support, found, number = self._of.get(b), dict[int, dict[str, str]](), 0
         if support is None or not support.cases:
             return found
         for g, positions in chosen:
-            content, samples = self._stock.content(g, b), self._stock.samples[g]
+            content, samples = self._run_groups.content(g, b), self._run_groups.samples[g]
             for n, position in enumerate(positions, number):
-                if words := support.known(content, samples[position]):
+                if words := support.find_unsupported(content, samples[position]):
                     found[n] = words
             number += len(positions)
         return found
@@ -53,7 +53,7 @@ class Supports:
         rows = pa.Table.from_batches(batches).select(["status", *WORDS]).append_column("number", pa.array(numbers))
         for row in rows.filter(pc.equal(rows["status"], Status.UNSUPPORTED.value)).to_pylist():
             case = flight.cases[row["number"]]
-            content, sample = self._stock.content(case.group, case.backend), self._stock.samples[case.group]
+            content, sample = self._run_groups.content(case.group, case.backend), self._run_groups.samples[case.group]
             support.learn(content, sample[case.position], row, self._plan.run_id)
 
     def another_host(self, b: int, host: str) -> None:

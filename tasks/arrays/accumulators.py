@@ -35,18 +35,18 @@ class Accumulator:
     def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """a·b, float64: of (…, m, k) and (…, k, n), both of exactly given factors in float64. Raises ValueError for factors that are
         not finite."""
-        return self._added(a, b, range(a.shape[-1]), self.promoted)[0]
+        return self._accumulate_product(a, b, range(a.shape[-1]), self.promoted)[0]
 
     def floor(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """How far a·b may move in it, as `product`: the largest distance from the exact product over some orders of the terms, and no
         less than the last bit that was kept of the largest number on the way."""
         exact, found = np.matmul(a, b), []
-        for order, promoted in _orders(a.shape[-1]):
-            made, unit = self._added(a, b, order, self.promoted * promoted)
+        for order, promoted in _list_summing_orders(a.shape[-1]):
+            made, unit = self._accumulate_product(a, b, order, self.promoted * promoted)
             found += [np.abs(made - exact), unit]
         return np.asarray(functools.reduce(np.maximum, found))
 
-    def _added(
+    def _accumulate_product(
         self, a: np.ndarray, b: np.ndarray, order: Sequence[int], promoted: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """(a·b with the k terms in an order, the largest unit that anything was cut off at)."""
@@ -62,14 +62,16 @@ class Accumulator:
             # Exponents of factors add up: a product of two significands may be 2 and more, and is not normalised.
             sizes = left[..., :, None, part] + right[..., None, :, part]
             unit = np.ldexp(1.0, np.maximum(sizes.max(-1), _exponent(kept)) - self.bits)
-            kept = _cut(np.trunc(terms / unit[..., None]).sum(-1) * unit + np.trunc(kept / unit) * unit, self.bits)
+            kept = _truncate_bits(
+                np.trunc(terms / unit[..., None]).sum(-1) * unit + np.trunc(kept / unit) * unit, self.bits
+            )
             coarsest = functools.reduce(np.maximum, (coarsest, unit, np.ldexp(1.0, _exponent(kept) - self.bits)))
             if promoted and (start + self.terms) % promoted == 0:
                 total, kept = (total + kept).astype(np.float32).astype(np.float64), np.zeros_like(kept)
         return total + kept, coarsest
 
 
-def _orders(count: int) -> Iterator[tuple[Sequence[int], bool]]:
+def _list_summing_orders(count: int) -> Iterator[tuple[Sequence[int], bool]]:
     """Orders of some terms, and whether the sum goes over to float32 on the way: as given, then shuffled."""
     for promoted in (True, False):
         yield range(count), promoted
@@ -87,7 +89,7 @@ def _exponent(x: np.ndarray) -> np.ndarray:
     return np.where(x == 0, _LOWEST, np.frexp(x)[1] - 1)
 
 
-def _cut(x: np.ndarray, bits: int) -> np.ndarray:
+def _truncate_bits(x: np.ndarray, bits: int) -> np.ndarray:
     """Towards zero, to so many bits of a fraction."""
     return round_digits(x, 2.0**-bits, np.trunc)
 

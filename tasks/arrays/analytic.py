@@ -80,7 +80,7 @@ def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, bes
                 outputs = [np.asarray(y) for y in function(moved)]
             except Exception:
                 return None
-            if not all(_near(y.real, c) for y, c in zip(outputs, centre)):
+            if not all(_is_near_exact(y.real, c) for y, c in zip(outputs, centre)):
                 return None
             terms = [c * y.imag / steps[at] for c, y in zip(cotangents, outputs)]
             found.gradients[i][at] = sum(float(np.sum(t)) for t in terms)
@@ -230,7 +230,7 @@ def _complex_slope(line: Along, centre: Arrays) -> Slope:
                 outputs = [np.asarray(y) for y in line.function(moved)]
         except Exception:  # not of complex numbers
             return nothing
-        if len(outputs) != len(centre) or not all(_near(np.real(y), c) for y, c in zip(outputs, centre)):
+        if len(outputs) != len(centre) or not all(_is_near_exact(np.real(y), c) for y, c in zip(outputs, centre)):
             return nothing
         terms = [c * np.imag(y) / IMAGINARY for c, y in zip(line.cotangents, outputs)]
         found.append((sum(float(np.sum(t)) for t in terms), sum(float(np.sum(np.abs(t))) for t in terms)))
@@ -305,7 +305,7 @@ def _alike(inputs: Arrays, how: str) -> Differences:
     return Differences(zeros(), zeros(), [np.zeros(x.shape, np.bool_) for x in inputs], zeros(), how=how)
 
 
-def _near(value: np.ndarray, right: np.ndarray) -> bool:
+def _is_near_exact(value: np.ndarray, right: np.ndarray) -> bool:
     """Whether values are those of the function itself, where both are finite."""
     if value.shape != right.shape:
         return False
@@ -410,12 +410,12 @@ def _in_many_digits(
     wide = np.frompyfunc(lambda x: Number(mpmath.mpf(float(x))), 1, 1)
     start = [np.asarray(wide(x), object).reshape(x.shape) for x in inputs]
 
-    def told(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def call_on_copies(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.asarray(y, object) for y in function([x.copy() for x in values])]
 
-    centre = told(start)
+    centre = call_on_copies(start)
     floats = [np.array([float(_value(v)) for v in y.reshape(-1)]).reshape(y.shape) for y in centre]
-    if len(floats) != len(outputs) or not all(_near(a, b) for a, b in zip(floats, outputs)):
+    if len(floats) != len(outputs) or not all(_is_near_exact(a, b) for a, b in zip(floats, outputs)):
         return None
 
     def between(upper: Sequence[np.ndarray], lower: Sequence[np.ndarray]) -> Any:
@@ -434,7 +434,7 @@ def _in_many_digits(
             for step in (h, -h):
                 moved = [y.copy() for y in start]
                 moved[i][at] = moved[i][at] + Number(step)
-                sides.append(between(told(moved), centre) / step)
+                sides.append(between(call_on_copies(moved), centre) / step)
             slope = (sides[0] + sides[1]) / 2
             kink = abs(sides[0] - sides[1]) > abs(slope) / 10**10 + mpmath.mpf(10) ** (5 - STEP)
             found.kinks[i][at], found.gradients[i][at] = bool(kink), float(slope)

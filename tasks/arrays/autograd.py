@@ -101,7 +101,7 @@ class Untouched:
 
     def __init__(self, inputs: Sequence[Any], cotangents: Sequence[Any], writable: Sequence[Any] = ()) -> None:
         self.saved = 0
-        self._writable = {_memory(x) for x in writable}
+        self._writable = {_find_memory_start(x) for x in writable}
         self._kept: list[tuple[str, Any, Any]] = []
         self._keep("input {}", inputs)
         self._keep("the gradient that the backward pass was given for output {}", cotangents)
@@ -114,26 +114,26 @@ class Untouched:
                 told = f"{called.format(k)}, of shape {tuple(x.shape)}, was changed: others may need it"
                 self._kept.append((told, x, x.detach().clone()))
 
-    def made(self, outputs: Sequence[Any]) -> None:
+    def note_outputs(self, outputs: Sequence[Any]) -> None:
         """Told of what the forward pass returned."""
         saved = [x for node in nodes(outputs) if _is_own(node) for x in node.saved_tensors]
         self.saved = len(saved)
         for called, given in (("saved tensor {}", saved), ("output {}", outputs)):
-            self._keep(called, [None if x is None or _memory(x) in self._writable else x for x in given])
+            self._keep(called, [None if x is None or _find_memory_start(x) in self._writable else x for x in given])
 
-    def changed(self) -> str:
+    def describe_change(self) -> str:
         """What is not as it was, in words; "" if everything is."""
         return next((told for told, x, old in self._kept if not torch_tree.same(x, old)), "")
 
     def check(self, gradients: Sequence[Any]) -> None:
         """Raise Misbehaviour with the gradients that the pass gave, unless everything is."""
-        if changed := self.changed():
+        if changed := self.describe_change():
             broken = Misbehaviour("mutation", changed)
             broken.outputs = [np.array(torch_tree.output(torch_tree.dense(x.detach()))) for x in gradients]
             raise broken
 
 
-def _memory(x: Any) -> int | None:
+def _find_memory_start(x: Any) -> int | None:
     """Where the elements of a tensor begin; None where it has no memory of its own."""
     import torch
 
@@ -203,7 +203,7 @@ def compute_gradients(
     the backward pass writes to what is not its own, if that is ``watched``, which takes longer than many a gradient.
     """
     if isinstance(form.call, TrainingStep):
-        return form.call.taken(call, args)
+        return form.call.run_first_step(call, args)
     # A kernel of one's own, which alone has a backward pass that somebody wrote, says what of it is not its fault.
     own = form.own
     with contextlib.nullcontext() if own is None else own.watch():
@@ -212,7 +212,7 @@ def compute_gradients(
         may = None if own is None else own.mutates
         inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
         left = Untouched(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
-        made = None if may is None else left.made
+        made = None if may is None else left.note_outputs
         found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
         left.check(found)
         if may is not None and not may and call is form.call:
@@ -242,8 +242,8 @@ def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cot
         again = computed_again(gaps)
     except Exception:
         return
-    number = next((k for k, (x, y) in enumerate(zip(found, again)) if not _near(x, y)), None)
-    if number is None or not all(map(_near, found, computed_again(cotangents))):
+    number = next((k for k, (x, y) in enumerate(zip(found, again)) if not _differ_by_order_alone(x, y)), None)
+    if number is None or not all(map(_differ_by_order_alone, found, computed_again(cotangents))):
         return
     text = f"gradient {number} is another one where the gradient of the output is not contiguous (gaps between its elements)"
     broken = Misbehaviour("layout", text)
@@ -251,7 +251,7 @@ def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cot
     raise broken
 
 
-def _near(x: Any, y: Any) -> bool:
+def _differ_by_order_alone(x: Any, y: Any) -> bool:
     """Whether two gradients differ by no more than an order of additions; what cannot be compared is near."""
     import torch
 
@@ -466,7 +466,7 @@ def second_oracle(
                 oracle, why = oracle_of(how, gradients)
                 if why == differences.BLIND and _is_nothing(found, how, gradients):
                     return Oracle(ZERO, list(gradients)), ""
-                if why == differences.BLIND and _agree(how, gradients):
+                if why == differences.BLIND and _agree_beyond_chance(how, gradients):
                     return Oracle(how.how, list(gradients)), ""
                 if oracle is not None and _differ(oracle.references, gradients):
                     if not _is_additive(found, how, gradients):
@@ -481,7 +481,7 @@ def _differ(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return not all(np.array_equal(x, y, equal_nan=True) for x, y in zip(values, others))
 
 
-def _agree(how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+def _agree_beyond_chance(how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
     """Whether differences come so near to the gradients that it is no accident, whatever roundoff might have done to them: of inputs of
     1e-12 they allow for outputs that are computed from numbers of size 1, as few are."""
     most = max((float(np.abs(g).max(initial=0.0)) for g in gradients), default=0.0)
@@ -533,7 +533,7 @@ def fit(found: Problem, eps: float) -> tuple[differences.Slope, differences.Slop
         centre, noise = found.function(found.inputs), differences.own_roundoff(found.function, found.inputs)
         (direction,) = differences.directions(found.inputs, 1, alike=True)
         line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
-        return line.given(centre, eps), line.steepest(centre)
+        return line.compute_slope_at(centre, eps), line.steepest(centre)
 
 
 def oracle_of(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
@@ -544,11 +544,11 @@ def oracle_of(found: differences.Differences, gradients: Sequence[np.ndarray]) -
     if most and all((e > most).all() for e in found.errors):
         return None, ", ".join(found.why) or differences.BLIND
     with np.errstate(all="ignore"):
-        nearest = [_nearest(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]
+        nearest = [_move_towards(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]
     return Oracle(found.how, nearest), ""
 
 
-def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
+def _move_towards(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
     """``towards`` where it is within ``error`` of ``value``, else ``value`` moved by ``error`` in its direction."""
     gap = towards - value
     far = np.isfinite(error) & ~(np.abs(gap) <= error)
@@ -567,7 +567,7 @@ def _project_gradients(
     for direction in differences.directions(found.inputs, PROJECTIONS, alike=eps is not None):
         line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
         if eps is not None:
-            slope = line.given(centre, eps)
+            slope = line.compute_slope_at(centre, eps)
         else:
             slope = line.steepest(centre) if step is None else line.slope(centre, step)
         if slope.why:
@@ -582,7 +582,7 @@ def _project_gradients(
         if hidden and not abs(slope.value - said) <= NEAR * terms:
             return None, differences.BLIND
         ways.append(direction)
-        rest.append(float(_nearest(*map(np.asarray, (slope.value, said, slack * slope.error)))) - said)
+        rest.append(float(_move_towards(*map(np.asarray, (slope.value, said, slack * slope.error)))) - said)
     if not ways:
         return None, why
     gram = np.array([[differences.project(a, b) for b in ways] for a in ways])

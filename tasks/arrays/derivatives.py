@@ -114,19 +114,19 @@ def _normal(x: Tensor) -> Tensor:
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return 0.5 * (-math.sqrt(0.5) * x).erfc() + x * _normal(x)
-    u, du = _inner(x)
+    u, du = _compute_gelu_inner(x)
     return (2 * u).sigmoid() + 2 * x * _logistic_density(2 * u) * du
 
 
 def _gelu2(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return _normal(x) * (2 - x.square())
-    u, du = _inner(x)
+    u, du = _compute_gelu_inner(x)
     curve = math.sqrt(2 / math.pi) * 6 * 0.044715 * x
     return _logistic_density(2 * u) * (4 * du + 2 * x * curve - 4 * x * du.square() * u.tanh())
 
 
-def _inner(x: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_gelu_inner(x: Tensor) -> tuple[Tensor, Tensor]:
     """u = √(2/π)·(x + 0.044715·x³) of GELU's approximation, and its derivative."""
     k = math.sqrt(2 / math.pi)
     return k * (x + 0.044715 * x**3), k * (1 + 3 * 0.044715 * x.square())

@@ -18,7 +18,7 @@ EPS64 = 2.0**-52
 #: Step of a central difference relative to its input: truncation h² and roundoff ε/h are balanced near ε^⅓ (Numerical
 #: Recipes, 5.7). A power of two, so that inputs of a narrower dtype are moved without rounding.
 STEP = 2.0 ** round(math.log2(EPS64 ** (1 / 3)))
-#: Longest step of `extrapolated`: its error term is h⁶, which moves the balance to ε^(1/7), here with a margin for kinks.
+#: Longest step of `extrapolate`: its error term is h⁶, which moves the balance to ε^(1/7), here with a margin for kinks.
 LONG_STEP = 2.0**-8
 
 #: An output that does not change may have changed by less than its last bit. It counts if it is larger than this times what is moved, where
@@ -192,7 +192,7 @@ class Along:
             if not found.why and found.roundoff > 1e-2 * max((m.apart for m in met if m.why), default=math.inf):
                 break  # a kink is no more to be told from roundoff
             met.append(found)
-            if not found.why and self._resolved(found):
+            if not found.why and self._is_resolved(found):
                 best = found
                 if found.error <= max(GOOD * abs(found.value), 4 * found.roundoff):
                     break
@@ -201,12 +201,12 @@ class Along:
         first = next((m for m in met if m.why == KINK), met[0])
         return Slope(first.value, math.inf, first.why or UNRESOLVED)
 
-    def given(self, centre: Arrays, h: float) -> Slope:
+    def compute_slope_at(self, centre: Arrays, h: float) -> Slope:
         """The `slope` at a step that somebody asks for."""
         found = self.slope(centre, h)
-        return found if found.why or self._resolved(found) else Slope(found.value, math.inf, UNRESOLVED)
+        return found if found.why or self._is_resolved(found) else Slope(found.value, math.inf, UNRESOLVED)
 
-    def _resolved(self, found: Slope) -> bool:
+    def _is_resolved(self, found: Slope) -> bool:
         """Whether the step is short for the function, or what it shows is roundoff; not the measured one of a function that has long
         settled within the step, which jumps at every step that float64 has."""
         if found.apart <= RESOLVED * abs(found.value):
@@ -218,7 +218,7 @@ class Along:
         least = SPACINGS * self._coarseness(1.0)
         return [h for h in (STEP * RUNG**k for k in range(RUNGS)) if h >= least] or [max(least, STEP)]
 
-    def extrapolated(self, h: float) -> Slope:
+    def extrapolate(self, h: float) -> Slope:
         """Romberg's extrapolation of central differences at h, h/2 and h/4: the last correction is the error."""
         pairs = [(self.at(h / k), self.at(-h / k)) for k in (1, 2, 4)]
         slopes = [self.between(u, d) / (2 * h / k) for (u, d), k in zip(pairs, (1, 2, 4))]
@@ -289,10 +289,10 @@ def gradient(
                 direction = [np.zeros_like(y) for y in inputs]
                 direction[i][at] = unit * steps[at]
                 line = Along(function, inputs, cotangents, direction, noise)
-                slope = line.steepest(centre) if eps is None else line.given(centre, eps)
+                slope = line.steepest(centre) if eps is None else line.compute_slope_at(centre, eps)
                 found.sizes[i][at] += slope.size
                 if accurate and not slope.why:
-                    long = line.extrapolated(LONG_STEP)
+                    long = line.extrapolate(LONG_STEP)
                     # Three long steps may agree by chance where the function has settled far from here.
                     if abs(long.value - slope.value) <= long.error + slope.error:
                         slope = min(slope, long, key=lambda s: s.error)

@@ -80,53 +80,55 @@ def fill(
         return made.astype(target)
     reach = most if mild else None
     if is_inexact(dtype):
-        made = _floating(count, dtype, distribution, theme, rng, reach, scale)
+        made = _draw_floats(count, dtype, distribution, theme, rng, reach, scale)
     else:
-        made = _integers(count, dtype, distribution, theme, rng, reach)
+        made = _draw_integers(count, dtype, distribution, theme, rng, reach)
     return made.astype(target).reshape(shape)
 
 
-def _floating(
+def _draw_floats(
     count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None, scale: float
 ) -> np.ndarray:
     """(count,) float64 values that are values of ``dtype``."""
     target = np_dtype(dtype)
-    low, high = _reach(dtype, count, most)
+    low, high = _find_size_range(dtype, count, most)
 
-    def rounded(values: np.ndarray) -> np.ndarray:
+    def round_to_dtype(values: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.clip(values, -LARGEST[dtype], LARGEST[dtype]).astype(target).astype(np.float64)
 
     if distribution == "boundary":
         wanted = (theme,) if theme else THEMES["boundary"]
-        return _repeat_shuffled(rounded(np.concatenate([_LIMITS[t](dtype, low, high) for t in wanted])), count, rng)
+        return _repeat_shuffled(
+            round_to_dtype(np.concatenate([_LIMITS[t](dtype, low, high) for t in wanted])), count, rng
+        )
     if theme == "magnitudes":
         exponents = rng.uniform(np.log2(low), np.log2(high), count)
-        return rounded(_signs(count, rng) * np.exp2(exponents))
+        return round_to_dtype(_signs(count, rng) * np.exp2(exponents))
     if theme in ("offset", "squares"):
         offset = np.exp2(np.floor(np.log2(min(high, 1e4)) - 1)) * float(rng.choice([-1.0, 1.0])) * rng.uniform(1.0, 1.5)
         if theme == "offset":
             # Twelve spacings of spread at the offset: what is left of a difference has three or four bits.
-            return rounded(offset + abs(offset) * EPS[dtype] * rng.integers(-6, 7, count))
+            return round_to_dtype(offset + abs(offset) * EPS[dtype] * rng.integers(-6, 7, count))
         # With half of √ε for a relative deviation, x − E[x] keeps half of its bits, and E[x²] − E[x]² none. What is narrower than
         # float32 is often summed in float32: of that the deviation is √ε there, or half a spacing.
         sums = min(EPS[dtype], EPS["float32"])
         spread = float(rng.choice([EPS[dtype] ** 0.5, max(sums**0.5, EPS[dtype])])) / 2
-        return rounded(offset * (1 + spread * rng.standard_normal(count)))
+        return round_to_dtype(offset * (1 + spread * rng.standard_normal(count)))
     if theme == "saturating":
         far = rng.random(count) < 0.25
-        values = np.where(far, _signs(count, rng) * min(SATURATING, high), _regular(count, rounded, rng))
-        return rounded(values)
+        values = np.where(far, _signs(count, rng) * min(SATURATING, high), _draw_regular(count, round_to_dtype, rng))
+        return round_to_dtype(values)
     if theme == "ties":
-        pool = _regular(max(2, min(5, count // 2)), rounded, rng)
+        pool = _draw_regular(max(2, min(5, count // 2)), round_to_dtype, rng)
         return rng.choice(np.concatenate([pool, -pool[:1]]), count)
-    values = _regular(count, rounded, rng)
+    values = _draw_regular(count, round_to_dtype, rng)
     if scale != 1:
-        values = rounded(values * max(scale, low))
+        values = round_to_dtype(values * max(scale, low))
     return _insert_specials(values, theme) if distribution == "nan" else values
 
 
-def _reach(dtype: str, count: int, most: float | None) -> tuple[float, float]:
+def _find_size_range(dtype: str, count: int, most: float | None) -> tuple[float, float]:
     """(smallest, largest) size of an element: the dtype's if ``most`` is None; else x², 1/x² and sums of ``count`` of them
     are normal, and sizes lie in [1/most, most]."""
     if most is None:
@@ -140,7 +142,7 @@ def _signs(count: int, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2, count) * 2.0 - 1.0
 
 
-def _regular(count: int, rounded: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator) -> np.ndarray:
+def _draw_regular(count: int, rounded: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator) -> np.ndarray:
     """Normal values without zeros; what comes twice is drawn anew, as long as that helps."""
     values = rounded(rng.standard_normal(count))
     for spread in (1.0, 1.0, 1.5, 2.0, 2.5, 3.0):
@@ -202,7 +204,7 @@ def _insert_specials(values: np.ndarray, theme: str) -> np.ndarray:
     return values
 
 
-def _integers(
+def _draw_integers(
     count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None
 ) -> np.ndarray:
     """(count,) integers; NaN and Inf have no counterpart: the values are regular then."""

@@ -53,7 +53,7 @@ def _compute_strides(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
     return tuple(made)
 
 
-def _transposed(shape: Shape) -> Place:
+def _transpose(shape: Shape) -> Place:
     *outer, rows, columns = range(len(shape))
     return _compute_strides(shape, (*outer, columns, rows)), 0
 
@@ -70,7 +70,7 @@ def _offset(shape: Shape) -> Place:
     return dense(shape), LEAD
 
 
-def _expanded(shape: Shape) -> Place:
+def _expand(shape: Shape) -> Place:
     return (0, *dense(shape)[1:]), 0
 
 
@@ -78,7 +78,7 @@ def _channels_last(shape: Shape) -> Place:
     return _compute_strides(shape, (0, *range(2, len(shape)), 1)), 0
 
 
-def _reversed(shape: Shape) -> Place:
+def _reverse(shape: Shape) -> Place:
     return (*dense(shape)[:-1], -1), shape[-1] - 1
 
 
@@ -97,7 +97,7 @@ LAYOUTS: dict[str, Layout] = {
             "transposed",
             "its last two axes transposed in memory",
             "the last two axes lie the other way round, as after `.t()` or `.mT`",
-            _transposed,
+            _transpose,
             lambda shape: len(shape) > 1 and min(shape[-2:]) > 1,
         ),
         Layout(
@@ -126,14 +126,14 @@ LAYOUTS: dict[str, Layout] = {
             "stride 0 along its first axis",
             "one index of the first axis stands for all of it (stride 0), as after `.expand`; of floating inputs in the dtype under test, "
             "and of none that is written to",
-            _expanded,
+            _expand,
             lambda shape: bool(shape) and shape[0] > 1,
         ),
         Layout(
             REVERSED,
             "a negative stride along its last axis",
             "its last axis runs backwards in memory, as `x[..., ::-1]` does; of NumPy arrays alone, and of kernels without a gradient",
-            _reversed,
+            _reverse,
             lambda shape: bool(shape) and shape[-1] > 1,
         ),
         Layout(
@@ -170,7 +170,7 @@ def store_strided(x: np.ndarray, strides: Sequence[int], offset: int, number: in
     spec = TensorSpec(number, tuple(x.shape), tuple(strides), offset)
     seen = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)]
     last = offset + sum(max((n - 1) * s, 0) for n, s in zip(x.shape, strides))
-    storage = np.full(last + 1, _poison(x.dtype), x.dtype)
+    storage = np.full(last + 1, _make_poison(x.dtype), x.dtype)
     replace(spec, shape=seen.shape).view(storage, writeable=True)[...] = seen
     return storage, spec
 
@@ -196,7 +196,7 @@ def make_spec(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
     return TensorSpec(0, tuple(shape), tuple(strides), lead - sum((n - 1) * min(s, 0) for n, s in zip(shape, strides)))
 
 
-def _poison(dtype: np.dtype) -> object:
+def _make_poison(dtype: np.dtype) -> object:
     """What must not be read: NaN, or a number that stands out; of a dtype that has neither, 1."""
     name = dtype_name(dtype)
     if is_inexact(name):

@@ -73,7 +73,7 @@ Witness = Iterable["tuple[np.ndarray, float] | None"]
 
 
 @functools.cache
-def _steps(draw: int) -> np.ndarray:
+def _draw_steps(draw: int) -> np.ndarray:
     """s·u of a draw for all elements of the table."""
     turned = draw in (2, 3)
     signs = np.random.Generator(np.random.PCG64([20, draw - 2 * turned])).integers(0, 2, _TABLE) * 2 - 1
@@ -86,9 +86,9 @@ def _start(draw: int, place: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _factors(eps: float, table: int) -> np.ndarray:
+def _draw_factors(eps: float, table: int) -> np.ndarray:
     """1 + ε·s·u for all elements of a table."""
-    return _steps(table) * eps + 1.0
+    return _draw_steps(table) * eps + 1.0
 
 
 def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
@@ -97,8 +97,8 @@ def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarr
         return _moved_alone(x)
     start, n = _start(draw, place), x.size
     if n > _TABLE - start:
-        return _moved_far(x, _factors(eps, draw % _TABLES)[start:])
-    u = _steps(draw % _TABLES)[start : start + n] * eps
+        return _moved_far(x, _draw_factors(eps, draw % _TABLES)[start:])
+    u = _draw_steps(draw % _TABLES)[start : start + n] * eps
     u += 1.0
     u = u.reshape(x.shape)
     return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
@@ -125,7 +125,7 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 def by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
     """As `perturb_values`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what is added to the bits of
     an element before they are hashed to the number of its factor."""
-    return _factors(eps, draw % _TABLES), place + draw // _TABLES
+    return _draw_factors(eps, draw % _TABLES), place + draw // _TABLES
 
 
 def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:
@@ -141,7 +141,7 @@ def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> n
 def _some_factors(count: int, eps: float, draws: tuple[int, ...], place: int) -> np.ndarray:
     """The first ``count`` factors of each of ``draws``, a row each: most arrays are small, and their sizes recur."""
     starts = [_start(draw, place) for draw in draws]
-    return np.stack([_steps(draw % _TABLES)[at : at + count] for draw, at in zip(draws, starts)]) * eps + 1.0
+    return np.stack([_draw_steps(draw % _TABLES)[at : at + count] for draw, at in zip(draws, starts)]) * eps + 1.0
 
 
 def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -157,7 +157,7 @@ def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def _wider(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def _widen_distance(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """The larger of ``before`` (0 if None), which is overwritten, and the `distance`: a block at a time, which the processor's
     cache holds, and no array as large as the results but the one returned."""
     wider = np.zeros(reference.shape) if before is None else np.ascontiguousarray(before)
@@ -238,10 +238,12 @@ def of_kernel(
     sizes = [max(float(np.abs(x[np.isfinite(x)]).max(initial=0.0)), 1.0) for x in inputs]
     largest = max(sizes, default=1.0) * (math.prod(sizes) if derivative else 1.0)
     lost = min(SMALLEST_NORMAL["float32"], SMALLEST_NORMAL.get(dtype, 1.0)) * largest
-    return [None if delta is None else _jumping(y, delta, share) + lost for y, delta in zip(references, floors)]
+    return [
+        None if delta is None else _smooth_jumping_rows(y, delta, share) + lost for y, delta in zip(references, floors)
+    ]
 
 
-def _jumping(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
+def _smooth_jumping_rows(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
     """δ, or its root mean square over each row that jumps, or over all rows where enough of them jump by as much as any is high."""
     if not (y.ndim and y.size):
         return delta
@@ -310,7 +312,7 @@ def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> l
                 if len(values) > 1:
                     delta = distance(_stack_arrays(values), y).max(0)
                 elif y.size > _BLOCK:
-                    before, delta = None, _wider(before, values[0], y)
+                    before, delta = None, _widen_distance(before, values[0], y)
                 else:
                     delta = distance(values[0], y)
             else:

@@ -49,7 +49,7 @@ class Pack:
     def __init__(self, path: str | os.PathLike[str], written: Written | None = None) -> None:
         """written: what `save` has just put there. Raises PackError and, of the file, OSError."""
         self.path = os.fspath(path)
-        self._bytes = (written and written.content) or _content(self.path)
+        self._bytes = (written and written.content) or _read_content(self.path)
         size = len(self._bytes)
         if self._bytes[:8] != MAGIC:
             raise PackError(f"{path}: not a prepared case (wrong magic)")
@@ -83,7 +83,7 @@ class Pack:
         return array
 
 
-def _content(path: str) -> bytes | mmap.mmap:
+def _read_content(path: str) -> bytes | mmap.mmap:
     """What a file holds: small packs are read whole, large ones mapped, so that all backends share their pages."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -141,7 +141,7 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
     try:
         with file:
             if content:
-                _write(file, content)
+                _write_all(file, content)
             else:
                 with io.BufferedWriter(file, 1 << 18) as buffered:
                     buffered.writelines(parts)
@@ -152,7 +152,7 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
     return Written(content, {"header": header, "arrays": index, "size": start + end})
 
 
-def _write(file: io.FileIO, content: bytes) -> None:
+def _write_all(file: io.FileIO, content: bytes) -> None:
     """All of ``content``: a disk that is nearly full takes a part, and says so when it is given the rest."""
     rest = memoryview(content)
     while rest:

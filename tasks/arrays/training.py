@@ -125,7 +125,7 @@ class TrainingStep:
     def close(self) -> None:
         """It holds nothing but its module."""
 
-    def taken(self, forward: Callable[..., Any], tensors: Sequence[Any]) -> list[Any]:
+    def run_first_step(self, forward: Callable[..., Any], tensors: Sequence[Any]) -> list[Any]:
         """The first step as one call: [loss, a gradient per parameter, each parameter after it]. As `step` otherwise."""
         self.start(next(x.device.type for x in tensors))
         return [*self.step(tensors, forward=forward), *self.state().values()]

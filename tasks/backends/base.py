@@ -162,7 +162,7 @@ class Backend:
             self.found = secure(self.needs)
             info: Any = self.probe()
         except Unavailable as error:
-            raise self._explained(error) from None
+            raise self._explain_unavailable(error) from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
         if self.resource != "CPU":
@@ -176,7 +176,7 @@ class Backend:
             permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
 
-    def _explained(self, error: Unavailable) -> Unavailable:
+    def _explain_unavailable(self, error: Unavailable) -> Unavailable:
         """Why it cannot run, and what to do: another name of the device, or what brings a library that is missing. A plugin may
         bring any device, so an unknown one is no mistake before it is asked for."""
         kind = None if self.numbered else re.fullmatch(r"(.+)[.:]\d+", self.device)

@@ -134,7 +134,7 @@ class Collectives(Backend):
             raise Unavailable(f"torch is not installed ({error})") from None
         if not torch.distributed.is_available():
             raise Unavailable(f"torch {torch.__version__} was built without torch.distributed")
-        self._hosts, count = Hosts.given(), self.ranks
+        self._hosts, count = Hosts.from_env(), self.ranks
         if self.device != "cpu" and not self._hosts:
             count = min(count, torch.cuda.device_count())
             if not count:
@@ -160,14 +160,14 @@ class Collectives(Backend):
     def build(self, form: Form) -> Program:
         op, reduction = form.op.partition(":")[2], form.args["v"][1]
 
-        def given(arrays: Sequence[Any]) -> Any:
+        def bind_inputs(arrays: Sequence[Any]) -> Any:
             if len(arrays[0]) != self.ranks:
                 raise Unsupported(f"the sample has data of {len(arrays[0])} ranks, there are {self.ranks}")
             return lambda: [self._ready(self.ranks).run(op, reduction, arrays[0])]
 
         nodes = self._hosts.nodes if self._hosts else 1
         modes = {"ranks": self.ranks} | ({"nodes": nodes} if nodes > 1 else {})
-        return Program(given(form.arrays), self.device, flags=flags.join("", **modes), given=given)
+        return Program(bind_inputs(form.arrays), self.device, flags=flags.join("", **modes), given=bind_inputs)
 
 
 class Gloo(Collectives):

@@ -146,7 +146,7 @@ class ExecuTorch(Backend):
         )
         if header["unsupported"]:
             raise Unsupported(header["unsupported"])
-        self._placed(header)
+        self._describe_placement(header)
         method = self._method(program)
         left = [i for i in range(len(tensors)) if i not in constants]
 
@@ -161,7 +161,7 @@ class ExecuTorch(Backend):
 
             return run
 
-        def given(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
             if any(arrays[i] is not form.arrays[i] for i in constants):
                 raise Unsupported("a weight is a constant of the program")
             return runner(replace(form, arrays=arrays))
@@ -169,7 +169,7 @@ class ExecuTorch(Backend):
         where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
         placement = "; ".join(f"{name}: {_format_counts(nodes)}" for name, nodes in where.items() if nodes)
         flags = f"constant_inputs={','.join(map(str, constants))}" if constants else ""
-        return Program(runner(form), placement=placement, flags=flags, given=given)
+        return Program(runner(form), placement=placement, flags=flags, given=bind_inputs)
 
     def any_size(self) -> Backend:
         """Of any number of rows up to MOST_ROWS, where the form says which arrays have them."""
@@ -193,7 +193,7 @@ class ExecuTorch(Backend):
 
         return run
 
-    def _placed(self, header: dict[str, Any]) -> None:
+    def _describe_placement(self, header: dict[str, Any]) -> None:
         kernels, delegated = header["kernels"], header["delegated"]
         if not kernels and not delegated:
             raise Vacuous("the program runs no kernel")
@@ -254,7 +254,7 @@ class ExecuTorch(Backend):
         _keep_lists()
         try:
             made = to_edge_transform_and_lower(exported, partitioner=self._partitioners())
-            kernels, delegated, program = self._packed(made)
+            kernels, delegated, program = self._pack_lowered(made)
         except Exception as error:
             if not _NOT_LOWERED.search(str(error)):
                 raise
@@ -271,7 +271,7 @@ class ExecuTorch(Backend):
 
         return [XnnpackPartitioner()]
 
-    def _packed(self, made: Any) -> tuple[dict[str, int], dict[str, int], bytes]:
+    def _pack_lowered(self, made: Any) -> tuple[dict[str, int], dict[str, int], bytes]:
         """(CPU kernels by name, delegated nodes by name, the bytes that `_method` loads) of what was lowered."""
         program = made.to_executorch()
         return *nodes(program.exported_program()), program.buffer

@@ -266,7 +266,7 @@ class Inductor(TorchEager):
                 return list(compiled(bundle))
 
         def first(compiled: Any, forms: Sequence[Form]) -> None:
-            without_halves(lambda: self.settled(lambda: run(compiled, self._bundle(forms))))
+            without_halves(lambda: self.run_and_wait(lambda: run(compiled, self._bundle(forms))))
 
         def compiles(**more: Any) -> Callable[[list[Any]], list[Any]]:
             compiled = torch.compile(joint, **how, **more)
@@ -279,7 +279,7 @@ class Inductor(TorchEager):
                     with contextlib.suppress(Exception):
                         first(compiled, others)
                 first(compiled, forms)
-            return lambda bundle: list(self.settled(lambda: run(compiled, bundle)))
+            return lambda bundle: list(self.run_and_wait(lambda: run(compiled, bundle)))
 
         broken, ways = "", dict[str, list[Any]]()
         unsupported = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)  # the latter: control flow by data
@@ -353,20 +353,20 @@ class Inductor(TorchEager):
                 taken.add(i)
                 if not results:
                     results.extend(compute(self._bundle(forms)))
-                return told(results[i])
+                return read_result(results[i])
 
-            def told(result: Any) -> Sequence[Any]:
+            def read_result(result: Any) -> Sequence[Any]:
                 out = torch_tree.leaves(result)
                 if self.target != "cpu" and made.fallback is None:
-                    self._placed(out, made)
+                    self._describe_placement(out, made)
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]
 
-            def given(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
+            def bind_inputs(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
                 others = [replace(form, arrays=arrays) if k == i else form for k, form in enumerate(forms)]
-                ready = [self.settled(lambda: self._bundle(others))]
-                return lambda: told(compute(ready.pop() if ready else self._bundle(others))[i])
+                ready = [self.run_and_wait(lambda: self._bundle(others))]
+                return lambda: read_result(compute(ready.pop() if ready else self._bundle(others))[i])
 
-            made.run, made.given = run, given
+            made.run, made.given = run, bind_inputs
             return made
 
         return [program(i) for i in range(len(forms))]

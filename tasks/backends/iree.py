@@ -212,7 +212,7 @@ class Iree(Backend):
         name = "" if given else found()
         return (f"{flag}={name}",) if name else ()
 
-    def _said(self) -> str:
+    def _describe_flags(self) -> str:
         """What its rows say of its flags: those of this device, and those of all devices that this version lacks."""
         return " ".join((*self._flags, *(f"lacks={_name(x)}" for x in FLAGS if x not in self._common)))
 
@@ -230,18 +230,18 @@ class Iree(Backend):
         _collect_inputs(form)
         code = self._code(form)
         if not self._target.driver:
-            return Program(_not_run, f"code for {self.device}, {len(code)} B", None, self._said())
+            return Program(_not_run, f"code for {self.device}, {len(code)} B", None, self._describe_flags())
         dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(form.model or b"").outputs]
         call = _load_module(self._target.driver, code, dtypes)
 
-        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             views = [
                 _buffer_view(_device(self._target.driver)[1], x) for x in _collect_inputs(replace(form, arrays=arrays))
             ]
             return lambda: call(views)
 
         where = f"{self._target.driver} ({self._adapter})"
-        return Program(given(form.arrays), where, None, self._said(), given)
+        return Program(bind_inputs(form.arrays), where, None, self._describe_flags(), bind_inputs)
 
     def _code(self, form: Form) -> bytes:
         model = form.model or b""

@@ -133,7 +133,7 @@ class Jax(Backend):
 
         def run(given: list[Any] = given) -> list[np.ndarray]:
             out = function(*given)
-            self._placed(out, program)
+            self._describe_placement(out, program)
             return [np.array(x) for x in out]
 
         program.run = run
@@ -149,7 +149,7 @@ class Jax(Backend):
             variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
         return Recipe(run_program, {"compiled": self.jit, "precision": self.precision}, variables=variables)
 
-    def _placed(self, out: list[Any], program: Program) -> None:
+    def _describe_placement(self, out: list[Any], program: Program) -> None:
         """Where the results live, in JAX's own words."""
         where = sorted({str(d) for x in out if hasattr(x, "devices") for d in x.devices()})
         platforms = {d.platform for x in out if hasattr(x, "devices") for d in x.devices()}

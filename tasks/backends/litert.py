@@ -165,14 +165,14 @@ def run_program(module: Any, inputs: list, delegate: str, threads: int) -> list:
     import tensorflow as tf
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    def named(*x: Any) -> dict:
+    def call_by_name(*x: Any) -> dict:
         found = module.program(*x)
         several = found if isinstance(found, (tuple, list)) else [found]
         return {f"o{k}": tf.convert_to_tensor(y) for k, y in enumerate(several)}
 
     specs = [tf.TensorSpec(x.shape, tf.as_dtype(x.dtype), name=f"t{k}") for k, x in enumerate(inputs)]
     holder = tf.Module()
-    holder.call = tf.function(named, autograph=False)
+    holder.call = tf.function(call_by_name, autograph=False)
     made = holder.call.get_concrete_function(*specs)
     model = tf.lite.TFLiteConverter.from_concrete_functions([made], holder).convert()
     kernels = OpResolverType.AUTO if delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES

@@ -98,11 +98,11 @@ class Mnn(Backend):
         flags = [f"precision={self._precision}", f"threads={threads()}", f"optimize_level={self._level}"]
         flags += [f"{x}_inputs_as=int32" for x in narrowed]
 
-        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
             others = tensors_by_name(replace(form, arrays=arrays), "MNN")
             return _runner(module, [_feed(name, value) for name, value in others.items()])
 
-        return Program(_runner(module, feeds), "CPU", flags=" ".join(flags), given=given)
+        return Program(_runner(module, feeds), "CPU", flags=" ".join(flags), given=bind_inputs)
 
     def recipe(self, form: Form) -> Recipe:
         check_model(form)

@@ -124,11 +124,11 @@ class Ncnn(Backend):
         placement = "CPU: " + ", ".join(x for x in layers if x not in _IDLE)
         flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
 
-        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             others = inputs_by_name(replace(form, arrays=arrays))
             return _runner(net, list(others.values()), model["inputs"], model["outputs"])
 
-        return Program(given(form.arrays), placement, flags=flags, given=given)
+        return Program(bind_inputs(form.arrays), placement, flags=flags, given=bind_inputs)
 
     def any_size(self) -> Backend:
         """Of any number of rows, where the form says which arrays have them."""

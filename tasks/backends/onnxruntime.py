@@ -297,10 +297,10 @@ class OnnxRuntime(Backend):
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
 
-        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
             return runner(replace(form, arrays=arrays))
 
-        return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
+        return Program(runner(form), placement, fallback, self._flags(), bind_inputs, threads=True)
 
     def recipe(self, form: Form) -> Recipe:
         check_model(form)

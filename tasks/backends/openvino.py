@@ -199,11 +199,11 @@ class OpenVino(Backend):
         values = tensors_by_name(form, "OpenVINO")
         compiled = self._compile(form.model or b"")
 
-        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
             others = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
             return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, others)])
 
-        return replace(self._program(compiled, values), given=given, threads=True)
+        return replace(self._program(compiled, values), given=bind_inputs, threads=True)
 
     def recipe(self, form: Form) -> Recipe:
         check_model(form)

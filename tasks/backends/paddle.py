@@ -92,10 +92,10 @@ class Paddle(Backend):
                 program.fallback = f"the result lives on {program.placement}, not on {self.device}"
             return [_array(x) for x in out]
 
-        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             return functools.partial(run, [_tensor(x) for x in input_arrays(replace(form, arrays=arrays))])
 
-        program.run, program.given = given(form.arrays), given
+        program.run, program.given = bind_inputs(form.arrays), bind_inputs
         return program
 
     def recipe(self, form: Form) -> Recipe:

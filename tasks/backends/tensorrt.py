@@ -227,15 +227,15 @@ class TensorRt(Backend):
         Where TensorRT wants a constant (axes, scales, a number of classes), the small inputs after the first become some.
         """
         try:
-            return self._built(trt, form, inputs, where)
+            return self._build_engine(trt, form, inputs, where)
         except (Unsupported, TensorRtError) as error:
             small = {k: v for k, v in list(inputs.items())[1:] if v.ndim < 2 and v.size <= _LARGEST_SHAPE}
             if not small or not _WANTS_CONSTANT.search(str(error)):
                 raise
         fixed = replace(form, model=with_constants(form.model or b"", small))
-        return self._built(trt, fixed, inputs, where)
+        return self._build_engine(trt, fixed, inputs, where)
 
-    def _built(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
+    def _build_engine(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
         log = _log(trt)
         log.clear()
         builder = trt.Builder(log)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tasks import checks
-from tasks.arrays import autograd, held, torch_tree
+from tasks.arrays import autograd, module_state, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import flushing, torch_graphs, torch_run, torch_switches
@@ -212,7 +212,7 @@ class TorchEager(Backend):
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
         itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it."""
-        held.place(form, self.target)
+        module_state.place(form, self.target)
         target = "cpu" if own_copies(form) else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target)
         if own_copies(form) and form.check == checks.FORWARD:  # autograd has tensors alone
@@ -247,7 +247,7 @@ class TorchEager(Backend):
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
         def runner(form: Form) -> Callable[[], Sequence[Any]]:
-            ready = [self.settled(lambda: self.arguments(form))]
+            ready = [self.run_and_wait(lambda: self.arguments(form))]
 
             def compute() -> list[Any]:
                 # A kernel that writes to its inputs must not spoil its next run.
@@ -255,10 +255,10 @@ class TorchEager(Backend):
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
                     return autograd.compute_gradients(form, call, args, kwargs, cotangents, watched=first)
-                with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
+                with torch.no_grad(), self.default_device(args, kwargs), self.modes.watch_fallbacks(program):
                     return torch_tree.leaves(call(*args, **kwargs))
 
-            watched = self._watched_copies if own_copies(form) and self.target != "cpu" else self.watched
+            watched = self._watched_copies if own_copies(form) and self.target != "cpu" else self.run_watched
 
             def run() -> list[Any]:
                 before = accesses.launches()
@@ -309,7 +309,7 @@ class TorchEager(Backend):
         """Return when the device has done all that was asked of it. Raises what went wrong there."""
         synchronize(self.target)
 
-    def settled(self, action: Callable[[], T]) -> T:
+    def run_and_wait(self, action: Callable[[], T]) -> T:
         """What ``action`` returns, once the device has finished.
 
         An asynchronous error is raised here, also in place of one that ``action`` raised on the host after it: left
@@ -325,34 +325,34 @@ class TorchEager(Backend):
         self.wait()
         return made
 
-    def watched(self, action: Callable[[], list[Any]], program: Program) -> list[Any]:
-        """`settled`, noting in ``program`` what says that something ran elsewhere."""
+    def run_watched(self, action: Callable[[], list[Any]], program: Program) -> list[Any]:
+        """`run_and_wait`, noting in ``program`` what says that something ran elsewhere."""
         if self.target == "cpu":
             return action()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if self.target == "xla":
                 importlib.import_module("torch_xla.debug.metrics").clear_counters()
-            out = self.settled(action)
+            out = self.run_and_wait(action)
         words = [str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))] + (
             _cpu_counters() if self.target == "xla" else []
         )
         if words:
             program.fallback = "; ".join(dict.fromkeys(words))
-        self._placed(out, program)
+        self._describe_placement(out, program)
         return out
 
     def _watched_copies(self, action: Callable[[], list[Any]], program: Program) -> list[Any]:
-        """`settled`, noting in ``program`` whether torch's allocator of the device says that the kernel, which makes its own copies,
+        """`run_and_wait`, noting in ``program`` whether torch's allocator of the device says that the kernel, which makes its own copies,
         used it. Another library's memory it does not see, so nothing says that a kernel did not."""
         before = allocations(self.target)
-        out = self.settled(action)
+        out = self.run_and_wait(action)
         used = before is not None and allocations(self.target) != before
         program.placement = f"{self.target}, by its own copies"
         program.execution = "" if used else UNVERIFIED
         return out
 
-    def _placed(self, out: Sequence[Any], program: Program) -> None:
+    def _describe_placement(self, out: Sequence[Any], program: Program) -> None:
         import torch
 
         where = {x.device.type for x in out if isinstance(x, torch.Tensor)}
@@ -403,12 +403,12 @@ def _with_negative_strides(
 ) -> Callable[[str, dict[str, Any]], Any]:
     """A leaf of decoded arguments as ``leaf`` makes it, but an array of NumPy's where torch has no such tensor."""
 
-    def made(kind: str, node: dict[str, Any]) -> Any:
+    def restore_strides(kind: str, node: dict[str, Any]) -> Any:
         if kind == "tensor" and min(node.get("strides", ()), default=0) < 0:
             return spec_of(node).view(form.arrays[node["id"]].copy(), writeable=True)
         return leaf(kind, node)
 
-    return made
+    return restore_strides
 
 
 def xla_device(platform: str) -> str:
@@ -441,7 +441,7 @@ def _line(error: BaseException) -> str:
 
 def _visible(vendor: str) -> str:
     """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
-    names = BY_LABEL[vendor].heeded(os.environ) if vendor in BY_LABEL else ()
+    names = BY_LABEL[vendor].find_heeded_variables(os.environ) if vendor in BY_LABEL else ()
     told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
     return f" ({told}: name what exists, or unset it)" if told else ""
 

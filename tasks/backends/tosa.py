@@ -51,7 +51,7 @@ class Tosa(ExecuTorch):
 
         return [TOSAPartitioner(TosaCompileSpec(PROFILE))]
 
-    def _packed(self, made: Any) -> tuple[dict[str, int], dict[str, int], bytes]:
+    def _pack_lowered(self, made: Any) -> tuple[dict[str, int], dict[str, int], bytes]:
         """The bytes: a line of JSON (inputs: places of the program's tensors; outputs: [place, dtype, shape] of the
         delegate's results), then the TOSA flatbuffer. None where there is not one delegate that computes all of it."""
         program = made.exported_program()

@@ -83,11 +83,11 @@ class Tvm(Backend):
         target = _target(**self._target)
         machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
 
-        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+        def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             return _runner(machine["main"], _collect_inputs(replace(form, arrays=arrays)))
 
         where = f"llvm ({target.attrs.get('mcpu', 'generic')})"
-        return Program(given(form.arrays), where, None, str(target), given)
+        return Program(bind_inputs(form.arrays), where, None, str(target), bind_inputs)
 
 
 def _collect_inputs(form: Form) -> list[np.ndarray]:

@@ -115,7 +115,7 @@ class Sample:
     stepped: tuple[int, ...] = ()
     #: Whether sums of products are computed in it, of a dtype that matrix units may take coarser (`tasks.prepare.products` tells).
     products: bool = False
-    #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.held`): it is made anew in every process.
+    #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.module_state`): it is made anew in every process.
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
     #: Digest of what else that module holds.
     alike: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, one_by_one, started
+from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, one_by_one, run_session
 from tasks.model.leaf import row as row_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Scenario(Check):
         raise NotImplementedError
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
-        with started(self.open(program, form)) as session:
+        with run_session(self.open(program, form)) as session:
             yield from self.observe(session, program, form)
 
     def open(self, program: Program, form: Form) -> Session:

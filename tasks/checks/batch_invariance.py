@@ -128,7 +128,7 @@ def _vary_row(row: list[Any], batched: Sequence[int]) -> list[Any]:
     ]
 
 
-def _batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[Any]:
+def _make_batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[Any]:
     """A batch of ``m`` rows: the first row first, in the middle and last, the others between."""
     others = rows[1:]
     chosen = [rows[0] if k in (0, m // 2, m - 1) else others[k % len(others)] for k in range(m)]
@@ -181,7 +181,7 @@ def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], se
         if seen.sizes and m * max(elements, 1) > MOST:
             break
         begin = time.perf_counter()
-        outputs = session.step(_batch(rows, batched, m))
+        outputs = session.step(_make_batch(rows, batched, m))
         ms = (time.perf_counter() - begin) * 1e3
         _check_rows(outputs, m)
         seen.sizes.append(m)

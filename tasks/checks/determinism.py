@@ -34,7 +34,7 @@ class Determinism(Scenario):
         for number in range(2, RUNS + 1):
             words = f"in run {number} on the same inputs"
             yield again(f"run {number}", copy_outputs(session.step()), first, "nondeterministic", program, words)
-        yield again("in another process", _elsewhere(form), first, "process", program)
+        yield again("in another process", _run_in_twin(form), first, "process", program)
         program.flags = flags.join(program.flags, runs=RUNS, processes=2)
         program.columns = program.columns | {APART: 0.0}
 
@@ -58,12 +58,12 @@ class Threads(Scenario):
         first = copy_outputs(session.step())
         yield Observation("one thread", first)
         for number in THREADS:
-            yield again(f"with {number} threads", _elsewhere(form, number), first, "threads", program)
+            yield again(f"with {number} threads", _run_in_twin(form, number), first, "threads", program)
         program.flags = flags.join(program.flags, threads=",".join(map(str, (1, *THREADS))))
         program.columns = program.columns | {APART: 0.0}
 
 
-def _elsewhere(form: Form, threads: int = 1) -> Sequence[Any]:
+def _run_in_twin(form: Form, threads: int = 1) -> Sequence[Any]:
     """The same sample, run by another process. Raises Unsupported where there can be none."""
     if form.elsewhere is None:
         raise Unsupported("this backend is of no config: another process cannot get it")

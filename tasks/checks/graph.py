@@ -20,7 +20,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
     flags,
-    started,
+    run_session,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Graph(Scenario):
         if program.capture is None or program.again is None:
             raise Unsupported("this program cannot be captured")
         session.step()
-        with started(Replayed(program)) as replay:
+        with run_session(Replayed(program)) as replay:
             first = copy_outputs(replay.step(form.arrays))
             told, worst = 0, 0.0
             for turn in range(ROUNDS):

@@ -46,7 +46,7 @@ class Replay(Scenario):
         for number in range(2, RUNS + 1):
             words = f"in run {number} on the same inputs"
             yield same(f"run {number}", session.step(), "nondeterministic", words)
-        other = _others(form.arrays)
+        other = _make_other_inputs(form.arrays)
         others = _try_run(session, other)
         if others is not None:
             done.append("other")
@@ -56,13 +56,15 @@ class Replay(Scenario):
             if program.threads:
                 done.append("threads")
                 words = "while another thread ran the program on other inputs"
-                for k, (expected, found) in enumerate(zip((first, others), _beside(session, form.arrays, other))):
+                for k, (expected, found) in enumerate(
+                    zip((first, others), _run_on_two_threads(session, form.arrays, other))
+                ):
                     for number, outputs in enumerate(found, 1):
                         yield same(f"thread {k + 1}, run {number}", outputs, "threads", words, expected)
         program.flags = flags.join(program.flags, replay=",".join(done))
 
 
-def _others(arrays: list[Any]) -> list[Any]:
+def _make_other_inputs(arrays: list[Any]) -> list[Any]:
     """Other inputs that are as valid: those of two dimensions and more changed, or, where there are none, the floating ones.
 
     What has one dimension or none may say what is computed: sizes, scales, axes, counts.
@@ -70,10 +72,10 @@ def _others(arrays: list[Any]) -> list[Any]:
     known = [isinstance(x, np.ndarray) and x.dtype.kind not in "OUS" for x in arrays]
     wide = [is_known and x.ndim > 1 for is_known, x in zip(known, arrays)]
     floating = [is_known and is_inexact(x.dtype.name) for is_known, x in zip(known, arrays)]
-    return [_other(x) if change else x for x, change in zip(arrays, wide if any(wide) else floating)]
+    return [_reverse_elements(x) if change else x for x, change in zip(arrays, wide if any(wide) else floating)]
 
 
-def _other(array: np.ndarray) -> np.ndarray:
+def _reverse_elements(array: np.ndarray) -> np.ndarray:
     """The elements the other way round, floating ones halved."""
     turned = np.ascontiguousarray(array.reshape(-1)[::-1]).reshape(array.shape)
     return (turned * array.dtype.type(0.5)).astype(array.dtype) if array.dtype.kind in "fc" else turned
@@ -88,7 +90,7 @@ def _try_run(session: Session, arrays: list[Any]) -> list[Any] | None:
         return None
 
 
-def _beside(session: Session, *inputs: list[Any]) -> list[list[list[Any]]]:
+def _run_on_two_threads(session: Session, *inputs: list[Any]) -> list[list[list[Any]]]:
     """What two threads get that take steps at the same time, each on its inputs. Raises what one of them raised."""
     found: list[list[list[Any]]] = [[], []]
     raised: list[BaseException] = []

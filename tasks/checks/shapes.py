@@ -46,11 +46,11 @@ class Shapes(Derived):
     def graph(self, form: Form, culprit: str) -> Form | None:
         """The size that a step is blamed for, by itself; the first where none is. What takes another one before it does not fail so."""
         named = re.sub(r"^(fixed shapes|open dimensions) | after .*", "", culprit)
-        return next((size for size in _sizes(form) if named in ("", _words(size))), None)
+        return next((size for size in _list_sizes(form) if named in ("", _words(size))), None)
 
     def build(self, backend: Backend, form: Form) -> Program:
         """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once."""
-        sizes = _sizes(form)
+        sizes = _list_sizes(form)
         made: Program | Exception
         try:
             made = backend.any_size().build(sizes[0])
@@ -91,7 +91,7 @@ class Shapes(Derived):
             before = f" after {_words(size)}"
 
 
-def _sizes(form: Form) -> list[Form]:
+def _list_sizes(form: Form) -> list[Form]:
     """The case at each size."""
     count = len(tensor_specs(form.args))
     return [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]

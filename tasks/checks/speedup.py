@@ -77,10 +77,10 @@ class Speedup(Check):
         assert isinstance(program, Race) and program.given is not None and program.eager is not None
         yield Observation("the first run", [np.array(x) for x in program.run()])
         watch = _Watch(program, form)
-        taken = paired.race(watch.arms, watch.seen)
+        taken = paired.race(watch.arms, watch.check_outputs)
         if not watch.told:
             raise Vacuous("the outputs of the eager arm do not depend on its inputs: a kept tensor would pass")
-        _report(program, taken)
+        _make_race_columns(program, taken)
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
 
@@ -93,9 +93,9 @@ class _Watch:
     def __init__(self, program: Race, form: Form) -> None:
         self.program, self.form, self.told = program, form, 0
         self.before: dict[str, list[np.ndarray]] = {}
-        self.moved = self._taken()
+        self.moved = self._accepts_moved_inputs()
 
-    def _taken(self) -> bool:
+    def _accepts_moved_inputs(self) -> bool:
         """Whether the eager arm takes inputs whose elements stand elsewhere; else they are only scaled. Raises Vacuous."""
         assert self.program.eager is not None
         for moved in (True, False):
@@ -116,7 +116,7 @@ class _Watch:
         }
         return {name: functools.partial(given, arrays) for name, (given, arrays) in arms.items()}
 
-    def seen(self, outputs: Mapping[str, Any]) -> None:
+    def check_outputs(self, outputs: Mapping[str, Any]) -> None:
         """Raises Misbehaviour: kind "kept" for the bytes of the round before though the eager arm's are others, "other inputs"
         for outputs far from the eager arm's."""
         now = {name: [np.array(x) for x in found] for name, found in outputs.items()}
@@ -163,7 +163,7 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     return False
 
 
-def _report(program: Race, taken: paired.Taken) -> None:
+def _make_race_columns(program: Race, taken: paired.Taken) -> None:
     """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     clocks = {"speedup": taken.wall} | ({"speedup_cpu": taken.cpu} if program.on_cpu else {})

@@ -88,9 +88,9 @@ class Counterpart:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises Unsupported for arguments that the expression does not heed; what the framework raises as it is."""
         # Expressions are part of this package, never of anything that is read.
-        return eval(self._code, _words(self.framework), self.bound(args, kwargs))
+        return eval(self._code, _words(self.framework), self.bind_arguments(args, kwargs))
 
-    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by their names, all of them. Raises Unsupported for those that the expression does not heed."""
         kwargs = {k: v for k, v in kwargs.items() if k not in WITHOUT_EFFECT}
         try:

@@ -25,7 +25,7 @@ def architecture(root: Path = Path("/")) -> str:
         if match and int(match[1]):  # 0: a processor
             version = int(match[1])
             found.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
-    visible = next(filter(None, map(os.environ.get, GPU.heeded(os.environ))), "0")
+    visible = next(filter(None, map(os.environ.get, GPU.find_heeded_variables(os.environ))), "0")
     first = visible.partition(",")[0]
     return found[int(first)] if first.isdigit() and int(first) < len(found) else (found or [""])[0]
 

@@ -165,7 +165,7 @@ class Device:
     torch: Mapping[str, TorchDevice] = field(default_factory=dict, hash=False)
     called: tuple[str, ...] = ()
 
-    def heeded(self, env: Mapping[str, str]) -> tuple[str, ...]:
+    def find_heeded_variables(self, env: Mapping[str, str]) -> tuple[str, ...]:
         """Names of the variables that say which of its devices a process sees, the one that decides first."""
         taken = self.instead and self.instead in env and self.visible[0] not in env
         return (self.instead, *self.visible[1:]) if taken else self.visible

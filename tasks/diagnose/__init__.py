@@ -57,13 +57,13 @@ def cause(
             if not result.off.any():
                 continue
             if uncast:
-                return _best(iter([casts.left_out(uncast[place])]), result)
+                return _choose_best_model(iter([casts.left_out(uncast[place])]), result)
             told = functools.partial(_find_cause, inputs=inputs, result=result, elementwise=elementwise)
-            found = Cause() if whole else told(functools.partial(_models, elementwise=elementwise))
+            found = Cause() if whole else told(functools.partial(_iterate_error_models, elementwise=elementwise))
             if not found.words and (graph := model()):
-                found = _best(casts.models(graph, inputs, place), result)
+                found = _choose_best_model(casts.models(graph, inputs, place), result)
                 if not found.words and not whole:
-                    found = _best(ignored.models(graph, inputs, result, place), result)
+                    found = _choose_best_model(ignored.models(graph, inputs, result, place), result)
             return found if found.words or whole else told(results.find_result_models)
     return Cause()
 
@@ -110,12 +110,12 @@ def _find_cause(
     """The best of the models. Of many elements each of which is made of those in its place alone some are looked at first."""
     if elementwise and result.some and all(x.size == result.off.size for x in inputs):
         at, few = result.some
-        if not _best(models([x.reshape(-1)[at] for x in inputs], few), few).words:
+        if not _choose_best_model(models([x.reshape(-1)[at] for x in inputs], few), few).words:
             return Cause()
-    return _best(models(inputs, result), result)
+    return _choose_best_model(models(inputs, result), result)
 
 
-def _best(models: Iterator[Model], result: Result) -> Cause:
+def _choose_best_model(models: Iterator[Model], result: Result) -> Cause:
     """The model that explains the most elements bit for bit, the plainest of equals; of all that explain every element so, their words
     joined by "or", as nothing tells them apart. Its code is arithmetic if it may be that, else what they have in common."""
     named: list[Model] = []
@@ -123,7 +123,7 @@ def _best(models: Iterator[Model], result: Result) -> Cause:
     for model in models:
         if best == 1.0 and (model.slow or len(named) == MOST):
             break
-        found = result.explained(model)
+        found = result.score_model(model)
         if found == best == 1.0:
             named += [model] * (model.words not in {x.words for x in named})
         elif found > best + BETTER * (best > 0):
@@ -135,7 +135,7 @@ def _best(models: Iterator[Model], result: Result) -> Cause:
     return Cause(" or ".join(x.words for x in named), code)
 
 
-def _models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:
+def _iterate_error_models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:
     """Error models, the plainest first."""
     yield from results.models(result)
     if is_inexact(result.dtype) and not is_complex(result.dtype):

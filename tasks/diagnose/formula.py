@@ -30,6 +30,6 @@ class Summed:
     scale: float = 1.0
     added: np.ndarray | float = 0.0
 
-    def finished(self, totals: np.ndarray) -> np.ndarray:
+    def finish(self, totals: np.ndarray) -> np.ndarray:
         """The elements for sums of their terms."""
         return np.asarray(self.scale * totals + self.added)

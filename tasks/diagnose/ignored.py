@@ -37,7 +37,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
         return
     feeds = dict(zip(names, inputs))
 
-    def computed(some: Sequence[Way], fed: Mapping[str, np.ndarray] = feeds) -> np.ndarray | None:
+    def compute_output(some: Sequence[Way], fed: Mapping[str, np.ndarray] = feeds) -> np.ndarray | None:
         """The output if all of these are so; None where one changes nothing, or that is no valid graph."""
         other = onnx.ModelProto()
         other.CopyFrom(model)
@@ -51,24 +51,24 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
         except Exception:
             return None
 
-    exact = computed(())
+    exact = compute_output(())
     if exact is None or not _same(exact, result):
         return
     for op in sorted({node.op_type for node in nodes if _is_mean_of_some(node, onnx)}):
-        total, counted = computed([("", _put(op, "reduction", "sum", onnx))]), inputs[1].size
+        total, counted = compute_output([("", _put(op, "reduction", "sum", onnx))]), inputs[1].size
         if total is not None and total.shape == exact.shape:
             yield Model("ignored targets are counted in the mean", total / counted)
     if len(nodes) == 1:
         for words, changed in _otherwise_fed(nodes[0], feeds):
-            found = computed((), {**feeds, **changed})
+            found = compute_output((), {**feeds, **changed})
             if found is not None and found.shape == exact.shape:
                 yield Model(words, found.astype(exact.dtype), digits=True)
-    ways = list(_ways(nodes, onnx, max((x.ndim for x in inputs), default=0)))
+    ways = list(_list_ignored_parts(nodes, onnx, max((x.ndim for x in inputs), default=0)))
     singles = [(way,) for way in ways]
     several = itertools.combinations(ways, 2) if result.off.sum() >= FEW else ()
     seen = [exact]
     for some in itertools.islice(itertools.chain(singles, several), WAYS):
-        found = computed(some)
+        found = compute_output(some)
         if found is None or found.shape != exact.shape:
             continue
         if not any(
@@ -107,7 +107,7 @@ def _same(exact: np.ndarray, result: Result) -> bool:
     )
 
 
-def _ways(nodes: Sequence[Any], onnx: Any, rank: int) -> Iterator[Way]:
+def _list_ignored_parts(nodes: Sequence[Any], onnx: Any, rank: int) -> Iterator[Way]:
     """One for each attribute and optional input of each operator, in all of its nodes at once; what is given first."""
     by_op: dict[str, list[Any]] = {}
     for node in nodes:

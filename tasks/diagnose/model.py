@@ -98,7 +98,7 @@ class Result:
         eps = EPS[self.dtype]
         return np.asarray(eps * np.abs(result) + self.noise + eps * SMALLEST_NORMAL.get(self.dtype, 0.0))
 
-    def explained(self, model: Model) -> float:
+    def score_model(self, model: Model) -> float:
         """How well a model explains the result: 0 for not at all, 1 for every element bit for bit."""
         result = model.result
         if result.shape != self.actual.shape or not self._is_open(model):

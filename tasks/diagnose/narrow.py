@@ -58,17 +58,17 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
 def _explain_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
     terms = found.terms
     known = np.isfinite(actual) & np.isfinite(terms).all(0)
-    off = np.where(known, np.abs(actual - found.finished(terms.sum(0))), 0.0)
+    off = np.where(known, np.abs(actual - found.finish(terms.sum(0))), 0.0)
     excess = np.maximum(off - _of_float32(found, dtype), 0.0)
     beyond = excess > 0
     if not beyond.any():
         return ""
 
     def explains(total: np.ndarray) -> bool:
-        same = actual == round_to_dtype(found.finished(total), dtype)
+        same = actual == round_to_dtype(found.finish(total), dtype)
         return bool(same[beyond].mean() >= SHARE and same[known].mean() >= SHARE)
 
-    if any(explains(total) for total in _totals(terms, dtype, beyond.sum() < FEW)):
+    if any(explains(total) for total in _sum_in_dtype(terms, dtype, beyond.sum() < FEW)):
         return f"accumulated in {dtype}"
     once_more = abs(found.scale) * EPS[dtype] * np.sqrt(np.square(terms).sum(0))
     unit = once_more + EPS[dtype] * SMALLEST_NORMAL[dtype] * np.sqrt(len(terms))
@@ -76,7 +76,7 @@ def _explain_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np
         return ""
     size = np.sqrt(np.mean(np.square(off[known])))
     for name, change in itertools.product(rounding.coarser(dtype), (rounding.to, rounding.cut)):
-        result = found.finished(found.of([change(x, name) for x in floats]).sum(0))
+        result = found.finish(found.of([change(x, name) for x in floats]).sum(0))
         for coarse in (result, change(result, name)):
             if np.sqrt(np.mean(np.square((actual - coarse)[known]))) < COARSE * size:
                 return ""  # what is added is coarse, and perhaps the result, not the adding
@@ -94,7 +94,7 @@ def _of_float32(found: Summed, dtype: str) -> np.ndarray:
     return np.asarray(1.01 * (abs(found.scale) * adder + ends))
 
 
-def _totals(terms: np.ndarray, dtype: str, plain: bool) -> Iterator[np.ndarray]:
+def _sum_in_dtype(terms: np.ndarray, dtype: str, plain: bool) -> Iterator[np.ndarray]:
     """The sums with an accumulator in a dtype; plain: one term after another alone, as few numbers agree with one of many by chance."""
 
     def narrow(x: np.ndarray) -> np.ndarray:

@@ -114,7 +114,7 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
         for kind in types(dtype):
             words, result = f"variance as E[x²] - E[x]², in {kind}", _normalise_input(given, how, kind, one_pass=True)
             yield Model(words, result, kind != own, code=CAUSE_ARITHMETIC)
-            yield Model(words, result, True, slack=_slack(given, how, kind), code=CAUSE_ARITHMETIC)
+            yield Model(words, result, True, slack=_compute_norm_slack(given, how, kind), code=CAUSE_ARITHMETIC)
         yield Model("ddof: divided by n - 1, not n", _normalise_input(given, replace(how, ddof=1)))
         yield Model("the mean is not subtracted", _normalise_input(given, replace(how, centred=False)))
     for eps in EPSILONS:
@@ -138,7 +138,7 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
         yield Model("weight and bias go down the columns", _normalise_input(columns, how))
 
 
-def _slack(given: Sequence[np.ndarray], how: _How, kind: str) -> np.ndarray:
+def _compute_norm_slack(given: Sequence[np.ndarray], how: _How, kind: str) -> np.ndarray:
     """How far a layer norm moves when its variance does by what a difference of rounded squares loses."""
     x = given[0]
     lost = np.expand_dims(bound_cancellation(np.moveaxis(x, -1, 0), kind), -1)

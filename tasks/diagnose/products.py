@@ -73,14 +73,14 @@ class _Product:
         a, b = self._factors(given)
         return np.asarray((a * b).sum(-1) if self.rows else np.matmul(a, b))
 
-    def finished(self, product: np.ndarray, given: Sequence[np.ndarray]) -> np.ndarray:
+    def finish(self, product: np.ndarray, given: Sequence[np.ndarray]) -> np.ndarray:
         """The result for a product."""
         return np.asarray(self.alpha * product + (0.0 if self.added is None else self.beta * given[self.added]))
 
     def exact(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        return self.finished(self.bare(given), given)
+        return self.finish(self.bare(given), given)
 
-    def fitted(self, given: Sequence[np.ndarray], result: np.ndarray) -> _Product:
+    def fit_scales(self, given: Sequence[np.ndarray], result: np.ndarray) -> _Product:
         """With the alpha and the beta that give a result best. Raises ValueError for inputs that do not fit."""
         parts = [self.bare(given)] + ([] if self.added is None else [given[self.added]])
         if any(np.broadcast_shapes(x.shape, result.shape) != result.shape for x in parts) or not result.size:
@@ -93,7 +93,7 @@ class _Product:
 
     def added_in(self, adder: Accumulator, given: Sequence[np.ndarray]) -> np.ndarray:
         """The result where a matrix unit adds so. Raises ValueError for what is no product of matrices."""
-        return self.finished(adder.product(*self._matrices(given)), given)
+        return self.finish(adder.product(*self._matrices(given)), given)
 
     def floor_in(self, adder: Accumulator, given: Sequence[np.ndarray]) -> np.ndarray:
         """How far the result may move there. Raises ValueError as `added_in`."""
@@ -125,12 +125,10 @@ class _Product:
 
     def _sums(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
         terms = self.terms(given)
-        yield from left_out(terms, lambda part: self.finished(part.sum(0), given))
+        yield from left_out(terms, lambda part: self.finish(part.sum(0), given))
         for precision in rounding.narrow(dtype):
             for total in rounding.accumulate_terms(terms, precision):
-                yield Model(
-                    f"accumulated in {precision}", self.finished(total, given), slow=True, code=CAUSE_ARITHMETIC
-                )
+                yield Model(f"accumulated in {precision}", self.finish(total, given), slow=True, code=CAUSE_ARITHMETIC)
 
 
 def _plain(x: float) -> float:
@@ -174,6 +172,6 @@ def _fit_products(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[
         added = next((k for k in range(len(floats)) if k not in (a, b)), None)
         for turned, rows in ((False, False), (True, False), (False, True)):
             try:
-                yield _Product(a, b, added, turned, rows).fitted(floats, result)
+                yield _Product(a, b, added, turned, rows).fit_scales(floats, result)
             except ValueError:
                 continue

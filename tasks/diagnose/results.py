@@ -70,13 +70,13 @@ def find_result_models(inputs: Sequence[np.ndarray], result: Result) -> Iterator
             yield Model(f"input {place} is returned as it is", x.astype(y.dtype))
         elif is_inexact(result.dtype) and y.dtype == np.float64:
             yield Model(f"beyond the range of {result.dtype} it is not held to the largest number", x.astype(y.dtype))
-    if result.real and (factor := _factor(a, y)) is not None:
+    if result.real and (factor := _find_common_factor(a, y)) is not None:
         yield Model(f"scaled by {factor:.6g}", factor * y)
-    if (tail := _tail(result)) is not None:
+    if (tail := _find_stale_tail(result)) is not None:
         yield tail
 
 
-def _factor(a: np.ndarray, y: np.ndarray) -> float | None:
+def _find_common_factor(a: np.ndarray, y: np.ndarray) -> float | None:
     """The one factor between two results of several numbers; None if it is 1."""
     known = np.isfinite(a) & np.isfinite(y) & (y != 0)
     if np.unique(np.abs(y[known])).size < 3:
@@ -85,7 +85,7 @@ def _factor(a: np.ndarray, y: np.ndarray) -> float | None:
     return factor if np.isfinite(factor) and factor and abs(factor - 1) > FACTOR else None
 
 
-def _tail(result: Result) -> Model | None:
+def _find_stale_tail(result: Result) -> Model | None:
     """The result up to an element of every row, and one value, zero or NaN from there on."""
     a, y, off = result.actual, result.exact, result.off
     if y.ndim == 0 or (not is_inexact(result.dtype) and y.dtype.kind not in "iu"):

@@ -34,19 +34,19 @@ def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> I
     """A result at some places, flat, as the sums or means of one input, where it is that."""
     if len(floats) != 1 or not floats[0].ndim:
         return
-    for axis, _ in _axes(floats[0], result.exact.shape):
+    for axis, _ in _find_reduced_axes(floats[0], result.exact.shape):
 
         def terms(given: Sequence[np.ndarray], axis: Axes = axis) -> np.ndarray:
-            rows = _rows(given[0], axis)
+            rows = _collect_terms(given[0], axis)
             return rows.reshape(len(rows), -1)[:, at]
 
-        rows = _rows(floats[0], axis)
+        rows = _collect_terms(floats[0], axis)
         for scale in (1.0, 1 / max(len(rows), 1)):
             if result.is_exact((scale * rows.sum(0)).reshape(result.exact.shape)):
                 yield Summed(terms(floats), terms, scale)
 
 
-def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axes, bool]]:
+def _find_reduced_axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axes, bool]]:
     """Axes along which a reduction gives a shape, and whether they are kept."""
     several: list[Axes] = [*range(x.ndim - 1, -1, -1), *((-2, -1),) * (x.ndim > 2), None]
     for axis in several:
@@ -58,7 +58,7 @@ def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axes, bool]]:
 def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[Formula]:
     if x.size == 0 or x.ndim == 0:
         return
-    for axis, keep in _axes(x, shape):
+    for axis, keep in _find_reduced_axes(x, shape):
         count = x.size // max(int(np.sum(x, axis=axis).size), 1)
         if count < 2:
             continue
@@ -86,12 +86,12 @@ def _places(axis: Axes, x: np.ndarray) -> tuple[int, ...]:
 
 
 def _spread(function: Callable[..., Any], ddof: int) -> Reduce:
-    def reduced(x: np.ndarray, axis: Axes) -> np.ndarray:
+    def reduce_axis(x: np.ndarray, axis: Axes) -> np.ndarray:
         with warnings.catch_warnings():  # of one element it is NaN, which numpy would tell the user of
             warnings.simplefilter("ignore", RuntimeWarning)
             return np.asarray(function(x, axis=axis, ddof=ddof))
 
-    return reduced
+    return reduce_axis
 
 
 REDUCTIONS: dict[str, Reduce] = {
@@ -112,7 +112,7 @@ def _wrong_reduction(
     x: np.ndarray, name: str, axis: Axes, dtype: str, exact: Callable[[Sequence[np.ndarray]], np.ndarray]
 ) -> Iterator[Model]:
     shape = exact([x]).shape
-    rows = _rows(x, axis)
+    rows = _collect_terms(x, axis)
     count = len(rows)
     if name == "mean" and count > 1:
         yield Model("divided by n - 1, not n", exact([x]) * count / (count - 1))
@@ -152,7 +152,7 @@ def _wrong_reduction(
                 yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True, code=CAUSE_ARITHMETIC)
 
 
-def _rows(x: np.ndarray, axis: Axes) -> np.ndarray:
+def _collect_terms(x: np.ndarray, axis: Axes) -> np.ndarray:
     """The terms of each sum along a first axis."""
     places = tuple(p % x.ndim for p in _places(axis, x))
     others = [p for p in range(x.ndim) if p not in places]

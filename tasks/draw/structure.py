@@ -215,22 +215,22 @@ def infer(name: str, given: Input) -> Input:
     parts = re.findall(r"[a-z0-9]+", name.lower())
     parts += [a + b for a, b in itertools.pairwise(parts)]
 
-    def named(table: dict[str, tuple[str, ...]]) -> str:
+    def find_kind(table: dict[str, tuple[str, ...]]) -> str:
         return next((kind for kind, names in table.items() if set(names) & set(parts)), "")
 
     if given.dtype == "bool":
         return replace(given, kind="mask")
     if is_inexact(given.dtype):
-        return replace(given, kind=(named(_FLOATS) if given.low is None else "") or "values")
+        return replace(given, kind=(find_kind(_FLOATS) if given.low is None else "") or "values")
     if given.low is None or given.high is None or given.low < 0:
         return replace(given, kind="values")
-    kind = named(_INTEGERS) or "index"
+    kind = find_kind(_INTEGERS) or "index"
     if kind == "permutation" and not (given.shape and given.low == 0 and given.high == given.shape[-1]):
         kind = "index"
     return replace(given, kind=kind)
 
 
-def _below(seed: int, count: int, bound: int, stream: int = 0) -> np.ndarray:
+def _hash_below(seed: int, count: int, bound: int, stream: int = 0) -> np.ndarray:
     """(count,) int64 from 0 to bound - 1: the number of splitmix64 modulo the bound. stream: apart from other uses of the seed."""
     drawn = words(seed + (stream << 32), count) >> np.uint64(1)
     return (drawn % np.uint64(max(bound, 1))).astype(np.int64)
@@ -252,13 +252,13 @@ def _bounds(given: Input) -> tuple[int, int]:
 def _index(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     low, high = _bounds(given)
     count, span = _count(given.shape), high - low
-    drawn = _below(seed, count, span)
+    drawn = _hash_below(seed, count, span)
     if span < 2 and structure != PLAIN:
         return None
     if structure == "all_equal":
         made = np.full(count, (0, span - 1, int(drawn[0]))[seed % 3])
     elif structure == "one_missing":
-        missing = int(_below(seed, 1, span, 1)[0])
+        missing = int(_hash_below(seed, 1, span, 1)[0])
         others = np.delete(np.arange(span), missing) if span <= 1 << 20 else np.array([0, span - 1])
         made = others[_draw_permutation(seed, len(others))][np.arange(count) % len(others)]
     elif structure == "sorted":
@@ -301,7 +301,7 @@ def _permutation(given: Input, structure: str, seed: int, plain: np.ndarray | No
     return np.broadcast_to(made, given.shape)
 
 
-def _lengths(structure: str, seed: int, pieces: int, total: int) -> np.ndarray | None:
+def _draw_lengths(structure: str, seed: int, pieces: int, total: int) -> np.ndarray | None:
     """(pieces,) whole numbers from 0 that sum to ``total``."""
     even = np.diff(np.arange(pieces + 1) * total // pieces)
     if structure == "even":
@@ -313,13 +313,13 @@ def _lengths(structure: str, seed: int, pieces: int, total: int) -> np.ndarray |
     if structure == "one_missing":
         if pieces < 2:
             return None
-        at = int(_below(seed, 1, pieces, 1)[0])
+        at = int(_hash_below(seed, 1, pieces, 1)[0])
         made = even.copy()
         made[at - 1] += made[at]
         made[at] = 0
         return made
     if structure == PLAIN:
-        cuts = np.sort(_below(seed, pieces - 1, total + 1))
+        cuts = np.sort(_hash_below(seed, pieces - 1, total + 1))
         return np.diff(np.concatenate([[0], cuts, [total]]))
     sizes = np.ones(pieces, np.int64) if structure == "singles" else np.array(BOUNDARIES)[np.arange(pieces) % 12]
     ends = np.minimum(np.cumsum(sizes), total)
@@ -332,7 +332,7 @@ def _offset(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
     pieces = given.shape[-1] - 1
     if pieces < 1:
         return np.full(given.shape, low)
-    made = _lengths(structure, seed, pieces, high - 1 - low)
+    made = _draw_lengths(structure, seed, pieces, high - 1 - low)
     if made is None:
         return None
     return np.broadcast_to(low + np.concatenate([[0], np.cumsum(made)]), given.shape)
@@ -341,7 +341,7 @@ def _offset(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
 def _length(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     low, high = _bounds(given)
     count, last = _count(given.shape), high - 1
-    drawn = low + _below(seed, count, high - low)
+    drawn = low + _hash_below(seed, count, high - low)
     if (structure == "empty" and low > 0) or (structure == "shortest" and low == 0):
         return None
     if structure == "longest":
@@ -350,7 +350,7 @@ def _length(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
         return np.full(count, low)
     if structure == "one_missing":
         drawn = np.where(drawn == low, last, drawn)
-        drawn[int(_below(seed, 1, count, 1)[0])] = low
+        drawn[int(_hash_below(seed, 1, count, 1)[0])] = low
     elif structure == "sorted":
         drawn = np.sort(drawn)
     elif structure == "reversed":
@@ -375,9 +375,9 @@ def _segment(given: Input, structure: str, seed: int, plain: np.ndarray | None) 
     elif structure == "ends":
         made = np.where(np.arange(count) < (count + 1) // 2, 0, span - 1)
     elif structure == PLAIN:
-        made = np.sort(_below(seed, count, span))
+        made = np.sort(_hash_below(seed, count, span))
     else:
-        sizes = _lengths(structure, seed, span, count)
+        sizes = _draw_lengths(structure, seed, span, count)
         if sizes is None:
             return None
         made = np.repeat(np.arange(span), sizes)
@@ -386,7 +386,7 @@ def _segment(given: Input, structure: str, seed: int, plain: np.ndarray | None) 
 
 def _mask(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     count, last = _count(given.shape), given.shape[-1]
-    at = int(_below(seed, 1, count, 1)[0])
+    at = int(_hash_below(seed, 1, count, 1)[0])
     places = np.arange(count)
     if structure in ("all_true", "all_false"):
         return np.full(count, structure == "all_true")
@@ -411,8 +411,8 @@ def _mask(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> 
 def _probability(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     last = given.shape[-1]
     rows = _count(given.shape) // last
-    weight = 1.0 + _below(seed, rows * last, 1023).reshape(rows, last)
-    at = _below(seed, rows, last, 1)
+    weight = 1.0 + _hash_below(seed, rows * last, 1023).reshape(rows, last)
+    at = _hash_below(seed, rows, last, 1)
     if structure == "all_equal":
         weight = np.ones((rows, last))
     elif structure in ("one_hot", "one_missing", "dominant_one"):
@@ -430,15 +430,15 @@ def _probability(given: Input, structure: str, seed: int, plain: np.ndarray | No
 
 def _scale(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     count = _count(given.shape)
-    drawn = (1.0 + _below(seed, count, 1024) / 1024.0) * np.ldexp(1.0, _below(seed, count, 4, 1) - 2)
+    drawn = (1.0 + _hash_below(seed, count, 1024) / 1024.0) * np.ldexp(1.0, _hash_below(seed, count, 4, 1) - 2)
     if structure == "all_equal":
         return np.full(count, float(drawn[0]))
     if structure == "powers":
-        return np.ldexp(1.0, _below(seed, count, 7, 1) - 3)
+        return np.ldexp(1.0, _hash_below(seed, count, 7, 1) - 3)
     if structure == "small":
         return drawn / DOMINANT
     if structure == "dominant_one":
-        return np.where(np.arange(count) == int(_below(seed, 1, count, 2)[0]), drawn, drawn / DOMINANT)
+        return np.where(np.arange(count) == int(_hash_below(seed, 1, count, 2)[0]), drawn, drawn / DOMINANT)
     if structure in ("sorted", "reversed"):
         made = np.sort(drawn)
         return made if structure == "sorted" else made[::-1]
@@ -456,11 +456,11 @@ def _one_hot(given: Input, structure: str, seed: int, plain: np.ndarray | None) 
 def _sort_values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     if plain is None:
         return None
-    made = plain if structure == PLAIN else _values(given, structure, seed, plain)
+    made = plain if structure == PLAIN else _rearrange_values(given, structure, seed, plain)
     return None if made is None else np.sort(made, axis=-1)
 
 
-def _values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _rearrange_values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     """Ordinary values in another order, or with some of them in the place of others."""
     if plain is None or plain.size < 2:
         return None
@@ -476,15 +476,15 @@ def _values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
         if last < 4:
             return None
         rest = order[..., : last - few][..., _draw_permutation(seed, last - few)]
-        at = int(_below(seed, 1, last - few + 1, 1)[0])
+        at = int(_hash_below(seed, 1, last - few + 1, 1)[0])
         return np.concatenate([rest[..., :at], order[..., last - few :], rest[..., at:]], axis=-1)
     flat = x.reshape(-1)
     if structure == "all_equal":
-        return np.full_like(x, flat[int(_below(seed, 1, x.size)[0])])
+        return np.full_like(x, flat[int(_hash_below(seed, 1, x.size)[0])])
     if structure == "ties":
-        return flat[_below(seed, 3, x.size)][_below(seed, x.size, 3, 1)].reshape(x.shape)
+        return flat[_hash_below(seed, 3, x.size)][_hash_below(seed, x.size, 3, 1)].reshape(x.shape)
     rows = x.reshape(-1, last) if x.ndim > 1 else flat[:, None]
-    at = int(_below(seed, 1, len(rows), 2)[0])
+    at = int(_hash_below(seed, 1, len(rows), 2)[0])
     if structure == "dominant":
         if not is_inexact(given.dtype) or len(rows) < 2:
             return None
@@ -577,5 +577,5 @@ KINDS: dict[str, Kind] = {
         constrained=True,
         tied=_TIED,
     ),
-    "values": Kind("numbers", _OF_VALUES, _values, integers=None, tied=_TIED),
+    "values": Kind("numbers", _OF_VALUES, _rearrange_values, integers=None, tied=_TIED),
 }

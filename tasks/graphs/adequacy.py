@@ -45,7 +45,7 @@ def find_unobserved(
     dtypes = [graph.dtypes.get(name) or "float32" for name in graph.outputs]
     units = [unit(dtype, y, floor) for dtype, y, floor in zip(dtypes, references, row_floors)]
 
-    def noticed(layer: str) -> bool:
+    def changes_outputs(layer: str) -> bool:
         found = dict(_find_changed_tensors(graph, kept, layer))
         with np.errstate(all="ignore"):
             return any(
@@ -53,7 +53,7 @@ def find_unobserved(
                 for name, y, u in zip(graph.outputs, references, units)
             )
 
-    return [layer for layer in wanted if not noticed(layer)]
+    return [layer for layer in wanted if not changes_outputs(layer)]
 
 
 def unit(dtype: str, reference: np.ndarray, row_floor: np.ndarray) -> np.ndarray:

@@ -65,10 +65,10 @@ class OfProducts(Graph):
         if product or node.operator.sums == "transform":
             self.found.append(node.op)
         if product and self._change is not None:
-            inputs = [x if k == node.operator.added else self._changed(x) for k, x in enumerate(inputs)]
+            inputs = [x if k == node.operator.added else self._change_factor(x) for k, x in enumerate(inputs)]
         return super()._outputs(node, inputs, outer, run)
 
-    def _changed(self, x: Any) -> Any:
+    def _change_factor(self, x: Any) -> Any:
         wide = isinstance(x, np.ndarray) and x.dtype == np.float64
         return self._change(x, next(self._numbers)) if wide and self._change else x
 

@@ -34,7 +34,7 @@ class Run:
     keep: frozenset[str] = frozenset()
     kept: Values = field(default_factory=dict)
 
-    def rounded(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+    def round_value(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
         """What a cast makes of float64 values."""
         return round_to_dtype(x, dtype) if self.round is None else self.round(x, dtype, exact, node)
 
@@ -97,7 +97,7 @@ class Graph:
         values: Values = {}
         for name in self.inputs:
             still = round is not None and name in self._still
-            values[name] = self._moved(name, widen(feeds[name]), None if still else move)
+            values[name] = self._perturb_value(name, widen(feeds[name]), None if still else move)
         run = Run(move, round, frozenset(keep), {name: values[name] for name in keep if name in values})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -135,7 +135,7 @@ class Graph:
             cast = run.round is not None and node.name in self.casts
             rounding = run.move is not None and self._rounding[node.name] and not cast
             for name, value in zip(node.outputs, outputs):
-                made = self._moved(name, value, run.move) if rounding and name not in self.fixed else value
+                made = self._perturb_value(name, value, run.move) if rounding and name not in self.fixed else value
                 if left[name]:
                     values[name] = made
                 if name in run.keep:
@@ -150,7 +150,7 @@ class Graph:
             return self._value(name, block, values, run.move)
         value = self._value(name, block, values, None)
         moves = self._composes[node.name] and (name in self._still or name in self.movable)
-        return self._moved(name, value, run.move) if moves else value
+        return self._perturb_value(name, value, run.move) if moves else value
 
     def _value(self, name: str, block: Block, values: Values, move: Move | None) -> Any:
         if name in values:
@@ -160,9 +160,9 @@ class Graph:
         raise NoOracle(f"nothing computes the tensor {name!r}")
 
     def _weight(self, stored: np.ndarray, name: str, move: Move | None) -> Any:
-        return self._moved(name, widen(stored), move if name in self.movable else None)
+        return self._perturb_value(name, widen(stored), move if name in self.movable else None)
 
-    def _moved(self, name: str, value: Any, move: Move | None) -> Any:
+    def _perturb_value(self, name: str, value: Any, move: Move | None) -> Any:
         if move is None or not isinstance(value, np.ndarray) or value.dtype != np.float64:
             return value
         return move(name, value, self.eps(name))
@@ -170,13 +170,13 @@ class Graph:
     def _outputs(self, node: Node, inputs: list[Any], outer: Values, run: Run) -> list[Any]:
         def body(name: str, given: Mapping[str, Any]) -> list[Any]:
             block = node.blocks[name]
-            captured = {x: outer[x] for x in block.captured}
+            captured = {x: outer[x] for x in block.captured_names}
             return self._execute(block, captured | dict(given), run)
 
         try:
             if node.op in _CONTROL:
                 return _CONTROL[node.op](node, inputs, body)
-            if any(block.captured for block in node.blocks.values()):
+            if any(block.captured_names for block in node.blocks.values()):
                 raise NoOracle(f"node {node.name!r}: {node.op} has no float64 evaluation here")
             found = None
             if node.op in self._operators and not any(
@@ -188,14 +188,14 @@ class Graph:
             raise
         except Exception as error:
             raise NoOracle(f"node {node.name!r} ({node.op}): {essential(error)}") from None
-        made = [self._checked(node, value, inputs) for value in found]
+        made = [self._widen_result(node, value, inputs) for value in found]
         if node.name in self.casts:
             exact = node.inputs[0] in self._given
-            return [run.rounded(x, self.casts[node.name], exact, node.name) for x in made]
+            return [run.round_value(x, self.casts[node.name], exact, node.name) for x in made]
         return made
 
     @staticmethod
-    def _checked(node: Node, value: Any, inputs: list[Any]) -> Any:
+    def _widen_result(node: Node, value: Any, inputs: list[Any]) -> Any:
         """A result with its floats in float64. Raises NoOracle for digits that were lost on the way."""
         if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
             return value
@@ -280,19 +280,19 @@ def _scan(node: Node, inputs: list[Any], body: Body) -> list[Any]:
     states, scanned = inputs[: len(inputs) - many], inputs[len(inputs) - many :]
     results = len(block.outputs) - len(states)
 
-    def given(name: str, count: int) -> list[int]:
+    def read_axes(name: str, count: int) -> list[int]:
         return list(a.get(name) or [0] * count)
 
-    rows = [np.moveaxis(x, axis, 0) for x, axis in zip(scanned, given("scan_input_axes", many))]
-    rows = [x[::-1] if back else x for x, back in zip(rows, given("scan_input_directions", many))]
+    rows = [np.moveaxis(x, axis, 0) for x, axis in zip(scanned, read_axes("scan_input_axes", many))]
+    rows = [x[::-1] if back else x for x, back in zip(rows, read_axes("scan_input_directions", many))]
     stacked: list[list[Any]] = [[] for _ in range(results)]
     for step in range(len(rows[0])):
         outputs = body("body", dict(zip(block.inputs, [*states, *(x[step] for x in rows)])))
         states = outputs[: len(states)]
         for made, value in zip(stacked, outputs[len(states) :]):
             made.append(value)
-    found = [made[::-1] if back else made for made, back in zip(stacked, given("scan_output_directions", results))]
-    axes = given("scan_output_axes", results)
+    found = [made[::-1] if back else made for made, back in zip(stacked, read_axes("scan_output_directions", results))]
+    axes = read_axes("scan_output_axes", results)
     return [*states, *(np.stack(made, axis=axis) for made, axis in zip(found, axes))]
 
 

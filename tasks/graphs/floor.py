@@ -91,7 +91,7 @@ def input_floors(
     counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_floor` says.
     """
 
-    def drawn(places: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+    def draw_outputs(places: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
         for draw in places:
             try:
                 yield [np.asarray(y) for y in evaluate([x.at(draw) for x in inputs], draw)]
@@ -102,7 +102,7 @@ def input_floors(
     elements = sum(x.size for value in values for x in (value if isinstance(value, list) else [value]) if x is not None)
     floors: list[np.ndarray | None] = [None] * len(references)
     if any(x.eps for x in inputs):
-        floors = noise.floor(references, drawn, op_class, draws, elements, witness)
+        floors = noise.floor(references, draw_outputs, op_class, draws, elements, witness)
     if op_class in WITHOUT_NOISE or not draws:
         return floors
     if flushed := _estimate_flush_loss(ops, values):

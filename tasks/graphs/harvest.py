@@ -66,7 +66,7 @@ class Harvest:
                 if before is None or getattr(one, size) > getattr(before, size):
                     kept[one.key] = one
 
-    def chosen(self, mib: float) -> tuple[list[tuple[str, Instance]], int]:
+    def select_instances(self, mib: float) -> tuple[list[tuple[str, Instance]], int]:
         """(kind, instance) of what fits into ``mib`` MiB, small ones first, so that as many cases as can be are among them;
         and how many cases are not. kind: "largest", "cancelling", or "only" where one instance is both."""
         left, found, lost = mib * 2**20, [], 0
@@ -169,7 +169,7 @@ def _value(graph: Graph, values: Mapping[str, Any], name: str) -> np.ndarray | N
 
 
 def _key(graph: Graph, node: Node, given: list[np.ndarray | None]) -> str:
-    def told(name: str, x: np.ndarray | None) -> Any:
+    def describe_input(name: str, x: np.ndarray | None) -> Any:
         if x is None:
             return None
         weight = name in graph.weights
@@ -177,7 +177,13 @@ def _key(graph: Graph, node: Node, given: list[np.ndarray | None]) -> str:
         return [dtype_of(graph, name, x), list(x.shape), weight, says]
 
     attributes = sorted(x.SerializeToString(deterministic=True).hex() for x in node.proto.attribute)
-    case = [node.op, node.version, attributes, len(node.outputs), [told(*pair) for pair in zip(node.inputs, given)]]
+    case = [
+        node.op,
+        node.version,
+        attributes,
+        len(node.outputs),
+        [describe_input(*pair) for pair in zip(node.inputs, given)],
+    ]
     return hashlib.sha256(json.dumps(case).encode()).hexdigest()[:10]
 
 

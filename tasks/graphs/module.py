@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import held, noise, torch_tree
+from tasks.arrays import module_state, noise, torch_tree
 from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.coarse import rounded_to
@@ -108,14 +108,16 @@ def exactly(
     before = torch.get_default_dtype()
     dispatch = modes.Wide(draw, precision, before, round, read)
     given = list(map(dispatch.argument, tensors(inputs)))
-    put_back = held.keep(module)
+    put_back = module_state.keep(module)
     # Writes to what floats go to its twin in float64; the others are written to where they lie.
-    whole = [(x, x.clone()) for x in held.tensors(module).values() if not (x.is_floating_point() or x.is_complex())]
+    whole = [
+        (x, x.clone()) for x in module_state.tensors(module).values() if not (x.is_floating_point() or x.is_complex())
+    ]
     torch.set_default_dtype(torch.float64)
     try:
         with torch.no_grad(), _disable_compilation(), dispatch, modes.Believing(dispatch):
             made = module(*given)
-        return [_array(dispatch.lifted(y)) for y in made]
+        return [_array(dispatch.widen(y)) for y in made]
     finally:
         torch.set_default_dtype(before)
         put_back()
@@ -187,22 +189,22 @@ def _modes() -> Any:
         "cfloat": torch.complex64,
     }
 
-    def believed(x: Any) -> Any:
+    def find_believed_dtype(x: Any) -> Any:
         return getattr(x, _OWN, None) or x.dtype
 
     def believe(x: Any, dtype: Any) -> Any:
         setattr(x, _OWN, dtype)
         return x
 
-    def copied(x: Any) -> np.ndarray:
+    def copy_array(x: Any) -> np.ndarray:
         """An array of its own: torch no longer resizes the memory that NumPy was shown, and a resize_ that fails leaves the new sizes."""
         return torch_tree.to_numpy(x.clone())
 
-    def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
         if type(value) in (list, tuple):
-            return type(value)(mapped(x, change) for x in value)
+            return type(value)(map_tensors(x, change) for x in value)
         if isinstance(value, dict):
-            return {k: mapped(x, change) for k, x in value.items()}
+            return {k: map_tensors(x, change) for k, x in value.items()}
         return change(value)
 
     def flat(value: Any) -> Iterator[Any]:
@@ -217,7 +219,7 @@ def _modes() -> Any:
     def inside(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operator of functions (torch.cond) returns, what these dispatch being dispatched to the mode as well."""
 
-        def entered(x: Any) -> Any:
+        def enter_callable(x: Any) -> Any:
             if isinstance(x, torch.Tensor) or not callable(x):
                 return x
 
@@ -227,7 +229,7 @@ def _modes() -> Any:
 
             return call
 
-        return func(*mapped(args, entered), **mapped(kwargs or {}, entered))
+        return func(*map_tensors(args, enter_callable), **map_tensors(kwargs or {}, enter_callable))
 
     class Watching(TorchDispatchMode):
         supports_higher_order_operators = True
@@ -269,11 +271,11 @@ def _modes() -> Any:
                 return x
             made = x.detach().to(wide.get(x.dtype, x.dtype), copy=True)
             setattr(made, _GIVEN, True)
-            if self.draw is not None and made.numel() and not is_structural(copied(made)):
+            if self.draw is not None and made.numel() and not is_structural(copy_array(made)):
                 self.move(made, x.dtype, True)
             return believe(made, x.dtype)
 
-        def lifted(self, x: Any) -> Any:
+        def widen(self, x: Any) -> Any:
             """The wide twin of a tensor that the module holds; any other as it is."""
             if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
                 return x
@@ -294,7 +296,7 @@ def _modes() -> Any:
             self.place += 1
             if not eps or not x.numel() or x._is_zerotensor() or x.is_meta:  # without memory, as functorch makes them
                 return
-            value = copied(x)
+            value = copy_array(x)
             made = noise.perturb_values(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(
                 value.shape
             )
@@ -304,12 +306,12 @@ def _modes() -> Any:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            args, kwargs = mapped(args, self.lifted), mapped(kwargs, self.lifted)
+            args, kwargs = map_tensors(args, self.widen), map_tensors(kwargs, self.widen)
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return inside(self, func, args, kwargs)
             own = self.own(func, args, kwargs)
             if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
-                own, args = self.autocast, mapped(args, self.cast_down)
+                own, args = self.autocast, map_tensors(args, self.cast_down)
             tensors = [x for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)]
             given, exact_func = {id(x) for x in tensors}, rounds_nothing(func)
             if func._schema.is_mutable and not exact_func:
@@ -317,17 +319,17 @@ def _modes() -> Any:
             known = self.sure and exact_func and all(getattr(x, _GIVEN, x.dtype not in exact) for x in tensors)
             drawn = self.draw is not None or self.read is not None
             if drawn and not exact_func and not func._schema.is_mutable:
-                args, kwargs = mapped(args, self.unsettled), mapped(kwargs, self.unsettled)
+                args, kwargs = map_tensors(args, self.perturb_cast), map_tensors(kwargs, self.perturb_cast)
             copies = func.overloadpacket.__name__ in ("copy", "copy_") and len(args) > 1
             source, cast = args[copies], func.overloadpacket.__name__ == "_to_copy"
             if copies:
-                own = believed(args[0])
+                own = find_believed_dtype(args[0])
                 if self.narrows(source, own):
                     args = (args[0], self.cast(source, own, known), *args[2:])
-            out = self.computed(func, args, kwargs)
+            out = self.compute_wide(func, args, kwargs)
             cast = cast and self.narrows(source, own)
 
-            def told(y: Any) -> Any:
+            def note_dtype(y: Any) -> Any:
                 if not isinstance(y, torch.Tensor) or y.layout is not torch.strided:
                     return y
                 if y.dtype in wide and id(y) not in given:
@@ -343,10 +345,10 @@ def _modes() -> Any:
                 if id(y) not in given or getattr(y, _OWN, None) is None:
                     believe(y, own if own.is_complex == y.is_complex() else self.like(y, own))
                 if self.draw is not None and not exact_func:
-                    self.move(y, believed(y), False)
+                    self.move(y, find_believed_dtype(y), False)
                 return y
 
-            return mapped(out, told)
+            return map_tensors(out, note_dtype)
 
         def cast_down(self, x: Any) -> Any:
             """A factor as autocast makes it."""
@@ -366,17 +368,17 @@ def _modes() -> Any:
                 setattr(made, _STILL, True)
             return made
 
-        def unsettled(self, x: Any) -> Any:
+        def perturb_cast(self, x: Any) -> Any:
             """A tensor as an operation reads it that computes with it: what a cast made is moved, in a draw by the ε of its dtype."""
             if not isinstance(x, torch.Tensor) or not getattr(x, _STILL, False) or not x.numel():
                 return x
             if x.numel() == 1 or is_structural(torch_tree.to_numpy(x)):
                 return x
-            made = believe(x.clone(), believed(x))
+            made = believe(x.clone(), find_believed_dtype(x))
             if self.read is None:
-                self.move(made, believed(x), True)
+                self.move(made, find_believed_dtype(x), True)
             else:
-                value = copied(x)
+                value = copy_array(x)
                 made.copy_(torch.from_numpy(np.ascontiguousarray(self.read(value)).reshape(value.shape)))
             return made
 
@@ -391,7 +393,7 @@ def _modes() -> Any:
         def narrows(x: Any, own: Any) -> bool:
             if not isinstance(x, torch.Tensor) or own not in wide or not (x.is_floating_point() or x.is_complex()):
                 return False
-            after, before = (torch_tree.name_of(d) for d in (own, believed(x)))
+            after, before = (torch_tree.name_of(d) for d in (own, find_believed_dtype(x)))
             return is_complex(after) == is_complex(before) and not holds(
                 PART.get(after, after), PART.get(before, before)
             )
@@ -404,10 +406,10 @@ def _modes() -> Any:
             given = [x for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)]
             floats = [x for x in given if x.is_floating_point() or x.is_complex()]
             some = [x for x in floats if x.ndim] or floats
-            dtypes = [believed(x) for x in some]
+            dtypes = [find_believed_dtype(x) for x in some]
             return functools.reduce(torch.promote_types, dtypes) if dtypes else self.default
 
-        def computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        def compute_wide(self, func: Any, args: Any, kwargs: Any) -> Any:
             def widest(x: Any) -> Any:
                 return wide.get(x, x) if isinstance(x, torch.dtype) else x
 
@@ -421,7 +423,7 @@ def _modes() -> Any:
                     return self.narrow(func, args, kwargs)
                 finally:
                     torch.set_default_dtype(torch.float64)
-            given, named = mapped(args, widest), mapped(kwargs, widest)
+            given, named = map_tensors(args, widest), map_tensors(kwargs, widest)
             if self.precision and products.is_product(func.overloadpacket.__name__):
                 given = products.with_factors(func, given, self.coarse)
             try:
@@ -444,15 +446,15 @@ def _modes() -> Any:
             pairs: list[tuple[Any, Any]] = []
 
             def own(x: Any) -> Any:
-                if isinstance(x, torch.Tensor) and x.dtype in exact and believed(x) in wide:
-                    pairs.append((x, x.to(believed(x))))
+                if isinstance(x, torch.Tensor) and x.dtype in exact and find_believed_dtype(x) in wide:
+                    pairs.append((x, x.to(find_believed_dtype(x))))
                     return pairs[-1][1]
                 return x
 
-            out = func(*mapped(args, own), **mapped(kwargs, own))
+            out = func(*map_tensors(args, own), **map_tensors(kwargs, own))
             if func._schema.is_mutable:
                 back = {id(made): x.copy_(made.to(x.dtype)) for x, made in pairs}
-                out = mapped(out, lambda y: back.get(id(y), y))
+                out = map_tensors(out, lambda y: back.get(id(y), y))
             return out
 
     class Believing(TorchFunctionMode):
@@ -464,19 +466,19 @@ def _modes() -> Any:
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func == dtype_of:
-                return believed(args[0])
+                return find_believed_dtype(args[0])
             within = torch.is_autocast_enabled("cpu")
             self.dispatch.autocast = torch.get_autocast_dtype("cpu") if within else None
-            args, kwargs = mapped(args, self.dispatch.lifted), mapped(kwargs or {}, self.dispatch.lifted)
+            args, kwargs = map_tensors(args, self.dispatch.widen), map_tensors(kwargs or {}, self.dispatch.widen)
             out = func(*args, **kwargs)
             name = getattr(func, "__name__", "")
             if (name in casts or name in ("to", "type")) and args and out is args[0] and out.dtype in exact:
                 asked = casts.get(name) or next(
-                    (believed(x) if isinstance(x, torch.Tensor) else x)
+                    (find_believed_dtype(x) if isinstance(x, torch.Tensor) else x)
                     for x in [*args[1:], *kwargs.values(), out]
                     if isinstance(x, (torch.dtype, torch.Tensor))
                 )
-                if asked in (*wide, *exact) and asked is not believed(out):
+                if asked in (*wide, *exact) and asked is not find_believed_dtype(out):
                     return believe(out.clone(), asked)
             return out
 

@@ -42,7 +42,7 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         """Names of the tensors that it needs: its inputs, and what its subgraphs take from outside."""
         own = [x for x in self.inputs if x]
-        return tuple(dict.fromkeys([*own, *(name for block in self.blocks.values() for name in block.captured)]))
+        return tuple(dict.fromkeys([*own, *(name for block in self.blocks.values() for name in block.captured_names)]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Block:
     weights: Mapping[str, np.ndarray] = field(repr=False)
 
     @property
-    def captured(self) -> tuple[str, ...]:
+    def captured_names(self) -> tuple[str, ...]:
         """Names that it takes from the graph around it."""
         known = {*self.inputs, *self.weights, *(name for node in self.nodes for name in node.outputs)}
         read = [*(name for node in self.nodes for name in node.reads), *self.outputs]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.watched import Run, plain
+from tasks.arrays.watched_arrays import Run, plain
 from tasks.judge import op_classes
 from tasks.model import OpClass
 from tasks.operators import table as operators
@@ -90,14 +90,14 @@ def with_factors(func: Any, args: Sequence[Any], change: Callable[[Any], Any]) -
     """The arguments of a product of ATen's, each tensor that is a factor being what ``change`` makes of it."""
     import torch
 
-    def changed(value: Any) -> Any:
+    def change_factors(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [changed(x) for x in value]
+            return [change_factors(x) for x in value]
         return change(value) if isinstance(value, torch.Tensor) else value
 
     named = [x.name for x in func._schema.arguments]
     first = int(func.overloadpacket.__name__.strip("_").startswith(_ADDS))
-    return [x if k < first or named[k] == _ADDED else changed(x) for k, x in enumerate(args)]
+    return [x if k < first or named[k] == _ADDED else change_factors(x) for k, x in enumerate(args)]
 
 
 def _changed_tensor(value: Any, change: Change | None, places: Iterator[int]) -> Any:
@@ -126,10 +126,10 @@ class InNumpy(Run):
         if not (name in _PRODUCTS or algebra):
             return super().call(function, name, args, kwargs)
         self.found.append(name.removeprefix("linalg."))
-        return self.wrap(function(*map(self._changed, plain(list(args))), **plain(dict(kwargs))))
+        return self.wrap(function(*map(self._change_factors, plain(list(args))), **plain(dict(kwargs))))
 
-    def _changed(self, x: Any) -> Any:
+    def _change_factors(self, x: Any) -> Any:
         if isinstance(x, (list, tuple)):
-            return type(x)([self._changed(y) for y in x])
+            return type(x)([self._change_factors(y) for y in x])
         factor = isinstance(x, np.ndarray) and x.dtype in (np.float64, np.complex128)
         return self._change(x, next(self._places)) if factor and self._change else x

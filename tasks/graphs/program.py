@@ -43,12 +43,12 @@ def trace_module(call: Any, args: Sequence[Any]) -> Any:
         raise Unsupported("the torch form is no module, whose operations could be told apart")
 
     @functools.cache
-    def exported() -> Any:
+    def export_module() -> Any:
         with torch.no_grad():
             return torch.export.export(call, tuple(args), strict=False)
 
     def graph(functional: bool) -> Any:
-        return (exported().run_decompositions({}) if functional else exported()).module()
+        return (export_module().run_decompositions({}) if functional else export_module()).module()
 
     return _prune_program(graph, "torch.export does not take the module")
 
@@ -68,7 +68,7 @@ def trace_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]
     # Buffers as well: what is written to one that the module has itself is neither seen nor undone.
     held = {**{name: step.before(name) for name in step.named}, **dict(step.module.named_buffers())}
 
-    def taken(*given: Any) -> Any:
+    def trace_one_step(*given: Any) -> Any:
         parameters = [x.requires_grad_() for x in given[: len(step.named)]]
         state, tensors = dict(zip(held, given)), given[len(held) :]
 
@@ -80,7 +80,9 @@ def trace_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]
 
     @functools.cache
     def graph(functional: bool) -> Any:
-        call = torch.func.functionalize(graph(False)) if functional else taken  # a gradient cannot be taken within it
+        call = (
+            torch.func.functionalize(graph(False)) if functional else trace_one_step
+        )  # a gradient cannot be taken within it
         return make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
 
     given = [*(x.detach().clone() for x in held.values()), *args]

@@ -82,7 +82,7 @@ class CallCase:
         for name, spec in self._specs.items():
             if spec.strides is not None:
                 yield (
-                    f"layout of {self.called[name]}",
+                    f"layout of {self.tensor_names[name]}",
                     self._with({name: _store_array(self.arrays[name], TensorSpec(spec.id))}),
                 )
         if self.group.catalog == "user":
@@ -94,15 +94,15 @@ class CallCase:
             yield f"argument {len(self.args['v']) - 1}", replace(self, args={**self.args, "v": self.args["v"][:-1]})
 
     @property
-    def given(self) -> list[tuple[str, Any]]:
+    def named_arguments(self) -> list[tuple[str, Any]]:
         """(name, value) of the arguments."""
         return [*((f"argument {k}", x) for k, x in enumerate(self.args["v"])), *self.kwargs["v"]]
 
     @property
-    def called(self) -> dict[str, str]:
+    def tensor_names(self) -> dict[str, str]:
         """What its tensors are called, by their number."""
         found = dict[str, str]()
-        for name, node in self.given:
+        for name, node in self.named_arguments:
             specs = tensor_specs(node)
             found |= {str(x.id): name if len(specs) == 1 else f"{name}[{k}]" for k, x in enumerate(specs)}
         return found
@@ -124,7 +124,7 @@ class CallCase:
     def ops(self) -> tuple[str, ...]:
         return (self.group.op_name,)
 
-    def made(self) -> tuple[Group, Sample]:
+    def make_sample(self) -> tuple[Group, Sample]:
         return self._made
 
     @cached_property
@@ -142,7 +142,7 @@ class CallCase:
 
     def as_made(self) -> CallCase:
         """The case with the arguments that its catalog made of it: sizes that are among a kernel's own follow its inputs'."""
-        return replace(CallCase.of(self.made()[1], self.group, self.draws), structure=self.structure)
+        return replace(CallCase.of(self.make_sample()[1], self.group, self.draws), structure=self.structure)
 
     def key(self) -> Any:
         return digest([self.args, self.kwargs], self.arrays)

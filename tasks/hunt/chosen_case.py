@@ -39,7 +39,7 @@ class ChosenCase:
             return f"{type(error).__name__}: {error}"
         return sample if sample.failure is None else sample.failure.error
 
-    def made(self) -> tuple[Group, Sample]:
+    def make_sample(self) -> tuple[Group, Sample]:
         if isinstance(self._sample, str):
             raise Unfit(self._sample)
         if any(0 in leaf.shape for leaf in self._sample.expected):
@@ -48,7 +48,7 @@ class ChosenCase:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        return {str(k): x for k, x in enumerate(self.made()[1].arrays)}
+        return {str(k): x for k, x in enumerate(self.make_sample()[1].arrays)}
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> ChosenCase:
         raise NotImplementedError("arrays follow from choices")
@@ -79,7 +79,7 @@ class ChosenCase:
         """What the choices made, as a graph with inputs; None where it is none."""
         import onnx
 
-        sample = self.made()[1]
+        sample = self.make_sample()[1]
         if sample.model is None or not all(isinstance(x, TensorSpec) for x in sample.args):
             return None
         model = onnx.load_from_string(sample.model)
@@ -88,4 +88,4 @@ class ChosenCase:
 
     def call(self) -> CallCase:
         """What the choices made, as a call."""
-        return CallCase.of(self.made()[1], self.group, self.draws)
+        return CallCase.of(self.make_sample()[1], self.group, self.draws)

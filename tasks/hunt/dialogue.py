@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Runnable(Protocol):
     """A case with its reference."""
 
-    def made(self) -> tuple[Group, Sample]:
+    def make_sample(self) -> tuple[Group, Sample]:
         """As a backend is given it. Raises Unfit."""
 
 

@@ -207,7 +207,7 @@ class GraphCase:
             return Group(f"onnx:{self.group.op_name}", self.group.variant, self.group.dtype, 1)
         return build_group("onnx", self.ops, self.group.dtype)
 
-    def made(self) -> tuple[Group, Sample]:
+    def make_sample(self) -> tuple[Group, Sample]:
         return self._made
 
     @cached_property
@@ -215,7 +215,7 @@ class GraphCase:
         if not self._computing or not self.model.graph.output:
             raise Unfit("no node is left")
         self._check_zeros()
-        leaves, op_class = self._expected() if self.judged else ([], OpClass.COMPOSITE)
+        leaves, op_class = self._compute_expected() if self.judged else ([], OpClass.COMPOSITE)
         if self.whole is not None and self._is_whole:
             op_class = self.whole[1]
         model = copy(self.model)
@@ -246,7 +246,7 @@ class GraphCase:
             raise Unfit("no input has rows computed independently")
         return places
 
-    def _expected(self) -> tuple[list[Leaf], OpClass]:
+    def _compute_expected(self) -> tuple[list[Leaf], OpClass]:
         try:
             leaves, op_class = compute_expected(self._program.evaluated, self.feeds, self.draws)
         except NoOracle as error:
@@ -284,7 +284,7 @@ class GraphCase:
                     digest.update(x.tobytes() if x.dtype.kind != "O" else repr(x.tolist()).encode())
         return digest.digest()
 
-    def renamed(self) -> GraphCase:
+    def shorten_names(self) -> GraphCase:
         """With short names: inputs x, x1 …, weights w …, what nodes make y …; nodes have none."""
         model, names = copy(self.model), {"": ""}
         if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):

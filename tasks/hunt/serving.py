@@ -76,7 +76,7 @@ class Searcher:
         if isinstance(asked.case, Piece):
             item = self._write_piece(number, asked.case)
         elif asked.case is not None:
-            item = self.write(f"{number}.pack", *asked.case.made())
+            item = self.write(f"{number}.pack", *asked.case.make_sample())
         keep = str(self._folder / f"{number}.outputs") if self.looks else item.keep
         return replace(item, keep=keep, setting=asked.setting)
 

@@ -33,7 +33,7 @@ class TracedCase:
     draws: int
 
     @classmethod
-    def traced(cls, form: Form, group: Group, draws: int) -> TracedCase:
+    def trace_form(cls, form: Form, group: Group, draws: int) -> TracedCase:
         """That of a torch form. Raises Unsupported where that is no module, or training step, that can be traced."""
         given = programs.arguments(form)
         if isinstance(form.call, TrainingStep):
@@ -121,7 +121,7 @@ class TracedCase:
         """(what it is called, the operation as it is stored) of each that computes."""
         return [(one["op"].split(".")[1], one) for _, one in self._computing if one["op"] != programs.PICK]
 
-    def made(self) -> tuple[Group, Sample]:
+    def make_sample(self) -> tuple[Group, Sample]:
         return self._made
 
     @functools.cached_property
@@ -157,7 +157,7 @@ class TracedCase:
     def key(self) -> Any:
         return cases.digest(self.program, self.arrays)
 
-    def renamed(self) -> TracedCase:
+    def shorten_names(self) -> TracedCase:
         """With short names of its arguments: x, x1 …"""
         names = {name: f"x{n}" if n else "x" for n, name in enumerate(self.arrays)}
 

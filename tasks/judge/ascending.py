@@ -25,7 +25,7 @@ class Ascending:
         return self.order[np.isfinite(self.values)]
 
     @functools.cached_property
-    def mirrored(self) -> np.ndarray:
+    def mirror_places(self) -> np.ndarray:
         """(n,) for each value, the place in ``values`` of its negative, or of a neighbour of that."""
         x = self.values
         above = np.searchsorted(x, -x).clip(max=max(len(x) - 1, 0))

@@ -45,7 +45,10 @@ def suspect_precision(
     carried by a few numbers, as that of a single distribution is: those are alike by chance.
     """
     best: Suspicion | None = None
-    ours, errors = _errors(actual, expected), {name: _errors(found, expected) for name, found in twins.items()}
+    ours, errors = (
+        _compute_signed_errors(actual, expected),
+        {name: _compute_signed_errors(found, expected) for name, found in twins.items()},
+    )
     for precision, theirs in errors.items():
         metrics = compare(actual, expected, OpClass.MODEL, precision)
         if judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is not Status.PASS:
@@ -53,7 +56,7 @@ def suspect_precision(
         one, other = float(np.linalg.norm(ours)), float(np.linalg.norm(theirs))
         if not (one and other and TIMES[0] <= one / other <= TIMES[1]):
             continue
-        chance = CHANCE / min(_carriers(ours), _carriers(theirs)) ** 0.5
+        chance = CHANCE / min(_count_error_carriers(ours), _count_error_carriers(theirs)) ** 0.5
         shared = max((abs(_alike(theirs, x)) for name, x in errors.items() if name != precision), default=0.0)
         alike = _alike(ours, theirs)
         if alike >= max(ALIKE, chance, APART * shared) and (best is None or alike > best.alike):
@@ -66,13 +69,13 @@ def _alike(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b) / scale if scale else 0.0
 
 
-def _carriers(errors: np.ndarray) -> float:
+def _count_error_carriers(errors: np.ndarray) -> float:
     """How many numbers carry the error: n if all alike, 1 if one has it all (the participation ratio (Σe²)²/Σe⁴)."""
     squares = np.square(errors)
     return float(squares.sum() ** 2 / max(float(np.square(squares).sum()), np.finfo(float).tiny))
 
 
-def _errors(found: Sequence[np.ndarray], expected: Sequence[Leaf]) -> np.ndarray:
+def _compute_signed_errors(found: Sequence[np.ndarray], expected: Sequence[Leaf]) -> np.ndarray:
     """Signed errors of all floating outputs in units of their rows, one after another; finite ones alone."""
     parts = []
     with np.errstate(all="ignore"):

@@ -51,7 +51,7 @@ def signature(
     if not size:
         return None
     with np.errstate(all="ignore"):
-        parts = [_errors(a, leaf, op_class, precision) for a, leaf in zip(outputs, expected)]
+        parts = [_compute_signed_errors(a, leaf, op_class, precision) for a, leaf in zip(outputs, expected)]
         errors = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if errors.size > LENGTH:
             runs = np.arange(LENGTH // 2) * errors.size // (LENGTH // 2)
@@ -60,7 +60,7 @@ def signature(
         return found
 
 
-def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.ndarray:
+def _compute_signed_errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.ndarray:
     """Signed errors of one output in float64: of the real parts, then of the imaginary ones."""
     assert leaf.reference is not None
     dtype, step = leaf.dtype, -(-a.size // LOOKED_AT) or 1

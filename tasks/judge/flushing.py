@@ -16,8 +16,8 @@ _NEAR = 4.0
 
 def may_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str, ...]:
     """Dtypes of subnormal numbers among exact results, and of the one input of an op of single elements (None: of another)."""
-    found = [leaf.dtype for leaf in expected if _of(leaf.reference, leaf.dtype).any()]
-    if given is not None and _of(given, dtype := dtype_name(given.dtype)).any():
+    found = [leaf.dtype for leaf in expected if _mask_subnormal(leaf.reference, leaf.dtype).any()]
+    if given is not None and _mask_subnormal(given, dtype := dtype_name(given.dtype)).any():
         found.append(dtype)
     return tuple(dict.fromkeys(found))
 
@@ -31,15 +31,15 @@ def restore_flushed(
         y = leaf.reference
         if y is not None and a.shape == y.shape and y.dtype == np.float64 and a.dtype.kind != "c":
             if leaf.dtype in flushes.results:
-                a = _put_right(a, y, (a == 0) & _of(y, leaf.dtype))
+                a = _put_right(a, y, (a == 0) & _mask_subnormal(y, leaf.dtype))
         if y is not None and a.shape == y.shape and given is not None and given.shape == y.shape:
             if (dtype := dtype_name(given.dtype)) in flushes.inputs:
-                a = _put_right(a, y, _of(given, dtype) & _is(a, _at_zero(given, y), leaf.dtype))
+                a = _put_right(a, y, _mask_subnormal(given, dtype) & _mask_near(a, _at_zero(given, y), leaf.dtype))
         made.append(a)
     return made + actual[len(made) :]
 
 
-def _of(x: np.ndarray | None, dtype: str) -> np.ndarray:
+def _mask_subnormal(x: np.ndarray | None, dtype: str) -> np.ndarray:
     """A mask of the subnormal numbers."""
     if x is None or dtype not in SMALLEST_NORMAL or x.dtype.kind == "c" or x.dtype == object:
         return np.zeros(() if x is None else x.shape, bool)
@@ -63,7 +63,7 @@ def _at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(negative, flat[minus[0]], flat[plus[0]])
 
 
-def _is(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
+def _mask_near(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
     """A mask of the results that are ``y`` within a few roundings."""
     if not is_inexact(dtype):
         return np.asarray(a == y)

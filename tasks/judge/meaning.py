@@ -77,23 +77,27 @@ def interpret(
         with np.errstate(all="ignore"):
             a, y, tolerance = a.astype(np.float64), leaf.reference, error_unit(leaf, op_class, precision)
             if meaning.word == "mask":
-                _mask(metrics, a, y, tolerance, meaning.above, limit)
+                _compare_masks(metrics, a, y, tolerance, meaning.above, limit)
             else:
                 rows = (np.moveaxis(x, meaning.axis, -1) for x in np.broadcast_arrays(a, y, tolerance))
                 a, y, tolerance = (x.reshape(-1, x.shape[-1]) for x in rows)
-                _choice(metrics, a, y, tolerance, limit)
+                _compare_choices(metrics, a, y, tolerance, limit)
                 p, q = (y, a) if meaning.word == "probabilities" else (softmax(y), softmax(a))
-                metrics.divergence = max(metrics.divergence or 0.0, _divergence(p, q, SMALLEST_NORMAL[leaf.dtype]))
+                metrics.divergence = max(
+                    metrics.divergence or 0.0, _compute_divergence(p, q, SMALLEST_NORMAL[leaf.dtype])
+                )
 
 
-def _choice(metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, limit: float) -> None:
+def _compare_choices(metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, limit: float) -> None:
     """Decisions by the largest of each row."""
     every, chosen, made = np.arange(len(y)), y.argmax(-1), a.argmax(-1)
     margin = (y[every, chosen] - y[every, made]) / (tolerance[every, chosen] + tolerance[every, made])
     _count(metrics, made != chosen, margin, limit)
 
 
-def _mask(metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, above: float, limit: float) -> None:
+def _compare_masks(
+    metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, above: float, limit: float
+) -> None:
     """Decisions by a threshold, number by number."""
     is_set, should, margin = a > above, y > above, np.abs(y - above) / tolerance
     _count(metrics, is_set != should, margin, limit)
@@ -112,7 +116,7 @@ def _count(metrics: Metrics, flipped: np.ndarray, margin: np.ndarray, limit: flo
     metrics.flip_units = max(metrics.flip_units or 0.0, float(margin.max(initial=0.0)))
 
 
-def _divergence(p: np.ndarray, q: np.ndarray, smallest: float) -> float:
+def _compute_divergence(p: np.ndarray, q: np.ndarray, smallest: float) -> float:
     """The largest Kullback-Leibler divergence of a row, Σ p·ln(p/q) − p + q, in nats; what is below ``smallest`` counts as
     that much: a softmax in the dtype has lost it. Infinite where a number is NaN."""
     p, q = np.maximum(p, smallest), np.maximum(q, smallest)

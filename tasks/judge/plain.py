@@ -175,13 +175,13 @@ def measure_bias(
             leaves.append(leaf)
     if sum(map(len, errors)) < _ENOUGH:
         return None, None
-    found = [_mean(np.concatenate(signed)) for signed in (errors, outward)]
+    found = [_compute_mean_error(np.concatenate(signed)) for signed in (errors, outward)]
     mean, sigmas = max(found, key=lambda one: abs(one[1]))
     far = abs(sigmas) >= SIGMAS and abs(mean) >= BIAS
-    return mean, None if far and min(_independent(leaf, op_class) for leaf in leaves) < _GROUPS else sigmas
+    return mean, None if far and min(_count_independent_groups(leaf, op_class) for leaf in leaves) < _GROUPS else sigmas
 
 
-def _independent(leaf: Leaf, op_class: OpClass) -> float:
+def _count_independent_groups(leaf: Leaf, op_class: OpClass) -> float:
     """Groups of an output's elements that have no error in common; sums of products, each by itself, are many."""
     assert leaf.reference is not None
     size = leaf.reference.size
@@ -200,7 +200,7 @@ def leans(metrics: Metrics) -> bool:
     return metrics.numel >= ELEMENTS and abs(metrics.bias) >= BIAS and abs(metrics.bias_sigmas) >= SIGMAS
 
 
-def _mean(errors: np.ndarray) -> tuple[float, float]:
+def _compute_mean_error(errors: np.ndarray) -> tuple[float, float]:
     """(mean, the mean in standard errors)."""
     mean, whole = float(errors.mean()), errors[: len(errors) // _GROUPS * _GROUPS]
     groups = [whole.reshape(_GROUPS, -1).mean(1), whole.reshape(-1, _GROUPS).mean(0)]
@@ -252,7 +252,7 @@ def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[fl
 
 def bound_by_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
     """The largest difference that a leaf's tolerance leaves to each element, where it alone decides; any where the noise floor is
-    infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at least (`_unavoidable`)."""
+    infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at least (`_bound_unavoidable_error`)."""
     assert leaf.reference is not None
     rtol, atol = tolerance_of(leaf, op_class, precision)
     eps, smallest, noise = unit_of(leaf, op_class, precision)
@@ -261,12 +261,12 @@ def bound_by_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> np
         most = atol + rtol * size
         if leaf.rtol is not None and is_inexact(leaf.dtype):
             spacing, share = ulp_of(size, eps, smallest, op_class), _share_of_float32(leaf.dtype, precision)
-            most = np.maximum(most, _unavoidable(spacing, noise, share))
+            most = np.maximum(most, _bound_unavoidable_error(spacing, noise, share))
         most = np.where(np.isfinite(leaf.reference), most, 0.0)
     return most if noise is None else np.where(noise == np.inf, np.inf, most)
 
 
-def _unavoidable(spacing: np.ndarray, noise: np.ndarray | None, share: float) -> np.ndarray:
+def _bound_unavoidable_error(spacing: np.ndarray, noise: np.ndarray | None, share: float) -> np.ndarray:
     """How far off a result may be that is computed in float32 from exactly given inputs and rounded once: no tolerance asks for more. Of
     a long sum it may be more yet, since a leaf does not tell how many terms it has.
     share: of the noise floor, that float32's is (`_share_of_float32`)."""
@@ -371,7 +371,7 @@ def bound_by_limit(leaf: Leaf, op_class: OpClass, limit: float, precision: str =
 class _How(NamedTuple):
     """How one output is measured: its ε, smallest normal number and classic tolerance. op_class: DISCONTINUOUS is equal or a jump as
     high as the noise floor, of EXACT what is not equal is a whole spacing off, at least; rounded: the device rounds the inputs of an
-    op whose inputs else count as given exactly; share: of `_unavoidable`, where the tolerance is the case's own, else None."""
+    op whose inputs else count as given exactly; share: of `_bound_unavoidable_error`, where the tolerance is the case's own, else None."""
 
     dtype: str
     eps: float
@@ -402,7 +402,7 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
     rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
     share = None if leaf.rtol is None else _share_of_float32(dtype, precision)
     how = _How(dtype, eps, smallest, rtol, atol, op_class, rounds, share)
-    block = _block if is_inexact(dtype) else _integers
+    block = _block if is_inexact(dtype) else _compare_integers
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
         block(a[part], y[part], None if noise is None else noise[part], how, sums)
@@ -419,7 +419,7 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = _most(diff)
     if not (top < np.inf and _most(size) <= LARGEST[dtype]):
-        noise = _nonfinite(wide_a, y, noise, dtype, diff, size, sums)
+        noise = _compare_nonfinite(wide_a, y, noise, dtype, diff, size, sums)
         top = _most(diff)
     sums.seen += diff.size
     if noise is not None:
@@ -454,13 +454,13 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
         size += atol
         outside = diff > size
         if share is not None:
-            outside &= diff > _unavoidable(spacing, noise, share)
+            outside &= diff > _bound_unavoidable_error(spacing, noise, share)
         sums.bad += int(np.count_nonzero(outside))
     # Not np.dot: its order of summation, and so its last bits, depend on the number of threads.
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def _integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
+def _compare_integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
     """Exact comparison; a difference counts in units of the noise that can flip the value, if any."""
     sums.seen += a.size
     if noise is not None:
@@ -487,7 +487,7 @@ def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (np.maximum(a, y).astype(np.uint64) - np.minimum(a, y).astype(np.uint64)).astype(np.float64)
 
 
-def _nonfinite(
+def _compare_nonfinite(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, diff: np.ndarray, size: np.ndarray, sums: Sums
 ) -> np.ndarray | None:
     """Settle the elements with NaN or Inf on either side, which then count as equal and as not seen: changes ``diff`` and ``size``

@@ -96,7 +96,7 @@ class Policy:
         dtype of 8 bits or fewer, in which a few spacings are all that a number has, nothing that is grossly off is right.
         """
         key = (label, op_class, dtype, precision)
-        if key not in self._found:
+        if key not in self._limits_found:
             found = next(x for x in self._of(op_class, dtype) if x.names(label))
             if found.units is not None:
                 most = [found.units, found.gross / EPS[dtype] if EPS.get(dtype, 0.0) > EPS["bfloat16"] else found.units]
@@ -106,8 +106,8 @@ class Policy:
                     if precision in OF_FACTORS and op_class != OpClass.MODEL:
                         found = replace(found, imprecise="never")
                 found = replace(found, units=min(most))
-            self._found[key] = found
-        return self._found[key]
+            self._limits_found[key] = found
+        return self._limits_found[key]
 
     def limit_value(self, label: str, op_class: str, dtype: str, precision: str = "") -> float | None:
         """Value of the limit that holds; None where none does: by another rule, or of results that have no numbers."""
@@ -127,7 +127,7 @@ class Policy:
         return {}
 
     @functools.cached_property
-    def _found(self) -> dict[tuple[str, str, str, str], Limit]:
+    def _limits_found(self) -> dict[tuple[str, str, str, str], Limit]:
         return {}
 
 

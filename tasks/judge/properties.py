@@ -98,7 +98,7 @@ def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Ite
     twice = ((_AGAIN, "again", "not the same once more", y), (_BACK, "inverse", "not its own inverse", x))
     for names, code, word, wanted in twice:
         if name in names:
-            yield from (Broken(code, text) for text in _twice(word, x, y, inputs.places(actual), wanted))
+            yield from (Broken(code, text) for text in _check_involution(word, x, y, inputs.places(actual), wanted))
 
 
 def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[Broken]:
@@ -118,7 +118,7 @@ def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Ite
                 yield Broken(word, _format_pair(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
     if not (name in _ODD or name in _EVEN):
         return
-    opposite = inputs.mirrored
+    opposite = inputs.mirror_places
     for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
         if name in names:
             off = np.flatnonzero(np.abs(y[opposite] - sign * y) > 0)
@@ -129,7 +129,7 @@ def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Ite
                 yield Broken(word, _format_pair(f"not {word}", x, y, at, int(opposite[at])))
 
 
-def _twice(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
+def _check_involution(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
     """f(f(x)), looked up among the inputs, which have every value; place: of each result among them."""
     again = y[place]
     off = (x[place] == y) & ((again < wanted) | (again > wanted))

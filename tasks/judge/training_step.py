@@ -36,8 +36,8 @@ def examine_step(
     if [a.shape for a in actual] != [tuple(leaf.shape) for leaf in expected] or len(names) != len(expected):
         return Examined(verdict)
     columns: dict[str, Any] = {
-        "loss_divergence": _divergence(actual[:1], expected[:1]),
-        "gradient_divergence": _divergence(actual[1:], expected[1:]),
+        "loss_divergence": _compute_divergence(actual[:1], expected[:1]),
+        "gradient_divergence": _compute_divergence(actual[1:], expected[1:]),
     }
     gone = [name for name, a, leaf in zip(names, actual, expected) if _has_vanished(a, leaf)]
     if gone:
@@ -61,7 +61,7 @@ def _has_vanished(a: np.ndarray, leaf: Leaf) -> bool:
     return bool((np.abs(y) > (0.0 if leaf.noise is None else ABOVE * row_floor(leaf.noise))).any())
 
 
-def _divergence(actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> float | None:
+def _compute_divergence(actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> float | None:
     """‖actual − reference‖ / ‖reference‖ of several arrays as one; None for a reference of zeros."""
     off = size = 0.0
     with np.errstate(all="ignore"):

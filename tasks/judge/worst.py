@@ -43,7 +43,7 @@ def furthest(
         for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
             if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
                 continue
-            at, over, units = _apart(a, leaf, op_class, limit, precision)
+            at, over, units = _find_wrong_elements(a, leaf, op_class, limit, precision)
             count += int(np.count_nonzero(over))
             first = int(np.argmax(units)) if at.size else 0
             value = float(units[first]) if at.size else 0.0
@@ -56,11 +56,11 @@ def furthest(
 def beyond(a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
     """(n,) flat places of the elements that lie beyond a limit, as `furthest` has it, the furthest first."""
     with np.errstate(all="ignore"):
-        at, over, units = _apart(np.asarray(a), leaf, op_class, limit, precision)
+        at, over, units = _find_wrong_elements(np.asarray(a), leaf, op_class, limit, precision)
     return at[over][np.argsort(-units[over], kind="stable")]
 
 
-def _apart(
+def _find_wrong_elements(
     a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(flat places of the elements that are not the reference rounded; whether each lies beyond the limit; its error units, or

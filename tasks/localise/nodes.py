@@ -76,7 +76,7 @@ def probe(question: Question, first: Ran) -> Search[Probe]:
     """
     found, program = Probe(), question.program
     assert first.outputs is not None
-    for places, names in _chunks(program, CHUNK):
+    for places, names in _iterate_chunks(program, CHUNK):
         ran = yield Ask(program.probed(names))
         floats = [name for name in names if program.exact[name].dtype.kind == "f"]
         if ran.outputs is None and floats != names:  # a runtime may give no output of another dtype
@@ -106,7 +106,7 @@ def _same(some: Any, others: Any) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
 
 
-def _chunks(program: Program, size: int) -> Iterator[tuple[list[int], list[str]]]:
+def _iterate_chunks(program: Program, size: int) -> Iterator[tuple[list[int], list[str]]]:
     """Runs of nodes, and the tensors that judging them takes: what they make and what they read of other nodes."""
     places: list[int] = []
     names: dict[str, None] = {}
@@ -146,18 +146,18 @@ def judge(question: Question, place: int, values: Mapping[str, np.ndarray]) -> S
     feeds = {name: values[name] for name in inputs}
     try:
         exact = program.of_node(place, feeds)
-        units = _units(exact, {}, values, outputs, precision)
+        units = _measure_node_units(exact, {}, values, outputs, precision)
         if units > 1:  # else it is right without a floor
             made = program.spread_of(place, feeds) or program.floor_of(place, feeds, DRAWS[0])
-            units = _units(exact, made, values, outputs, precision)
+            units = _measure_node_units(exact, made, values, outputs, precision)
         if LIMIT < units < math.inf:
-            units = _units(exact, program.floor_of(place, feeds, DRAWS[1]), values, outputs, precision)
+            units = _measure_node_units(exact, program.floor_of(place, feeds, DRAWS[1]), values, outputs, precision)
     except NoOracle:
         return None
-    return Suspect(place, units, _own(program, exact, values, outputs) if units > LIMIT else {}, feeds)
+    return Suspect(place, units, _run_node_alone(program, exact, values, outputs) if units > LIMIT else {}, feeds)
 
 
-def _units(
+def _measure_node_units(
     exact: Mapping[str, Any],
     floors: Mapping[str, Any],
     values: Mapping[str, np.ndarray],
@@ -173,7 +173,7 @@ def _units(
     return math.inf if metrics.kind else float(metrics.error_units or 0.0)
 
 
-def _own(
+def _run_node_alone(
     program: Program, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
 ) -> dict[str, np.ndarray]:
     """The node's outputs on exact inputs, with the error that it made on the inputs it was given.
@@ -202,4 +202,4 @@ def coarser(program: Program, suspect: Suspect) -> str:
     except (NoOracle, ValueError, TypeError):
         return ""
     got = {name: program.rounded(name, np.asarray(suspect.values[name])) for name in names}
-    return next((p for p in COARSER if _units(truth, floors, got, names, p) <= ONCE), "")
+    return next((p for p in COARSER if _measure_node_units(truth, floors, got, names, p) <= ONCE), "")

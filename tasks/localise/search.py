@@ -56,14 +56,14 @@ def search(question: Question, offered: Settings = NOTHING, whole: str = "") -> 
     found = Culprit(why=(whole,) if whole else ())
     if not whole:
         found = yield from _where(question, first)
-    return (yield from _setting(question, found, offered))
+    return (yield from _find_responsible_setting(question, found, offered))
 
 
 def _where(question: Question, first: Ran) -> Search[Culprit]:
     probe = yield from nodes.probe(question, first)
     units = tuple(probe.units.get(place, math.nan) for place in question.program.places)
     found = Culprit(effect=probe.effect, node_units=units, why=(_describe_probe(probe),))
-    precision = _precision(question, probe)
+    precision = _find_coarser_precision(question, probe)
     culprit = next(
         (x for x in probe.suspects[:FOLLOWED] if not question.clock.over and question.reaches(x.values)), None
     )
@@ -74,10 +74,10 @@ def _where(question: Question, first: Ran) -> Search[Culprit]:
                 found, name=f"precision {precision}", why=(*found.why, f"most of its products are in {precision}")
             )
         alone = yield from windows.fails(question, [culprit.place])
-        if alone is False and not (yield from _errs(question, culprit)):
+        if alone is False and not (yield from _errs_alone(question, culprit)):
             return (yield from _beside(question, found, culprit))
         return replace(found, name=f"node {question.program.title(culprit.place)}", alone=alone)
-    if _together(question, probe):
+    if _fail_together(question, probe):
         worst = max(probe.suspects, key=lambda x: x.units)
         told = f"nodes, {len(probe.suspects)} of them, the worst {question.program.title(worst.place)}"
         why = (*found.why, "the errors of these nodes make it fail together, and none of them alone")
@@ -85,7 +85,7 @@ def _where(question: Question, first: Ran) -> Search[Culprit]:
     return (yield from _window(question, found))
 
 
-def _errs(question: Question, suspect: Suspect) -> Search[bool]:
+def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
     """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is believed to."""
     piece = question.program.piece([suspect.place], suspect.feeds)
     ran = yield Ask(piece)
@@ -104,7 +104,7 @@ def _beside(question: Question, found: Culprit, suspect: Suspect) -> Search[Culp
     )
 
 
-def _together(question: Question, probe: Probe) -> bool:
+def _fail_together(question: Question, probe: Probe) -> bool:
     """Whether the model fails if all suspects err as they did, and nothing else does."""
     return len(probe.suspects) > 1 and question.reaches_all([x.values for x in probe.suspects])
 
@@ -140,7 +140,7 @@ def _describe_probe(probe: Probe) -> str:
     return effects[probe.effect]
 
 
-def _precision(question: Question, probe: Probe) -> str:
+def _find_coarser_precision(question: Question, probe: Probe) -> str:
     """What most products of the model are computed in, if that is coarser than asked; "" if it is not."""
     kinds = {place: question.program.op(place) for place in probe.units}
     products = [place for place, kind in kinds.items() if nodes.multiplies(kind)]
@@ -150,7 +150,7 @@ def _precision(question: Question, probe: Probe) -> str:
     return Counter(nodes.coarser(question.program, x) for x in beyond).most_common(1)[0][0]
 
 
-def _setting(question: Question, found: Culprit, offered: Settings) -> Search[Culprit]:
+def _find_responsible_setting(question: Question, found: Culprit, offered: Settings) -> Search[Culprit]:
     """The setting of the backend that makes the difference takes the culprit's place. It is looked for with the culprit
     alone where that fails by itself, else with the whole model."""
     asked, wrong = Ask(), lambda ran: question.fails(ran.outputs)

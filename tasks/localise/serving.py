@@ -86,7 +86,7 @@ class Localiser(Searcher):
             return wire.Found(facts, columns=columns)
         facts["nodes"] = [program.describe(place) for place in culprit.places]
         try:
-            group, sample = self._case(program, culprit).made()
+            group, sample = self._case(program, culprit).make_sample()
         except (Unfit, Unsupported):
             return wire.Found(facts, columns=columns)
         sample = replace(sample, op_class=OpClass.COMPOSITE)  # as its nodes were judged

@@ -24,7 +24,7 @@ def simplest(first: Choices, fails: Fails) -> Search[Choices]:
     best, before = first, None
     while before is None or _key(before) != _key(best.taken):
         before = list(best.taken)
-        for ways in (_shorter, _zeros):
+        for ways in (_list_shorter, _zeros):
             best = yield from _try_ways(best, ways, fails)
         best = yield from _bisect_choices(best, fails)
     return best
@@ -37,14 +37,14 @@ def _try_ways(best: Choices, ways: Callable[[Choices], Iterator[list[int]]], fai
         wanted = next((x for k, x in enumerate(ways(best)) if k >= place), None)
         if wanted is None:
             return best
-        found = yield from _better(best, wanted, fails)
+        found = yield from _keep_simpler(best, wanted, fails)
         if found is None:
             place += 1
         else:
             best = found
 
 
-def _better(best: Choices, tried: list[int], fails: Fails) -> Search[Choices | None]:
+def _keep_simpler(best: Choices, tried: list[int], fails: Fails) -> Search[Choices | None]:
     """What a simpler list took, if it fails and is simpler still."""
     if _key(tried) >= _key(best.taken):
         return None
@@ -56,7 +56,7 @@ def _key(taken: Sequence[int]) -> tuple[int, list[int]]:
     return len(taken), list(taken)
 
 
-def _shorter(best: Choices) -> Iterator[list[int]]:
+def _list_shorter(best: Choices) -> Iterator[list[int]]:
     """Without each of its spans, the longest first, also with one less where their number may stand: right before the first of
     their label, and at the beginning; without runs of choices."""
     taken = best.taken
@@ -89,7 +89,7 @@ def _bisect_choices(best: Choices, fails: Fails) -> Search[Choices]:
         low = -1  # does not fail, or was not asked
         while at < len(best.taken) and best.taken[at] - low > 1:
             middle = (low + best.taken[at]) // 2
-            found = yield from _better(best, [*best.taken[:at], middle, *best.taken[at + 1 :]], fails)
+            found = yield from _keep_simpler(best, [*best.taken[:at], middle, *best.taken[at + 1 :]], fails)
             if found is None:
                 low = middle
             else:
@@ -109,7 +109,7 @@ def simpler_choices(question: Question) -> Search[None]:
         tried = ChosenCase(tuple(taken), case.group, case.draws)
         return tried.choose if (yield from question.take(tried, f"{len(taken)} choices")) else None
 
-    case.made()
+    case.make_sample()
     graph = case.graph()
     if graph is not None and len(graph.ops) > 1 and (yield from question.take(graph, "the graph")):
         return

@@ -56,7 +56,12 @@ def _less(step: int) -> Plainer:
 
 def _try_plainer(question: Question, names: list[str], plainer: Plainer) -> Search[bool]:
     arrays = question.best.arrays
-    made = {name: x for name in names for x in [plainer(arrays[name])] if _plain(x) < _plain(arrays[name])}
+    made = {
+        name: x
+        for name in names
+        for x in [plainer(arrays[name])]
+        if _measure_plainness(x) < _measure_plainness(arrays[name])
+    }
     return bool(made) and (yield from question.take(question.best.with_arrays(made)))
 
 
@@ -69,7 +74,7 @@ def _at(place: int, plainer: Plainer) -> Plainer:
     return one
 
 
-def _plain(x: np.ndarray) -> float:
+def _measure_plainness(x: np.ndarray) -> float:
     """How far values are from plain: 0 of zeros, 1 of ones, 2 of small whole numbers … (sum over elements)."""
     if x.dtype.kind == "b":
         return float(x.sum())

@@ -54,7 +54,7 @@ class Question:
             return False  # had it failed, it would have been taken
         self._seen.add(key)
         try:
-            _, sample = case.made()
+            _, sample = case.make_sample()
         except Unfit:
             self.refused += 1
             return False
@@ -79,7 +79,7 @@ class Question:
             if (other := case.ordinary(seed, every)) is None:
                 return False
             try:
-                other.made()
+                other.make_sample()
             except Unfit:
                 continue
             row = yield from self.run(Ask(other, fresh=self.fresh))

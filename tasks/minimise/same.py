@@ -42,7 +42,7 @@ class Failure:
         if how.kind == KIND_CAST:  # what explains the numbers of the whole, its parts need not show
             how = how._replace(kind="numbers")
         numbers = how.status in (Status.WRONG, Status.IMPRECISE) and not how.stage
-        times = _times(row) if numbers and row.kind in OF_NUMBERS else None
+        times = _count_limits(row) if numbers and row.kind in OF_NUMBERS else None
         return cls(*how, times=times, finite=not numbers or all(_finite(leaf) for leaf in expected))
 
     def again(self, other: Failure) -> bool:
@@ -56,7 +56,7 @@ class Failure:
         return self.times is None or (other.times or 0.0) >= _SLACK * min(FAR, self.times)
 
 
-def _times(row: Row) -> float | None:
+def _count_limits(row: Row) -> float | None:
     """How many times its limit a row's result is off; None where there is no limit."""
     in_ulps = OpClass(row.op_class or OpClass.COMPOSITE) in WITHOUT_NOISE and row.error_units != math.inf
     own = row.max_ulp if in_ulps else row.error_units

@@ -65,10 +65,10 @@ class Minimal:
 
 def _graph(question: Question) -> Search[None]:
     yield from parts.fewer_nodes(question)
-    yield from _simpler(question)
+    yield from _drop_parts(question)
 
 
-def _simpler(question: Question) -> Search[None]:
+def _drop_parts(question: Question) -> Search[None]:
     """Leave out attributes, arguments, inputs and outputs, each once."""
     tried: set[str] = set()
     while True:
@@ -85,11 +85,11 @@ def _all(question: Question) -> Search[None]:
         return
     yield from _graph(question)
     yield from sizes.smaller_dims(question)
-    yield from _simpler(question)
+    yield from _drop_parts(question)
     yield from numbers.plainer_values(question)
     yield from sizes.smaller_dims(question)
     if isinstance(question.best, (GraphCase, TracedCase)):
-        yield from question.take(question.best.renamed())
+        yield from question.take(question.best.shorten_names())
 
 
 #: Strategies by name. "sequence" is one of a case that does not fail by itself (`search`).
@@ -114,7 +114,7 @@ def search(
     """
     wanted = Failure.of(stored)
     first = Question(wanted, None, budget)  # type: ignore[arg-type]
-    failed, tried, row = yield from _again(first, Ask(fresh=True, patient=True), wanted, FIRST)
+    failed, tried, row = yield from _run_repeatedly(first, Ask(fresh=True, patient=True), wanted, FIRST)
     if not failed:
         return (yield from _in_sequence(first, stored, earlier, row))
     flaky = (f"rerun alone it failed {failed} of {tried} times",) if failed < tried else ()
@@ -127,7 +127,7 @@ def search(
         return leave("it fails by itself")
     try:
         case = start()
-        _, sample = case.made()
+        _, sample = case.make_sample()
     except Unfit as error:
         return leave(f"left as is: {error}")
     for _ in range(TRIES if flaky else 1):
@@ -174,7 +174,7 @@ def _alike(stored: Failure, own: Failure) -> bool:
     return same and (own.times is None or own.times > 1)
 
 
-def _again(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
+def _run_repeatedly(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
     """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not always
     fail."""
     failed = tried = 0
@@ -183,14 +183,14 @@ def _again(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[
         # One that does not kill its process may as well be run in the same one again.
         row = yield from question.run(ask if not tried or ask.before else replace(ask, fresh=False, patient=False))
         tried += 1
-        same = _loosely(wanted, Failure.of(row))
+        same = _fails_as_stored(wanted, Failure.of(row))
         failed += same
         last = row if same or last is None else last
     assert last is not None
     return failed, tried, last
 
 
-def _loosely(wanted: Failure, found: Failure) -> bool:
+def _fails_as_stored(wanted: Failure, found: Failure) -> bool:
     """Whether a run of the stored case is what its row says."""
     return (wanted.status, wanted.kind, wanted.stage) == (found.status, found.kind, found.stage)
 
@@ -210,7 +210,7 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
                 f"rerun it is {row.status}, also after the {earlier} cases that ran before it: it no longer fails"
             )
         before = yield from parts.fewer_before(question, earlier)
-        failed, tried, row = yield from _again(question, Ask(before=before, fresh=True), question.wanted, LAST)
+        failed, tried, row = yield from _run_repeatedly(question, Ask(before=before, fresh=True), question.wanted, LAST)
     except Spent:
         raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
     why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
@@ -220,7 +220,7 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
 def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
     """The minimal case, run again ``tried`` times in new processes, and toggled."""
     case = question.best
-    _, sample = case.made()
+    _, sample = case.make_sample()
     if isinstance(case, CallCase):
         case = replace(case, structure=case.structure if question.structured else "")
         if case.structure:
@@ -256,7 +256,7 @@ def _try_toggles(question: Question, case: Case) -> Search[tuple[Trigger, ...]]:
     found = []
     for what, other in toggles(case):
         try:
-            _, sample = other.made()
+            _, sample = other.make_sample()
         except Unfit:
             found.append(Trigger(what, "", False))
             continue

@@ -18,7 +18,7 @@ from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.onnx_program import inline_functions
 from tasks.hunt.serving import Searcher
 from tasks.hunt.traced_case import TracedCase
-from tasks.minimise.described import describe_case
+from tasks.minimise.case_description import describe_case
 from tasks.minimise.question import Spent
 from tasks.minimise.search import Minimal, search
 from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
@@ -72,7 +72,7 @@ class Minimiser(Searcher):
             elif graph is not None:
                 self._first = self._graph(graph, group, sample.op_class)
             elif form.kind == "torch" and not catalogs.get(group.catalog).remakes:
-                self._first = self._traced(form, group)
+                self._first = self._make_traced_case(form, group)
             else:
                 record = sample.record
                 labels = record.columns.get("structure") or ""
@@ -81,12 +81,12 @@ class Minimiser(Searcher):
             return self._first
         raise Unfit(why or "the backend takes no form of it")
 
-    def _traced(self, form: Form, group: Group) -> Case:
+    def _make_traced_case(self, form: Form, group: Group) -> Case:
         """A torch form of several operations. Raises Unfit."""
         if group.check != FORWARD and not isinstance(form.call, TrainingStep):
             raise Unfit(f"a case of the {group.check} check cannot be taken apart")
         try:
-            return TracedCase.traced(form, group, DRAWS)
+            return TracedCase.trace_form(form, group, DRAWS)
         except Unsupported as error:
             raise Unfit(str(error)) from None
 
@@ -104,13 +104,13 @@ class Minimiser(Searcher):
         if self._what.row.status in (Status.WRONG, Status.IMPRECISE):
             return case
         try:
-            case.made()
+            case.make_sample()
         except Unfit:
             return replace(case, judged=False)
         return case
 
     def _found(self, found: Minimal) -> wire.Found:
-        item = self.item if found.case is None else self.write("minimal.pack", *found.case.made())
+        item = self.item if found.case is None else self.write("minimal.pack", *found.case.make_sample())
         facts: dict[str, Any] = {
             "failure": asdict(found.failure),
             "triggers": [asdict(x) for x in found.triggers],

@@ -30,7 +30,7 @@ def smaller_dims(question: Question) -> Search[None]:
         while (bound := next((x for x in _find_resizings(question.best) if x[2] not in done), None)) is not None:
             axes, size, name = bound
             done.add(name)
-            yield from _shrunk(question, axes, size)
+            yield from _shrink_size(question, axes, size)
 
 
 def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None], int, Any]]:
@@ -59,7 +59,7 @@ def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Ca
 
 
 def _resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Case, int, bool], Case | None]:
-    def resized(case: Case, wanted: int, last: bool) -> Case | None:
+    def resize_case(case: Case, wanted: int, last: bool) -> Case | None:
         """The case with ``wanted`` in place of ``size``: the first of each axis, or the last; numbers: also where integers
         are that size."""
         arrays = case.arrays
@@ -80,10 +80,10 @@ def _resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Cas
         smaller = case.with_arrays(made)
         return smaller.with_integers(found) if found else smaller
 
-    return resized
+    return resize_case
 
 
-def _shrunk(question: Question, resized: Callable[[Case, int, bool], Case | None], size: int) -> Search[None]:
+def _shrink_size(question: Question, resized: Callable[[Case, int, bool], Case | None], size: int) -> Search[None]:
     """The smallest size with which it fails: 1, else by halving. The best is the case with it."""
     start = question.best
 

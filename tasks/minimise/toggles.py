@@ -34,11 +34,11 @@ def _of_graph(case: GraphCase) -> Iterator[tuple[str, Case]]:
     for what, other in case.simpler():
         if not what.startswith("output"):
             yield f"without {what}", other
-    yield from _modes(case)
-    yield from _opsets(case)
+    yield from _list_toggles(case)
+    yield from _list_opset_toggles(case)
 
 
-def _modes(case: GraphCase) -> Iterator[tuple[str, Case]]:
+def _list_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
     """Inputs given as initializers, initializers as inputs, open sizes."""
     from onnx import helper, numpy_helper
 
@@ -65,7 +65,7 @@ def _modes(case: GraphCase) -> Iterator[tuple[str, Case]]:
     yield "with open sizes", replace(case, model=model)
 
 
-def _opsets(case: GraphCase) -> Iterator[tuple[str, Case]]:
+def _list_opset_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
     """The same in the newest operator set, or in an older one."""
     import onnx
 

@@ -34,5 +34,5 @@ from tasks.model.dtypes import (
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
 from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
-from tasks.model.session import Replayed, Session, Stateless, TensorSession, started
+from tasks.model.session import Replayed, Session, Stateless, TensorSession, run_session
 from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names

@@ -13,7 +13,7 @@ from tasks.model.dtypes import EPS
 from tasks.model.session import Session, Stateless, TensorSession
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
-#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`); of a structured
+#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every_value`); of a structured
 #: one every sample has a structure of one of its inputs (`tasks.draw.structure`).
 STRUCTURED, FUZZ, EXHAUSTIVE = "structured", "fuzz", "exhaustive"
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", STRUCTURED, FUZZ, EXHAUSTIVE)

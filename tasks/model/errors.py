@@ -88,7 +88,7 @@ def essence(error: BaseException) -> tuple[str, str]:
     """(type, text on one line) of what went wrong: of what a framework made of another error that error alone, without advice,
     the framework's own stack and colours. An error that the user's code raises from another is the user's word and stays."""
     cause = error
-    while cause.__cause__ is not None and not _users(_innermost(cause)):
+    while cause.__cause__ is not None and not _is_user_file(_find_raising_file(cause)):
         cause = cause.__cause__
     kind = type(cause).__name__
     text = plain(str(cause.msg) if isinstance(cause, SyntaxError) else str(cause)).strip()
@@ -122,7 +122,7 @@ def place(error: BaseException) -> str:
             return f"{one.filename}:{one.lineno}"
         if traced := _TRACED_AT.search(str(one)):
             return f"{traced[1]}:{traced[2]}"
-        if own := [f for f in traceback.extract_tb(one.__traceback__) if _users(f.filename)]:
+        if own := [f for f in traceback.extract_tb(one.__traceback__) if _is_user_file(f.filename)]:
             return f"{own[-1].filename}:{own[-1].lineno}"
     return ""
 
@@ -138,13 +138,13 @@ def plain(text: str) -> str:
     return _ESCAPES.sub("", text)
 
 
-def _innermost(error: BaseException) -> str:
+def _find_raising_file(error: BaseException) -> str:
     """The file in which an error was raised; "" if it is not known."""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename if frames else ""
 
 
-def _users(file: str) -> bool:
+def _is_user_file(file: str) -> bool:
     """Whether a file of a traceback is the user's: not an installed package's, Python's or the farm's."""
     return bool(file) and not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _others())
 

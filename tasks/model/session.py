@@ -88,7 +88,7 @@ class Replayed(Stateless):
 
 
 @contextlib.contextmanager
-def started(session: Session) -> Iterator[Session]:
+def run_session(session: Session) -> Iterator[Session]:
     """Start the session; it is closed at the end, whatever happens in between."""
     try:
         session.start()

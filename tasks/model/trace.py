@@ -65,7 +65,7 @@ def describe(at: int, status: str, names: Sequence[str]) -> str:
     return f"first {status} at step {at} of {len(names)}" + f" ({names[at]})" * (names[at] != f"step {at}")
 
 
-def told(steps: Sequence[Step]) -> str:
+def describe_first_wrong(steps: Sequence[Step]) -> str:
     """Describe the first wrong step; "" if there is none. The steps' statuses are those of the run's policy."""
     at = first_off([Status(x.status) for x in steps])
     return describe(at, steps[at].status, [x.name for x in steps]) if at >= 0 else ""

@@ -14,8 +14,8 @@ def max_pool(call: Call) -> list[np.ndarray]:
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     if call.outputs > 1:
         return _with_places(call, x, lowest)
-    window = pooling(call).met(x.shape[2:])
-    padded, y = window.padded(x, lowest), np.full((*x.shape[:2], *window.places), lowest, x.dtype)
+    window = pooling(call).crop_kernel(x.shape[2:])
+    padded, y = window.pad_image(x, lowest), np.full((*x.shape[:2], *window.places), lowest, x.dtype)
     for _, place in window.slices():
         np.maximum(y, padded[(slice(None), slice(None), *place)], out=y)
     return [y]
@@ -25,10 +25,10 @@ def _with_places(call: Call, x: np.ndarray, lowest: float) -> list[np.ndarray]:
     """MaxPool with the places of its maxima: they count elements of the whole input in the order of storage_order. Of equal
     elements the first of the window is taken."""
     window, a = pooling(call), call.attributes
-    shape, padded = x.shape[2:], window.padded(x, lowest)
+    shape, padded = x.shape[2:], window.pad_image(x, lowest)
     counted = np.arange(int(np.prod(shape))).reshape(shape[::-1] if a.get("storage_order") else shape)
     counted = counted.T if a.get("storage_order") else counted
-    numbers = window.padded(counted[None, None], -1)[0, 0]
+    numbers = window.pad_image(counted[None, None], -1)[0, 0]
     y = np.full((*x.shape[:2], *window.places), lowest, x.dtype)
     where = np.full(y.shape, -1, np.int64)
     for _, place in window.slices():
@@ -43,7 +43,7 @@ def lp_pool(call: Call) -> list[np.ndarray]:
     """LpPool: the p-norm of a window; padding is 0."""
     (x,), a = call.arrays(), call.attributes
     window, p = pooling(call), int(a.get("p", 2))
-    padded = window.padded(np.abs(x) ** p, 0.0)
+    padded = window.pad_image(np.abs(x) ** p, 0.0)
     y = np.zeros((*x.shape[:2], *window.places))
     for _, place in window.slices():
         y += padded[(slice(None), slice(None), *place)]
@@ -54,8 +54,8 @@ def average_pool(call: Call) -> list[np.ndarray]:
     """AveragePool; what ceil_mode adds beyond the pads never counts."""
     (x,) = call.arrays()
     whole, shape = pooling(call), x.shape[2:]
-    window = whole.met(shape)
-    padded, y = window.padded(x, 0.0), np.zeros((*x.shape[:2], *window.places))
+    window = whole.crop_kernel(shape)
+    padded, y = window.pad_image(x, 0.0), np.zeros((*x.shape[:2], *window.places))
     for _, place in window.slices():
         y += padded[(slice(None), slice(None), *place)]
     return [y / whole.counts(shape, bool(call.attributes.get("count_include_pad")))]

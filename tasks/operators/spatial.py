@@ -27,7 +27,7 @@ class Window:
     end: tuple[int, ...]
     places: tuple[int, ...]
 
-    def met(self, shape: Sequence[int]) -> Window:
+    def crop_kernel(self, shape: Sequence[int]) -> Window:
         """It without the elements of its kernel that meet an image of this shape at no place: some networks take a global mean
         by a kernel of thousands, and nobody can pad for that."""
         axes = list(zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places))
@@ -41,7 +41,7 @@ class Window:
         axes = zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places)
         return [(b, (p - 1) * s + (k - 1) * d + 1 - b - n) for n, k, s, d, b, p in axes]
 
-    def padded(self, x: np.ndarray, value: float) -> np.ndarray:
+    def pad_image(self, x: np.ndarray, value: float) -> np.ndarray:
         """``x`` (N, C, …) as far as the window goes, filled up with ``value``."""
         ends = self.ends(x.shape[2:])
         met = (slice(max(-b, 0), n + min(e, 0)) for n, (b, e) in zip(x.shape[2:], ends))
@@ -105,7 +105,7 @@ def conv(call: Call) -> list[np.ndarray]:
     if x.shape[1] != w.shape[1] * groups:
         raise ValueError(f"{x.shape[1]} channels, the weights are for {w.shape[1] * groups}")
     window = window_of(x.shape[2:], w.shape[2:], call.attributes)
-    padded = window.padded(x, 0.0)
+    padded = window.pad_image(x, 0.0)
     if groups == x.shape[1] and w.shape[1] == 1:
         y = _depthwise(padded, w, window)
     else:

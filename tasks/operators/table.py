@@ -86,7 +86,7 @@ class Operator:
     #: The place of the input that is added to its products, not multiplied.
     added: int | None = None
     #: How many tensors it takes element by element; 0 for an operator that does not compute each element by itself, or is not given
-    #: every input (`tasks.catalogs.onnx.every`).
+    #: every input (`tasks.catalogs.onnx.every_input`).
     elementwise: int = 0
     #: Integer inputs, every number or pair of them, with what ONNX does not define replaced.
     defined: integers.Defined | None = None

@@ -98,7 +98,7 @@ def conv_transpose(o: Over) -> Any:
 def max_pool(o: Over) -> Any:
     if o.outputs > 1:
         return None
-    window, n = pooling(o).met(o.spatial), len(o.spatial)
+    window, n = pooling(o).crop_kernel(o.spatial), len(o.spatial)
     x = _pad_input(o, window, -math.inf)
     apart = window.dilations if any(d != 1 for d in window.dilations) else 1
     return o(f"nn.functional.max_pool{n}d", x, window.kernel, window.strides, 0, apart)
@@ -106,7 +106,7 @@ def max_pool(o: Over) -> Any:
 
 def average_pool(o: Over) -> Any:
     whole, n = pooling(o), len(o.spatial)
-    window = whole.met(o.spatial)
+    window = whole.crop_kernel(o.spatial)
     if any(d != 1 for d in window.dilations):
         return None
     y = o(f"nn.functional.avg_pool{n}d", _pad_input(o, window, 0.0), window.kernel, window.strides)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs, checks, counterparts, sources
-from tasks.arrays import held
+from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
@@ -128,11 +128,11 @@ def prepare(
         return alone.samples[0].again()
 
     made = derived.samples(catalog, group, draws, bad or {}, first)
-    written = save(path, *_collect(made, group, draws, bad or {}, started))
+    written = save(path, *_collect_pack(made, group, draws, bad or {}, started))
     return name, PreparedGroup(path, written=written)
 
 
-def _collect(
+def _collect_pack(
     made: Iterator[Sample], group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The header and the arrays of the pack of a group, whose samples are ``made``.
@@ -145,7 +145,9 @@ def _collect(
     single: list[int] = []  # those of one element
     strong: list[bool] = []
     place = 0
-    while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
+    while place < group.samples or (
+        place < CANDIDATES * group.samples and _wants_more_candidates(found, strong, group.samples)
+    ):
         started(place)
         begin = time.perf_counter()
         try:
@@ -161,24 +163,26 @@ def _collect(
         shares.append(_measure_excused(sample, group))
         one = sample.failure is None and _one_element(sample)
         single += [place] * one
-        sound.append(sample.failure is None and not _weak(sample, one) and (shares[-1] < GROSS or bool(sample.names)))
+        sound.append(
+            sample.failure is None and not _is_weak(sample, one) and (shares[-1] < GROSS or bool(sample.names))
+        )
         place += 1
         if place >= group.samples:
-            strong = _strong(found, sound, single)
+            strong = _flag_strong_samples(found, sound, single)
     if len(strong) < len(found):
-        strong = _strong(found, sound, single)
-    strong = [good and not _loose(group, found[k][0], found[k - 1][0]) for k, good in enumerate(strong)]
+        strong = _flag_strong_samples(found, sound, single)
+    strong = [good and not _is_loosely_judged(group, found[k][0], found[k - 1][0]) for k, good in enumerate(strong)]
     arrays: list[np.ndarray] = []
     models: dict[bytes | int, int] = {}
     records = []
     for k in _select_samples(found, strong, group.samples):
         sample, milliseconds = found[k]
-        records.append(_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
+        records.append(_make_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return _header(group, found_by_name, rank_samples(records)), arrays
+    return _make_header(group, found_by_name, rank_samples(records)), arrays
 
 
-def _header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str, Any]:
+def _make_header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str, Any]:
     """The header of a group's pack, as `PreparedGroup` reads it."""
     return {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
 
@@ -186,17 +190,17 @@ def _header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
     """Write a pack of one sample that no catalog makes. Raises OSError."""
     arrays: list[np.ndarray] = []
-    save(path, _header(group, False, [_record(sample, arrays, {})]), arrays)
+    save(path, _make_header(group, False, [_make_record(sample, arrays, {})]), arrays)
 
 
-def _strong(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
+def _flag_strong_samples(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
     """Which samples are evidence: ``single``, those of one element, are not, if one constant would pass for all of them."""
     if any(sound[k] for k in single) and _one_constant_for_all([found[k][0] for k in single]):
         return [is_sound and k not in single for k, is_sound in enumerate(sound)]
     return list(sound)
 
 
-def _wanting(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> bool:
+def _wants_more_candidates(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> bool:
     """Whether a further candidate could take the place of a weak sample."""
     failed = sum(sample.failure is not None for sample, _ in found[:wanted])
     return failed + sum(strong) < wanted
@@ -215,7 +219,7 @@ def _select_leaves(sample: Sample) -> list[Leaf]:
     return sample.derived if sample.definition else sample.expected
 
 
-def _weak(sample: Sample, one: bool) -> bool:
+def _is_weak(sample: Sample, one: bool) -> bool:
     """Whether a constant would pass as every output; of outputs of ``one`` element each, whether zero would."""
     if sample.op_class is OpClass.RANDOM and not sample.definition:
         return True  # nothing of its numbers is compared
@@ -241,7 +245,7 @@ def _default_policy() -> verdict.Policy:
     return verdict.load("error_units")
 
 
-def _loose(group: Group, sample: Sample, other: Sample) -> bool:
+def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
     """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass; of a training step those
     that are grossly smaller."""
     if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure:
@@ -273,7 +277,7 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     )
 
 
-def _record(
+def _make_record(
     sample: Sample,
     arrays: list[np.ndarray],
     models: dict[bytes | int, int],
@@ -319,7 +323,7 @@ def _record(
         repeats=sample.repeats,
         wrt=list(sample.wrt),
         cotangents=list(sample.cotangents),
-        digest=_digest(sample),
+        digest=_digest_sample(sample),
         shapes=" ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         model=None if sample.model is None else models[sample.model],
         columns=sample.columns,
@@ -352,17 +356,17 @@ def _oracle_record(oracle: Oracle, sample: Sample, add: Add) -> OracleRecord:
     return OracleRecord(oracle.name, list(map(add, oracle.references)), oracle.rounded, **apart)
 
 
-def _digest(sample: Sample) -> str:
+def _digest_sample(sample: Sample) -> str:
     """SHA-256 of the bytes of the inputs and the model, or of what the module holds, first 16 hex digits."""
     digest = hashlib.sha256()
     for array in sample.arrays:
         digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
     digest.update(sample.model or b"")
-    digest.update(held.digest(sample.state).encode() if sample.state else b"")
+    digest.update(module_state.digest(sample.state).encode() if sample.state else b"")
     return digest.hexdigest()[:16]
 
 
-def _kind(dtype: str) -> tuple[bool, bool]:
+def _classify_dtype(dtype: str) -> tuple[bool, bool]:
     """What two dtypes share whose numbers can be held against one reference."""
     return is_inexact(dtype), is_complex(dtype)
 
@@ -462,7 +466,11 @@ class PreparedSample:
         made = []
         for place, (dtype, shape) in enumerate(there):
             known = here[place] if place < len(here) else None
-            alike = known is not None and list(known.shape) == list(shape) and _kind(known.dtype) == _kind(dtype)
+            alike = (
+                known is not None
+                and list(known.shape) == list(shape)
+                and _classify_dtype(known.dtype) == _classify_dtype(dtype)
+            )
             made.append(replace(known, dtype=dtype) if known is not None and alike else LeafRecord(dtype, shape))
         others = self.record.others if len(made) == len(here) else ()
         return replace(self, record=replace(self.record, expected=made, others=others, on_device=()))
@@ -545,7 +553,7 @@ class PreparedSample:
         found = self._own(blank) or self._function(blank)
         if found is None and blank.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        found = found or self._network(blank) or self._counterpart(blank) or self._exported(blank, exported)
+        found = found or self._network(blank) or self._counterpart(blank) or self._load_exported_form(blank, exported)
         if found is None:
             there = catalogs.get_if_installed(group.catalog) is not None
             why = "" if there else ": its package is not installed in the backend's environment"
@@ -594,7 +602,7 @@ class PreparedSample:
         group = self.owner.group
         return replace(blank, call=counterparts.counterpart(blank.kind, group.op, group.variant, group.dtype))
 
-    def _exported(self, blank: Form, exported: Pack | None) -> Form | None:
+    def _load_exported_form(self, blank: Form, exported: Pack | None) -> Form | None:
         """What an exporter made of the catalog's function, and of the sample's arrays as it takes them."""
         catalog = catalogs.get_if_installed(self.owner.group.catalog)
         if exported is None or not (catalog is None or blank.kind in catalog.exports):
@@ -622,12 +630,12 @@ class PreparedSample:
         """Make a module that was made in this process the one that the sample is of; what does so again, where a call writes to it. Raises
         Invalid."""
         try:
-            held.load(call, state)
-        except held.NotAlike as error:
+            module_state.load(call, state)
+        except module_state.NotAlike as error:
             raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
-        if held.plain_digest(call) != self.record.alike:
+        if module_state.plain_digest(call) != self.record.alike:
             raise Invalid(
                 "made again it is another module: a number or an array that it holds is another; draw it by a seed"
             )
         call.written = tuple(self.record.written)
-        return functools.partial(held.load, call, state) if self.record.writes else None
+        return functools.partial(module_state.load, call, state) if self.record.writes else None

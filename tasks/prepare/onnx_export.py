@@ -103,14 +103,14 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
             f"the graph's inputs {[v.name for v in model.graph.input]} are not the op's {len(tensors)} tensors"
         )
     expected = sample.expected()
-    paired = _complete(model, expected)
+    paired = _set_output_dtypes(model, expected)
     arrays = [
         torch_tree.to_numpy(torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous()) for t in tensors
     ]
     # Of a whole model the judge sees it, and who is to blame for it is searched for.
     unchecked = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.MODEL)
     if sample.op_class not in unchecked and not sample.record.definition:
-        _check(model, [arrays[i] for i in order], expected, paired)
+        _check_by_evaluator(model, [arrays[i] for i in order], expected, paired)
     return model.SerializeToString(), order, paired
 
 
@@ -129,7 +129,7 @@ class NotFaithful(Exception):
     """The exported graph does not compute the op: no runtime may be blamed for its results."""
 
 
-def _complete(model: Any, expected: list[Leaf]) -> list[int]:
+def _set_output_dtypes(model: Any, expected: list[Leaf]) -> list[int]:
     """Give every output the op's dtype; returns which outputs are complex numbers as pairs.
 
     The exporter sometimes leaves a sum in the float32 it was accumulated in, where the op rounds it to the dtype
@@ -164,7 +164,7 @@ def _complete(model: Any, expected: list[Leaf]) -> list[int]:
     return paired
 
 
-def _check(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int]) -> None:
+def _check_by_evaluator(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int]) -> None:
     """Raise NotFaithful if onnx's own evaluator says that the graph computes something grossly else than the op.
 
     The evaluator is no oracle for the last digits, but it tells a graph with a wrong meaning, of which every runtime would
@@ -184,12 +184,12 @@ def _check(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int
             got = ReferenceEvaluator(model).run(None, dict(zip(names, inputs)))
     except Exception:
         return
-    odd = _gross(got, inputs, expected, paired)
+    odd = _describe_gross_difference(got, inputs, expected, paired)
     if odd and any(leaf.dtype in ("float16", "bfloat16") for leaf in expected):
         # The evaluator adds in the dtype itself: a mean of 3,072 bfloat16 numbers is its own loss, not the graph's meaning.
         try:
             wide = Graph(model).run(dict(zip(names, inputs)))
-            odd = _gross([wide[v.name] for v in model.graph.output], inputs, expected, paired)
+            odd = _describe_gross_difference([wide[v.name] for v in model.graph.output], inputs, expected, paired)
         except (NoOracle, KeyError):
             pass
     if odd:
@@ -198,7 +198,7 @@ def _check(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int
         )
 
 
-def _gross(got: Sequence[Any], inputs: list[Any], expected: list[Leaf], paired: list[int]) -> str:
+def _describe_gross_difference(got: Sequence[Any], inputs: list[Any], expected: list[Leaf], paired: list[int]) -> str:
     """How outputs of a graph differ grossly from what is expected; "" if they do not."""
     for place, (a, leaf) in enumerate(zip(got, expected)):
         y = leaf.reference

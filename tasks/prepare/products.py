@@ -168,7 +168,7 @@ def _of_numpy(function: Callable[..., Any], sample: Sample) -> Run:
 
         def widest(kind: str, node: dict[str, Any]) -> Any:
             array = spec_of(node).view(sample.arrays[spec_of(node).id])
-            return seen.watched(array.astype(wide(array.dtype.name)))
+            return seen.watch(array.astype(wide(array.dtype.name)))
 
         with np.errstate(all="ignore"):
             made = function(*decode(args, widest), **decode(kwargs, widest))

@@ -23,7 +23,7 @@ ARRAYS = ("reference", "noise", "of_products", "jumps", "kept", "ties")
 R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 
 
-def _read(kind: type[R], values: Mapping[str, Any]) -> R:
+def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
     """A record of some values: a frozen dataclass of forty fields takes ten times as long to construct."""
     known, needed = _KEYS[kind]
     if not known.keys() >= values.keys():
@@ -156,13 +156,13 @@ class SampleRecord:
     def read(cls, values: Mapping[str, Any]) -> SampleRecord:
         """The record of a JSON object. Raises PackError."""
         failure = values.get("failure")
-        return _read(
+        return _construct_record(
             cls,
             {
                 **values,
-                "expected": [_read(LeafRecord, x) for x in values.get("expected", ())],
-                "derived": [_read(LeafRecord, x) for x in values.get("derived", ())],
-                "others": [_read(OracleRecord, x) for x in values.get("others", ())],
+                "expected": [_construct_record(LeafRecord, x) for x in values.get("expected", ())],
+                "derived": [_construct_record(LeafRecord, x) for x in values.get("derived", ())],
+                "others": [_construct_record(OracleRecord, x) for x in values.get("others", ())],
                 "failure": Failure(**failure) if failure else None,
             },
         )
@@ -177,12 +177,12 @@ class SampleRecord:
         }
 
 
-def _keys(kind: type) -> tuple[dict[str, Any], set[str]]:
+def _list_record_keys(kind: type) -> tuple[dict[str, Any], set[str]]:
     """All keys of a record with what stands for those that are not there, and those that must be."""
     without = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(kind)}
     return without, {name for name, value in without.items() if value is MISSING}
 
 
 _KEYS: dict[type, tuple[dict[str, Any], set[str]]] = {
-    kind: _keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)
+    kind: _list_record_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)
 }

@@ -124,7 +124,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
     maker: Any = Maker
-    inner_noise, inner_run, inner_moved = maker._noise, maker._run, maker._moved
+    inner_noise, inner_run, inner_moved = maker._noise, maker._run, maker._compute_perturbed
     drawn = [0]
 
     def counted(self: Any, *args: Any) -> Any:
@@ -144,7 +144,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
         spent["noise"] += time.process_time() - middle
         return found
 
-    maker._noise, maker._moved = timed_noise, counted
+    maker._noise, maker._compute_perturbed = timed_noise, counted
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from farm import report
 from farm.commands.run import main
 from farm.plan import matrix
-from farm.work import catalogue, executors
+from farm.work import catalog_lists, executors
 from farm.work.dispatcher import Dispatcher
 from tests.bench.fake import FakeCluster
 
@@ -34,7 +34,7 @@ def watch(owner: Any, name: str, key: str) -> None:
 if __name__ == "__main__":
     watch(matrix, "build", "plan_s")
     watch(Dispatcher, "__init__", "plan_s")
-    watch(catalogue, "entries", "plan_s")
+    watch(catalog_lists, "entries", "plan_s")
     inner_run = Dispatcher.run
 
     def run(self: Dispatcher) -> None:

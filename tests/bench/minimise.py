@@ -86,7 +86,7 @@ def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
 
     def judged(asked: Ask) -> Row:
         assert not isinstance(asked.case, Piece)
-        group, sample = (asked.case or case).made()
+        group, sample = (asked.case or case).make_sample()
         save_alone(folder / "case.pack", group, sample)
         (done,) = runner.run([whole(PreparedGroup(folder / "case.pack"))])
         return done.row

@@ -19,7 +19,7 @@ from farm.plan.matrix import Matrix
 from farm.work import budget
 from farm.work.claims import ONE
 from farm.work.durations import Estimate
-from farm.work.learned import Learned
+from farm.work.earlier_runs import Learned
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, Group, RuntimeInfo
 
@@ -110,7 +110,7 @@ def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: An
     ]
     told = known(plan)
     assert budget.select_cells(plan, told, 1e6).groups.tolist() == sorted([*range(OPS * DTYPES)] * BACKENDS)
-    assert plan.matrix.ordered([9, 0]).places == [0, 3]
+    assert plan.matrix.reorder_groups([9, 0]).places == [0, 3]
 
 
 def test_what_nobody_has_run_takes_what_its_op_and_dtype_took_on_that_backend_else_the_backend_else_a_guess(
@@ -118,9 +118,9 @@ def test_what_nobody_has_run_takes_what_its_op_and_dtype_took_on_that_backend_el
 ) -> None:
     told = known(plan)
     told.ms[:, 0] = np.nan
-    assert (told.filled(plan.matrix, [10.0, 10.0])[:, 0] == 10.0).all()
+    assert (told.estimate_times(plan.matrix, [10.0, 10.0])[:, 0] == 10.0).all()
     told.ms[0, 0], told.ms[1, 0] = 100.0, 300.0
-    filled = told.filled(plan.matrix, [10.0, 10.0])
+    filled = told.estimate_times(plan.matrix, [10.0, 10.0])
     assert filled[:3, 0].tolist() == [100.0, 300.0, 200.0]
 
 
@@ -190,9 +190,9 @@ def test_the_second_day_is_as_the_first(
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("90s", 90), ("90", 90), ("1h30m", 5400)])
 def test_a_time_is_hours_minutes_and_seconds(text: str, seconds: int) -> None:
-    from farm.commands.run import _seconds
+    from farm.commands.run import _parse_seconds
 
-    assert _seconds(text) == seconds
+    assert _parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0m", "-3m", "1.5h"])

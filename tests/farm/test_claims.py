@@ -32,7 +32,7 @@ def node(cpus: int) -> dict[str, Any]:
 def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: int, cpus: int, jobs: int) -> None:
     claim = claim_of(offer(devices, memory=gib << 30), None, [node(cpus)])
     assert claim.fraction == pytest.approx(1 / jobs)
-    assert claim.told(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
+    assert claim.describe_sharing(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_ranks_have_devices_of_their_own_and_share_cpus_where_there_are_too_few(
     gang = replace(offer(8, memory=141 << 30), ranks=4)
     claim = claim_of(gang, 0.25, [node(16)])
     assert (claim.devices, claim.fraction, claim.size, claim.jobs_on(7)) == (4, 1.0, 4.0, 1)
-    assert claim.told(8).startswith("2 jobs at once on 4 of 8 devices each")
+    assert claim.describe_sharing(8).startswith("2 jobs at once on 4 of 8 devices each")
     assert claim_of(replace(offer(2, resource="CPU"), ranks=4), None, [node(2)]).devices == 2
 
 

@@ -29,8 +29,8 @@ from farm.lake.key import Key
 from farm.minimise import search as searching
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
-from tasks.catalogs import told
-from tasks.catalogs.user import drawn, load
+from tasks.catalogs import user_definitions
+from tasks.catalogs.user import fuzzed_samples, load
 from tests.kernels import norms
 from tests.kernels.norms import DIMS, INPUTS, Norm, WrongNorm, exact, exact_in_torch, refuses, rms_norm, tail_lost
 
@@ -44,7 +44,7 @@ def hangs(x): time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
     monkeypatch.chdir(tmp_path)
 
 
@@ -100,7 +100,9 @@ def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None
     fuzz(rms_norm)  # its case of this seed passes: it is not meant
     assert farm.reproduce(seed=found.seed).key == found.key
     other = fuzz(adds_one)
-    key = next(str(Key.of(r)) for r in other.rows.to_dict("records") if drawn.seed_of(7, r["sample"]) == found.seed)
+    key = next(
+        str(Key.of(r)) for r in other.rows.to_dict("records") if fuzzed_samples.seed_of(7, r["sample"]) == found.seed
+    )
     for call in (farm.reproduce, farm.minimise):
         with pytest.raises(farm.ClientError, match="2 kernels have a case of the seed") as raised:
             call(seed=found.seed)
@@ -702,8 +704,8 @@ def test_one_thread_computes_and_the_script_has_its_own_back() -> None:
 BLAS = """
 import numpy  # before the farm, which tells libraries that are loaded later
 from farm.client import process
-numbers = lambda: [number() for _, number in process._blas()]
-for put, _ in process._blas(): put(3)
+numbers = lambda: [number() for _, number in process._find_blas_threads()]
+for put, _ in process._find_blas_threads(): put(3)
 with process.isolate_settings():
     print(numbers())
 print(numbers())

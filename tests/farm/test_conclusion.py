@@ -123,7 +123,7 @@ def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any],
 
 def test_a_run_that_judged_nothing_is_no_success() -> None:
     fell_back, passed = planted()[6:], planted()[4:5]
-    assert [verdict(rows, REC | {"planned": 1}).found for rows in (fell_back, passed)] == [True, False]
+    assert [verdict(rows, REC | {"planned": 1}).has_findings for rows in (fell_back, passed)] == [True, False]
 
 
 def test_causes_are_what_is_new_and_then_the_commonest_with_the_worst_row_of_each() -> None:
@@ -239,7 +239,7 @@ def test_one_reason_is_one_cause_on_whatever_backend_and_in_whatever_status() ->
 def test_a_config_that_lists_nothing_as_known_has_failures_and_none_is_called_new() -> None:
     rows, record = frame(make_row("wrong", kind="numbers"), make_row("imprecise", sample=1)), RUN | {"planned": 2}
     said = verdict(rows, record)
-    assert said.sentence == "1 failure; the config lists none as known" and said.found
+    assert said.sentence == "1 failure; the config lists none as known" and said.has_findings
     for text in (printed(rows, record), markdown(rows, record)):
         assert (
             "1 failure: 1 group of similar failures\n" in text

@@ -26,10 +26,10 @@ from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.local import DirectChildren
-from farm.work.losses import NOT_BEGUN
-from farm.work.opinions import Opinions
+from farm.work.lost_work import NOT_BEGUN
+from farm.work.run_groups import WHOLE, RunGroups
+from farm.work.second_opinions import SecondOpinions
 from farm.work.state import Flight, Plan
-from farm.work.stock import WHOLE, Stock
 from farm.work.supervisor import STRIKES
 from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
@@ -52,7 +52,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("farm.work.batching.BATCH_S", 0.2)  # of cases that say that they took 10 ms: batches of 20
     monkeypatch.setattr("farm.work.batching.BATCH_MIN_S", 0.2)
     monkeypatch.setattr("farm.work.batching.START_SHARE", 0.0)
-    monkeypatch.setattr("farm.work.outages.REST_S", (0.05, 0.1))
+    monkeypatch.setattr("farm.work.fleet_changes.REST_S", (0.05, 0.1))
 
     def do(
         backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any
@@ -95,9 +95,9 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
         assert rows["case_id"].groupby(rows["backend"]).nunique().eq(more.get("total", TOTAL)).all()
-        assert all(made.accounts.counts[name].done == len(of) for name, of in rows.groupby("backend"))
+        assert all(made.run_counts.counts[name].done == len(of) for name, of in rows.groupby("backend"))
         assert all(
-            {k: v for k, v in made.accounts.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
+            {k: v for k, v in made.run_counts.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
             for name, of in rows.groupby("backend")
         )
         return made, cluster, rows
@@ -138,7 +138,7 @@ NVIDIA = {"vendor": "nvidia"}
 
 
 def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.work.jobs.PREPARE_FIRST", 2)
+    monkeypatch.setattr("farm.work.job_source.PREPARE_FIRST", 2)
     given: set[str] = set()
     prepared: list[int] = []  # groups that were prepared whenever a batch was under way
 
@@ -156,33 +156,33 @@ def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
-    stock, clock = Stock(done.plan, [True], {}), SimpleNamespace(s=0.0)
-    monkeypatch.setattr("farm.work.stock.time", SimpleNamespace(monotonic=lambda: clock.s))
-    assert len(stock.take("prepare", 1)) == 10  # all: nobody has prepared any
+    run_groups, clock = RunGroups(done.plan, [True], {}), SimpleNamespace(s=0.0)
+    monkeypatch.setattr("farm.work.run_groups.time", SimpleNamespace(monotonic=lambda: clock.s))
+    assert len(run_groups.take("prepare", 1)) == 10  # all: nobody has prepared any
 
     def came(seconds: float, number: int, flight: Flight) -> None:
         clock.s = seconds
         flight.done.add(number)
-        stock.timed(flight)
+        run_groups.learn_group_time(flight)
 
-    stock.queues["prepare"].extend(range(10))
+    run_groups.queues["prepare"].extend(range(10))
     slow = Flight(SimpleNamespace(prepare=True), groups=list(range(10)))  # type: ignore[arg-type]
     came(5.0, 0, slow)
     came(5.001, 1, slow)
     came(25.0, 2, slow)  # ten seconds each: the next job has one, though this one has not ended
-    assert len(stock.take("prepare", 1)) == 1
+    assert len(run_groups.take("prepare", 1)) == 1
     came(25.1, 0, Flight(SimpleNamespace(prepare=True), groups=[10], began=25.0))  # type: ignore[arg-type]
-    assert len(stock.take("prepare", 1)) == 9  # one that took a tenth of a second tells as well
+    assert len(run_groups.take("prepare", 1)) == 9  # one that took a tenth of a second tells as well
 
 
 def test_jobs_get_smaller_towards_the_end_so_that_all_slots_end_together(run: Run) -> None:
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
-    stock = Stock(done.plan, [True], {})
-    stock.queues["prepare"] = deque(range(1000))
-    stock.group_ms = 1.0  # 4000 would fit one job
+    run_groups = RunGroups(done.plan, [True], {})
+    run_groups.queues["prepare"] = deque(range(1000))
+    run_groups.group_ms = 1.0  # 4000 would fit one job
     sizes, free, took_ms = [], [0.0] * 16, [100.0 if g >= 900 else 1.0 for g in range(1000)]  # the last ones are slow
-    while stock.queues["prepare"]:
-        groups = stock.take("prepare", 16)
+    while run_groups.queues["prepare"]:
+        groups = run_groups.take("prepare", 16)
         sizes.append(len(groups))
         first = free.index(min(free))
         free[first] += sum(took_ms[g] for g in groups)
@@ -205,8 +205,13 @@ def test_what_is_awaited_joins_late_or_has_no_part(run: Run, joint: tuple[str, .
     assert rows["backend"].value_counts().to_dict() == {"null-cpu": TOTAL, "busy-cpu": TOTAL}
     order = [backend for backend, *_ in cluster.log]
     assert order[0] == "null-cpu" and "missing" not in order
-    assert {name: c.planned for name, c in done.accounts.counts.items()} == dict.fromkeys(order, TOTAL) | {"missing": 0}
-    assert [(offer.name, offer.available) for offer in done.outages.come] == [("busy-cpu", True), ("missing", False)]
+    assert {name: c.planned for name, c in done.run_counts.counts.items()} == dict.fromkeys(order, TOTAL) | {
+        "missing": 0
+    }
+    assert [(offer.name, offer.available) for offer in done.fleet_changes.come] == [
+        ("busy-cpu", True),
+        ("missing", False),
+    ]
     assert done.plan.offers["missing"].reason == "planted: not here"
 
 
@@ -222,7 +227,7 @@ def test_what_only_an_awaited_backend_needs_is_not_prepared_if_it_is_not_there(r
     cluster = Simulated([node("cpu", CPU=1)], after=look)
     backends = [{"name": "null-cpu"}, {"name": "missing", "like": "null-cpu"}]
     done, _, rows = run(backends, cluster, awaited=awaited, skip=[skip], late=0, total=SAMPLES)
-    assert len(rows) == SAMPLES and len(prepared) < OPS and not any(done.stock.left.values())
+    assert len(rows) == SAMPLES and len(prepared) < OPS and not any(done.run_groups.left.values())
 
 
 def where(rows: pd.DataFrame, backend: str) -> set[str]:
@@ -281,7 +286,7 @@ def test_a_device_that_fails_what_others_pass_is_quarantined(run: Run, devices: 
     assert (rows["attempts"] > 1).sum() == record["failures"]
     last = max(i for i, (_, on, device, _) in enumerate(cluster.log) if (on, device) == ("sick", "0"))
     assert last < len(cluster.log) / 2  # no more jobs go there
-    assert any("quarantined: device 0 of sick" in text for text in done.outages.notices)
+    assert any("quarantined: device 0 of sick" in text for text in done.fleet_changes.notices)
 
 
 @pytest.mark.parametrize("fails", ["always", "now and then"])
@@ -326,11 +331,11 @@ def test_another_model_is_no_witness(run: Run, models: dict[str, str]) -> None:
 def test_two_jobs_that_miss_a_device_at_once_are_one_incident() -> None:
     health, place = Health(), Place("n", "")
     began = time.monotonic()
-    assert not health.gone(0, place, began)
-    assert not health.gone(0, place, began)
-    health.done(0, place, 1000)
-    assert not health.gone(0, place, time.monotonic())  # long ago
-    assert health.gone(0, place, time.monotonic())
+    assert not health.note_absence(0, place, began)
+    assert not health.note_absence(0, place, began)
+    health.count_rows(0, place, 1000)
+    assert not health.note_absence(0, place, time.monotonic())  # long ago
+    assert health.note_absence(0, place, time.monotonic())
 
 
 def test_a_device_that_a_new_child_does_not_find_is_left_to_the_others(run: Run) -> None:
@@ -384,7 +389,7 @@ def test_a_device_that_is_back_when_it_is_asked_again_costs_no_row(run: Run) -> 
 
     done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
     assert set(rows["status"]) == {"pass"}
-    assert done.outages.notices[:2] == [
+    assert done.fleet_changes.notices[:2] == [
         "a new process of gpu-nvidia cannot find device 0 of one: it has fallen off the bus; rerunning the rest of its cases",
         "gpu-nvidia will be probed again in 0.05 s: it has fallen off the bus",
     ]
@@ -435,10 +440,10 @@ def test_a_group_that_one_launch_could_not_prepare_and_another_could_has_each_ro
     run: Run, had: set[int], prepared: list[int], rows: int, left: list[int]
 ) -> None:
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
-    stock = Stock(done.plan, [True], {(0, 0): had})
-    assert stock.stored() == len(had)
-    stock.samples[0] = prepared
-    assert (stock.rows(0, 0), list(stock.positions(0, 0)), stock.stored()) == (rows, left, 0)
+    run_groups = RunGroups(done.plan, [True], {(0, 0): had})
+    assert run_groups.count_stored_cases() == len(had)
+    run_groups.samples[0] = prepared
+    assert (run_groups.rows(0, 0), list(run_groups.positions(0, 0)), run_groups.count_stored_cases()) == (rows, left, 0)
 
 
 def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
@@ -459,7 +464,7 @@ def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
     assert set(rows["status"]) == {"pass"}
     assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
     assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU
-    assert done.outages.notices == ["node old left", "node new joined with gpu-nvidia"]
+    assert done.fleet_changes.notices == ["node old left", "node new joined with gpu-nvidia"]
 
 
 def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
@@ -475,7 +480,7 @@ def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
     gone = rows[rows["status"] == "unavailable"]
     assert set(gone["backend"]) == {"gpu-nvidia"}
     assert gone["error"].str.contains("the last node that offered it left, and no other joined within 0.3 s").all()
-    assert any("no longer available" in text for text in done.outages.notices)
+    assert any("no longer available" in text for text in done.fleet_changes.notices)
 
 
 GANG = GPU | {"options": {"ranks": 4}}
@@ -507,7 +512,7 @@ def test_a_gang_is_not_sent_where_a_device_is_sick_and_what_it_fails_is_evidence
     assert {(q["node"], q["device"]) for q in done.health.records} == {("a", "1")}
     found = rows.groupby("backend")["status"].agg(set).to_dict()
     assert found == {"gpu-nvidia": {"wrong"}, "single": {"pass"}}
-    assert len(rows) == len(rows.drop_duplicates(["case_id", "backend"])) and not done.backlog.doubts[0]
+    assert len(rows) == len(rows.drop_duplicates(["case_id", "backend"])) and not done.case_queue.doubts[0]
 
 
 def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
@@ -544,23 +549,25 @@ def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(
 
 def test_what_children_cost_is_told_by_backend(run: Run) -> None:
     done, cluster, _ = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1)]))
-    assert done.accounts.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
-    assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.accounts.spent)
+    assert done.run_counts.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
+    assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.run_counts.spent)
 
 
 def test_shares_of_a_device_are_held_until_a_second_opinion_begins_elsewhere() -> None:
     """Ray gives a share of a device that has been begun rather than of an idle one: with one share held at a time, never of that."""
     ended: list[int] = []
     plan: Any = SimpleNamespace(executor=SimpleNamespace(cancel=ended.append))
-    opinions = Opinions(plan, *[None] * 4)  # type: ignore[arg-type]
+    second_opinions = SecondOpinions(plan, *[None] * 4)  # type: ignore[arg-type]
     handles, asked = itertools.count(2), Flight(Job(name="j", cache="", limits=Limits()), asked=[None])  # type: ignore[list-item]
     for handle in range(1, 5):  # four quarters
-        opinions.avoided(handle, asked, lambda flight: next(handles))
+        second_opinions.hold_device(handle, asked, lambda flight: next(handles))
         assert ended == []
-    opinions.avoided(100, asked, lambda flight: next(handles))  # of another backend: two would wait for each other
+    second_opinions.hold_device(
+        100, asked, lambda flight: next(handles)
+    )  # of another backend: two would wait for each other
     assert ended == [100]
-    opinions.begun(5)
+    second_opinions.release_devices(5)
     assert ended == [100, 1, 2, 3, 4]
-    opinions.avoided(6, asked, lambda flight: 7)
-    opinions.avoided(7, asked, lambda flight: None)  # nowhere else any more
+    second_opinions.hold_device(6, asked, lambda flight: 7)
+    second_opinions.hold_device(7, asked, lambda flight: None)  # nowhere else any more
     assert ended[5:] == [6, 7]

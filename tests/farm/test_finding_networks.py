@@ -15,7 +15,7 @@ from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoScript
-from tasks.catalogs.models import architectures, own, training
+from tasks.catalogs.models import architectures, own_models, training
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf
 from tests.farm.in_process import exit_code
@@ -35,7 +35,7 @@ def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> Case:
         arrays.append(np.array([0, 9], np.int64))
     tensors = [torch.from_numpy(x) for x in arrays]
     if isinstance(call, TrainingStep):
-        taken = [x.detach().numpy() for x in call.taken(call, tensors)]
+        taken = [x.detach().numpy() for x in call.run_first_step(call, tensors)]
         judged = len(call.names)
         right = call.consistent(taken[:judged], dict(zip(call.named, taken[judged:], strict=True)))
     else:
@@ -71,16 +71,16 @@ def test_a_network_is_compiled_and_is_where_the_device_is() -> None:
 def test_a_network_without_a_config_is_there_in_its_source() -> None:
     files = write_folder(case("unet", "forward", "float32"), [])
     assert b"class UNet" in files[PROGRAM] and exit_code(files) == 0
-    assert not requirements._imported(Group("models:unet", "small", "float32", 1))
-    assert requirements._imported(Group("models:vit_b16", "small", "float32", 1)) == ("transformers",)
+    assert not requirements._list_imported_packages(Group("models:unet", "small", "float32", 1))
+    assert requirements._list_imported_packages(Group("models:vit_b16", "small", "float32", 1)) == ("transformers",)
 
 
 def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "layers.py").write_text("import torch\nLAYER = torch.nn.Linear\n")
     (tmp_path / "net.py").write_text("import layers\ndef small():\n    return layers.LAYER(6, 4)\n")
     x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
-    one = own.Own("small", "net.py:small", (), str(tmp_path))
-    monkeypatch.setattr(own, "list_models", lambda: {"small": one})
+    one = own_models.Own("small", "net.py:small", (), str(tmp_path))
+    monkeypatch.setattr(own_models, "list_models", lambda: {"small": one})
     module = one.module(tmp_path)
     state = {k: v.detach().numpy() + 1 for k, v in module.state_dict().items()}
     weight, bias = (

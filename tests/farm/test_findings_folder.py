@@ -15,7 +15,7 @@ from planted_small import graph
 
 from farm.minimise import issue
 from farm.reproduce import checks, in_framework, requirements, trial
-from farm.reproduce.folder import PROGRAM, RUN, Case, _literal, write_folder
+from farm.reproduce.folder import PROGRAM, RUN, Case, _format_literal, write_folder
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
@@ -182,9 +182,9 @@ def test_what_a_finding_contains_is_formatted_and_names_nothing_that_it_lacks(ba
 def test_nothing_of_a_setting_becomes_code() -> None:
     hostile = '\');import os;os.abort()#\n"""@data@\\'
     for value in (hostile, {hostile: [hostile]}, (hostile,), "it's", 'say "no"', "a\\"):
-        assert eval(_literal(value)) == value
+        assert eval(_format_literal(value)) == value
     with pytest.raises(NoScript):
-        _literal(object())
+        _format_literal(object())
 
 
 def test_ncnn_asks_pnnx_which_axis_is_the_batchs() -> None:
@@ -580,7 +580,7 @@ def test_a_torch_of_one_kind_of_device_is_installed_from_its_own_index(
 ) -> None:
     """It named the one of PyPI, which on a ROCm node is CUDA's."""
     monkeypatch.setattr(metadata, "version", lambda name: f"2.13.0+{build}")
-    index, torch = requirements.installed({"torch"})
+    index, torch = requirements.pin_modules({"torch"})
     assert index == f"--extra-index-url=https://download.pytorch.org/whl/{build}" and torch == f"torch==2.13.0+{build}"
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
-    assert requirements.installed({"torch"}) == ("torch==2.13.0",)
+    assert requirements.pin_modules({"torch"}) == ("torch==2.13.0",)

@@ -21,7 +21,7 @@ from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoScript
 from tasks.backends.shared.torch_run import to_arrays
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.model import Form, Group, Leaf, OpClass
@@ -181,7 +181,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"name": "scaled", "kernel": "mine.py:Scaled", "reference": "mine.py:twice", "reference_framework": "torch"}
     own |= {"inputs": {"x": ["n"]}, "dims": {"n": [3]}, "gradient": ["x"]}
     source = {"at": 0, "root": str(tmp_path), "modules": ["mine.py"], "kernels": [own]}
-    monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60, "sources": [source]})])
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60, "sources": [source]})])
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def nothing(x):
 """
     (tmp_path / "theirs.py").write_text(source)
     given = {"at": 0, "root": str(tmp_path), "modules": ["theirs.py"], "kernels": []}
-    monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60, "sources": [given]})])
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60, "sources": [given]})])
 
     def code(op: str, dtype: str = "float32", **row: Any) -> int:
         group = Group(f"user:{op}", "", dtype, 1)
@@ -324,6 +324,6 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
 def test_a_finding_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
     group = Group("torch:cholesky", "", "float32", 1, check="backward")
     files = written(prepare(group, tmp_path)[1].samples[0], group, {})
-    assert {x.partition("==")[0] for x in requirements.imported(files)} == {"torch", *TORCH_CATALOG}
+    assert {x.partition("==")[0] for x in requirements.pin_imports(files)} == {"torch", *TORCH_CATALOG}
     plain = {PROGRAM: files[PROGRAM].replace(OP_DB.encode(), b"torch")}
-    assert {x.partition("==")[0] for x in requirements.imported(plain)} == {"torch"}
+    assert {x.partition("==")[0] for x in requirements.pin_imports(plain)} == {"torch"}

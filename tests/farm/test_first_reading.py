@@ -21,7 +21,7 @@ from farm.report.faces.markdown import markdown
 from farm.report.faces.page import render
 from farm.report.tables import first
 from farm.report.tables.overview import backend_lines, best
-from farm.reproduce.show import _cause
+from farm.reproduce.show import _find_known_cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
 from tests.farm.test_report import RUN, frame, make_row, printed
@@ -50,7 +50,7 @@ def test_what_is_imprecise_and_not_known_is_said_in_one_way_everywhere_and_fails
     assert "No new failures." in said and "torch:exp" in said and said.strip().endswith(sentence)
     page = Shown(frame(*rows), REC | {"planned": 3})
     assert [one["text"] for one in page.look("standing", ".chip")][:1] == ["1new"]
-    assert not verdict(frame(*rows), REC | {"planned": 3}).found
+    assert not verdict(frame(*rows), REC | {"planned": 3}).has_findings
 
 
 def test_where_nothing_is_listed_as_known_what_is_imprecise_is_not_called_new() -> None:
@@ -101,7 +101,7 @@ def test_a_case_with_such_a_failure_is_ranked_for_nobody_and_its_cause_stands_ap
 def test_reproduce_says_whose_a_known_failure_is() -> None:
     entry = KnownFailure(op="torch:add", fault="suite", reason="rounds twice")
     case: Any = SimpleNamespace(row=make_row("wrong"), config=SimpleNamespace(known_failures=[entry]))
-    assert _cause(case) == "rounds twice (the suite's: what it expects is wrong)"
+    assert _find_known_cause(case) == "rounds twice (the suite's: what it expects is wrong)"
 
 
 def test_whose_a_known_failure_is_is_one_of_four_and_an_older_record_says_the_backends() -> None:

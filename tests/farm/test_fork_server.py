@@ -169,10 +169,10 @@ def test_a_child_may_kill_its_server_and_the_next_is_started_plainly(begun: Call
     killer, other = begun(**env), begun(**env)
     told(other)
     death = killer.ask(wire.List("parent"), START_S)
-    assert isinstance(death, Death) and death.killed and death.number == 3
+    assert isinstance(death, Death) and death.was_killed and death.number == 3
     assert gone(killer.process.pid, other.process.pid) and not other.alive()
     lost = other.ask(wire.List("itself"), START_S)
-    assert isinstance(lost, Death) and lost.killed
+    assert isinstance(lost, Death) and lost.was_killed
     assert isinstance(begun(**env).process, subprocess.Popen)
 
 
@@ -180,7 +180,7 @@ def test_a_run_whose_server_is_killed_loses_no_case_and_blames_none(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_LOAD_OPS", "1")
-    monkeypatch.setenv("PLANTED_SERVER", "killed")
+    monkeypatch.setenv("PLANTED_SERVER", "was_killed")
     monkeypatch.setattr("farm.work.supervisor.CHUNK_S", 0.0)
     group = Group("load:op000000", "", "float32", 40)
     item = wire.ToRun(group, str(prepare(group, cache)[1].pack.path), tuple(range(40)), "")

@@ -75,7 +75,7 @@ def test_what_cases_took_in_other_runs_is_known_from_the_first_round_on() -> Non
     earlier += [row("ort-cpu", op, sample=n) for op in ("Add", "Conv") for n in range(8)]
     blind, plan = schedule("ort-cpu", "iree-cpu"), schedule("ort-cpu", "iree-cpu")
     plan.remember(earlier)
-    assert (blind.measured(), plan.measured()) == (set(), {"ort-cpu", "iree-cpu"})
+    assert (blind.find_timed_backends(), plan.find_timed_backends()) == (set(), {"ort-cpu", "iree-cpu"})
     assert blind.cheap() == ["ort-cpu", "iree-cpu"] and plan.cheap() == ["ort-cpu"]
     assert (plan.ms("ort-cpu"), plan.ms("iree-cpu", "Add"), plan.ms("iree-cpu", "Conv")) == (1.0, 500.0, 500.0)
     assert not plan.had and not plan.triggers  # what they found and had is not this run's
@@ -129,10 +129,10 @@ def test_known_triggers_are_suppressed_but_not_for_ever(own: str) -> None:
         row("ort-cpu", "Conv", "error", error=f"no SAME at 0x{n}", flags=f"{own}auto_pad=SAME n={n}") for n in range(4)
     ]
     assert len(plan.learn(bad)) == 1  # one finding: addresses are masked
-    known = [plan.suppressed("ort-cpu", "fuzz:Conv", ["auto_pad=SAME", "n=9"], k) for k in range(KEPT)]
+    known = [plan.should_skip("ort-cpu", "fuzz:Conv", ["auto_pad=SAME", "n=9"], k) for k in range(KEPT)]
     assert known == [False] + [True] * (KEPT - 1)
-    assert not plan.suppressed("ort-cpu", "fuzz:Conv", ["opset=21"], 1)
-    assert not plan.suppressed("openvino-cpu", "fuzz:Conv", ["auto_pad=SAME"], 1)
+    assert not plan.should_skip("ort-cpu", "fuzz:Conv", ["opset=21"], 1)
+    assert not plan.should_skip("openvino-cpu", "fuzz:Conv", ["auto_pad=SAME"], 1)
 
 
 def test_a_key_does_not_hang_on_numbers() -> None:

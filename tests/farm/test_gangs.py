@@ -86,7 +86,7 @@ def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch
             contextlib.nullcontext() if name == "passed" else pytest.raises(gangs.RanksLost, match="127.0.0.1")
         )
         with lost:
-            assert message in list(ray_cluster._supervised(job, {}, "", gang))
+            assert message in list(ray_cluster._supervise_job(job, {}, "", gang))
 
 
 # --- a cluster ----------------------------------------------------------------------------------------------------------

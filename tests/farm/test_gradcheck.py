@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from farm.commands import gradcheck
-from farm.report.tables.gradients import MEANING, agreement, two_oracles
-from tasks.catalogs.torch import gradients as samples_of_torch
+from farm.report.tables.gradient_oracles import MEANING, agreement, two_oracles
+from tasks.catalogs.torch import gradient_samples as samples_of_torch
 from tests.conftest import here
 
 

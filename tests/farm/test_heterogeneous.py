@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 
 from farm import lake
 from farm.fleet.node import Devices, ray_node
-from farm.work import outages
+from farm.work import fleet_changes
 from tasks.devices import BY_LABEL
 from tests.conftest import ROOT, SOON_GONE, here, launch
 from tests.farm.test_resume import descendants, is_child, wait_for
@@ -247,7 +247,7 @@ def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without another device to compare with: a new child does not find it either."""
-    monkeypatch.setattr(outages, "REST_S", (0.1, 0.2))
+    monkeypatch.setattr(fleet_changes, "REST_S", (0.1, 0.2))
     file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"lost_after": 100}}, "null-cpu"])
     done = here(file, "--no-ray", "--results", results, FARM_LOST=str(tmp_path / "lost"))
     assert done.returncode == 3, done.stdout + done.stderr

@@ -16,8 +16,8 @@ from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import load
 from farm.work.job import Job
-from farm.work.stock import Stock
-from tasks.catalogs import told
+from farm.work.run_groups import RunGroups
+from tasks.catalogs import user_definitions
 from tasks.model import Group
 from tasks.wire import ToPrepare
 
@@ -44,7 +44,7 @@ NAMED = "{name: named, kernel: 'only_elsewhere:double', reference: 'plain.py:any
 @pytest.fixture(autouse=True)
 def variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run of this process announces does not outlive the test."""
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
     assert own.home == config.backends[0].spec() and theirs.home is None
     groups = [Group(op, "", "float32", 1) for op in ("user:there", "user:thrice", "critical:relu", "user:anywhere")]
     matrix = SimpleNamespace(groups=groups, wanted=np.ones((4, 1), dtype=np.int32))
-    stock = Stock(SimpleNamespace(matrix=matrix, backends=[]), [True], {})  # type: ignore[arg-type]
-    assert [stock.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
+    run_groups = RunGroups(SimpleNamespace(matrix=matrix, backends=[]), [True], {})  # type: ignore[arg-type]
+    assert [run_groups.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
     user.announce(config)
     assert Job(name="", cache="", limits=None, prepare=own.prepare).home is None  # type: ignore[arg-type]
 

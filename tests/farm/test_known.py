@@ -22,7 +22,7 @@ from farm.plan.model import ConfigError, Gate, KnownFailure
 from farm.report.faces.exchange import junit
 from farm.report.tables.causes import with_standing
 from farm.report.tables.gate import judge_gate
-from farm.report.tables.life import life
+from farm.report.tables.known_failures import life
 from farm.report.tables.view import Report
 from tests.farm.test_report import make_row
 

@@ -319,7 +319,7 @@ def test_when_ray_does_not_start_the_last_line_of_its_log_is_the_reason(
     words: str, log: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "dashboard.log").write_text(log)
-    told = str(ray_cluster._without(None, Exception(words.format(tmp_path))))
+    told = str(ray_cluster._explain_no_ray(None, Exception(words.format(tmp_path))))
     assert said.format(tmp_path) in told and len(told.splitlines()) == 1
     assert told.endswith("Try again, or leave out the dashboard with --no-dashboard or Ray with --no-ray")
 

@@ -78,7 +78,7 @@ def test_a_launcher_that_dies_takes_no_case_with_it(child: ChildProcess) -> None
     death = child.ask(wire.Hello(), 60)
     for process in below:
         process.resume()
-    assert isinstance(death, Death) and (death.status, death.kind, death.killed) == ("crash", LAUNCHER, True)
+    assert isinstance(death, Death) and (death.status, death.kind, death.was_killed) == ("crash", LAUNCHER, True)
     assert "ended (SIGKILL), and its process with it" in death.text
     child.close()
     assert not psutil.wait_procs(below, timeout=10)[1]
@@ -182,7 +182,7 @@ def test_what_an_interpreter_lacks_is_laid_over_it(tmp_path: Path, monkeypatch: 
     def install(arguments: object, *more: object) -> str:
         raise EnvError("the index cannot be reached")
 
-    monkeypatch.setattr(envs, "_uv", install)
+    monkeypatch.setattr(envs, "_run_uv", install)
     made = envs.interpreter(Environment((), str(python)), tmp_path / "cache")
     assert made.folders and made.launcher == ()
     child = ChildProcess(made, Limits())

@@ -19,7 +19,7 @@ from farm.plan.left_out import LeftOut, merge_left_out
 from farm.plan.matrix import Matrix, build
 from farm.report.tables.overview import headline
 from farm.report.tables.view import Report
-from farm.work import catalogue
+from farm.work import catalog_lists
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -274,7 +274,8 @@ def entries() -> dict[str, list[Entry]]:
         "user": [Entry(f"user:{op.name}", "", ("float32",), checks_of(op)) for op in (plain, smooth)],
     }
     return {
-        name: brought.get(name) or catalogue.entries(name, default_cache(), inline=True) for name in catalogs.BUILT_IN
+        name: brought.get(name) or catalog_lists.entries(name, default_cache(), inline=True)
+        for name in catalogs.BUILT_IN
     }
 
 

@@ -21,7 +21,7 @@ from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
 from farm.plan.matrix import Matrix
-from farm.work import choice, executors, lanes, launch, ledger, local, supervisor
+from farm.work import executors, lanes, launch, local, ray_or_local, row_writer, supervisor
 from farm.work.claims import Claim
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
@@ -61,19 +61,19 @@ def plan(groups: int, backend: str = "null-cpu", samples: int = 1) -> Matrix:
     ],
 )
 def test_a_plan_is_small_by_its_estimated_work(config: Path, matrix: Matrix, small: bool) -> None:
-    assert choice.is_small(requests.new(str(config), lake.open_lake("r")).config, matrix) is small
+    assert ray_or_local.is_small(requests.new(str(config), lake.open_lake("r")).config, matrix) is small
 
 
 def test_a_start_of_ray_is_not_taken_out_of_a_small_budget(config: Path) -> None:
     asked = requests.new(str(config), lake.open_lake("r")).config
     large = plan(1600, samples=20)
-    assert choice.is_small(asked, large, 60.0) and not choice.is_small(asked, large, 600.0)
+    assert ray_or_local.is_small(asked, large, 60.0) and not ray_or_local.is_small(asked, large, 600.0)
 
 
 def test_nodes_by_label_are_rays(config: Path) -> None:
     asked = requests.new(str(config), lake.open_lake("r")).config
     labelled = asked.backends[0].model_copy(update={"labels": {"rack": "a*"}})
-    assert not choice.is_small(asked.model_copy(update={"backends": [labelled]}), plan(1))
+    assert not ray_or_local.is_small(asked.model_copy(update={"backends": [labelled]}), plan(1))
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
 def test_rows_and_figures_come_while_a_job_goes_on(
     config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    for module, name in ((ledger, "FLUSH_S"), (supervisor, "CHUNK_S")):
+    for module, name in ((row_writer, "FLUSH_S"), (supervisor, "CHUNK_S")):
         monkeypatch.setattr(module, name, 0.0)
     seen: list[tuple[int, int]] = []  # rows on disk and cases done, whenever progress is shown
 
     def progress(run: Dispatcher) -> None:
-        seen.append((lake.read_table(results).num_rows, run.accounts.counts["null-cpu"].done))
+        seen.append((lake.read_table(results).num_rows, run.run_counts.counts["null-cpu"].done))
 
     where = lake.open_lake(str(results))
     with ready(requests.new(str(config), where, how=how, cpus=1)) as made:

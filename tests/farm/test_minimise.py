@@ -31,10 +31,10 @@ from farm.reproduce.find import ReproduceError
 from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.hunt.call_case import CallCase
 from tasks.judge import verdict
-from tasks.minimise.described import describe_case
+from tasks.minimise.case_description import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
@@ -245,7 +245,7 @@ def test_a_model_with_its_inputs_is_run_and_made_small(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
     model = graph("a = Tanh(x)", "b = Softmax(a; axis=0)", "y = Neg(b)")
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
     onnx.save(model, "mine.onnx")
@@ -368,7 +368,7 @@ def test_a_crash_is_told_and_searched_for_by_what_was_seen(kind: str, error: str
     finding = {"ops": ["relu"], "attributes": {}, "modes": [], "status": "crash", "words": ""}
     record = {"backend": "torch-npu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
     assert issue.title(record) == f"[torch-npu] relu: {failing}"
-    assert issue._search(record).startswith(f"Search for duplicates with: `relu {searched}")
+    assert issue._make_search_words(record).startswith(f"Search for duplicates with: `relu {searched}")
 
 
 def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

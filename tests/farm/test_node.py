@@ -20,7 +20,7 @@ from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.fleet.inventory import Offer
 from farm.plan.config import BackendConfig
-from farm.work import catalogue, child_pool, gangs, ray_cluster
+from farm.work import catalog_lists, child_pool, gangs, ray_cluster
 from farm.work.claims import Claim
 from farm.work.job import Job
 from tasks import wire
@@ -399,9 +399,9 @@ def test_preparing_and_listing_children_are_started_without_devices(
         }
         return types.SimpleNamespace(close=lambda: None, **told), wire.Ready()
 
-    monkeypatch.setattr(child_pool.ChildProcess, "asked", asked)
+    monkeypatch.setattr(child_pool.ChildProcess, "start_and_ask", asked)
     child_pool.ChildPool().get(Job(name="p", cache=str(tmp_path), limits=Limits()))
-    catalogue._ask("torch", 1.0)
+    catalog_lists._ask("torch", 1.0)
     assert [env["CUDA_VISIBLE_DEVICES"] for env in given] == ["", ""]
 
 
@@ -437,7 +437,7 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
             time.sleep(0.01)
         return types.SimpleNamespace(close=asked_now.pop), wire.Ready(BackendInfo(device_vendor=vendor))
 
-    monkeypatch.setattr(asking.ChildProcess, "asked", asked)
+    monkeypatch.setattr(asking.ChildProcess, "start_and_ask", asked)
     monkeypatch.setattr(asking.envs, "of", lambda spec: None)
     monkeypatch.setattr(asking.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
     specs = [BackendSpec.parse(name) for name in backends]
@@ -461,7 +461,7 @@ def test_tritons_interpreter_is_for_backends_of_the_cpu(
     monkeypatch.setenv(DEVICE_VENDOR, vendor)
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: object())
     monkeypatch.delitem(sys.modules, "triton", raising=False)
-    load._interpret()
+    load._switch_triton_to_interpreter()
     assert os.environ.get("TRITON_INTERPRET") == interpreted
 
 

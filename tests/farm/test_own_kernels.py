@@ -68,7 +68,8 @@ def test_a_finding_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     assert one.outside() == {"os", "numpy", "rich", "hypothesis"}
     with load.lent(op, str(tmp_path)):
         named = {
-            x.partition("==")[0] for x in requirements.installed(requirements._imported(Group("user:f", "", "", 1)))
+            x.partition("==")[0]
+            for x in requirements.pin_modules(requirements._list_imported_packages(Group("user:f", "", "", 1)))
         }
     assert named == {"rich", "hypothesis"}
 
@@ -198,7 +199,7 @@ def test_what_a_backward_pass_must_leave_alone_is_watched_in_the_first_run_of_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched: list[Any] = []
-    monkeypatch.setattr(autograd.Untouched, "made", lambda self, outputs: watched.append(self))
+    monkeypatch.setattr(autograd.Untouched, "note_outputs", lambda self, outputs: watched.append(self))
     found = farm.fuzz(_sound, reference=_sin, results=None, repeats=4, **SIZES)
     assert found.passed == 8 and len(watched) == 4
 

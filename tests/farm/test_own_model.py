@@ -13,8 +13,8 @@ from farm.commands.reproduce import main as reproduce
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load
-from tasks.catalogs import told
-from tasks.catalogs.models import judged
+from tasks.catalogs import user_definitions
+from tasks.catalogs.models import network_samples
 from tasks.graphs import floor
 from tests import residual_model
 
@@ -22,7 +22,7 @@ from tests import residual_model
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model and its inputs; what a run announces does not outlive the test."""
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
     monkeypatch.chdir(tmp_path)
     model = residual_model.residual()
     onnx.save(model, tmp_path / "mine.onnx")
@@ -142,7 +142,9 @@ def test_no_reference_is_made_of_a_model_that_has_one_size(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], status: str, references: int
 ) -> None:
     made = []
-    monkeypatch.setattr(judged, "reference_and_floor", lambda *of: made.append(of) or floor.reference_and_floor(*of))
+    monkeypatch.setattr(
+        network_samples, "reference_and_floor", lambda *of: made.append(of) or floor.reference_and_floor(*of)
+    )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[N] y)'
         f" <int64[1] s = {{{sizes[0]}}}> {{ e = Exp(x) y = Reshape(e, s) }}"

@@ -18,7 +18,7 @@ from farm import lake
 from farm.commands import node
 from farm.exits import OK
 from farm.fleet import detect
-from farm.work import outages, supervisor
+from farm.work import fleet_changes, supervisor
 from tasks.devices import BY_LABEL, TORCH_DEVICES
 from tests.conftest import ROOT, here, launch
 from tests.machines import ALONE, planted
@@ -138,7 +138,7 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     device: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the only one: what it had left is no crash, and is run when it is back."""
-    monkeypatch.setattr(outages, "REST_S", ())
+    monkeypatch.setattr(fleet_changes, "REST_S", ())
     monkeypatch.setattr(supervisor, "PAUSES", (0.1,))  # each is a process that imports torch and finds nothing
     monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
     ops = "add mul exp sqrt relu sum mean max where gather".split()

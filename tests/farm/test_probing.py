@@ -44,9 +44,9 @@ def test_what_is_compiled_to_try_a_backend_is_kept_for_the_child_that_runs_cases
 
     def asked(python: str, limits: Any, env: dict[str, str], *more: Any) -> Any:
         told.append(env)
-        return ChildProcess.asked(python, limits, env, *more)
+        return ChildProcess.start_and_ask(python, limits, env, *more)
 
-    monkeypatch.setattr(asking, "ChildProcess", SimpleNamespace(asked=asked))
+    monkeypatch.setattr(asking, "ChildProcess", SimpleNamespace(start_and_ask=asked))
     answer = probe([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]
     assert isinstance(answer, BackendInfo) and answer.runtime.runtime_version == "null 1"
     assert told and caches(tmp_path).items() <= told[0].items()
@@ -74,7 +74,7 @@ def test_a_change_of_version_forgets_it(
     support = probing.Support.load(spec, info, tmp_path)
     support.learn("key", 3, {"stage": "build", "error": "no kernel"}, "run")
     support.save()
-    assert probing.Support.load(spec, info, tmp_path).known("key", 3) == {
+    assert probing.Support.load(spec, info, tmp_path).find_unsupported("key", 3) == {
         "kind": "",
         "stage": "build",
         "error_type": "",
@@ -82,11 +82,13 @@ def test_a_change_of_version_forgets_it(
         "run": "run",
     }
     for changed in ({"runtime_version": "2"}, {"driver_version": "590.44"}, {"device": "NVIDIA H200, sm_90"}):
-        assert probing.Support.load(spec, replace(info, **changed), tmp_path).known("key", 3) is None, changed
+        assert probing.Support.load(spec, replace(info, **changed), tmp_path).find_unsupported("key", 3) is None, (
+            changed
+        )
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
-    assert probing.Support.load(optioned, info, tmp_path).known("key", 3) is None
+    assert probing.Support.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
     monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")
-    assert probing.Support.load(spec, info, tmp_path).known("key", 3) is None
+    assert probing.Support.load(spec, info, tmp_path).find_unsupported("key", 3) is None
 
 
 def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

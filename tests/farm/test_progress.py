@@ -16,7 +16,7 @@ from rich.console import Console
 from farm.commands.run import main
 from farm.exits import OK
 from farm.work import durations, left, progress
-from farm.work.accounts import Count
+from farm.work.run_counts import Count
 from farm.work.state import Flight, Flights
 
 CONFIG = """
@@ -49,18 +49,22 @@ class Said:
         monkeypatch.setattr(progress, "time", self.clock)
         monkeypatch.setattr(left, "time", self.clock)
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
-        accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
+        run_counts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
         self.stored = 0
-        stock = SimpleNamespace(
-            left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0, stored=lambda: self.stored
+        run_groups = SimpleNamespace(
+            left={"prepare": 40, "export": 0},
+            groups=40,
+            asked=[600, 400],
+            group_ms=10.0,
+            count_stored_cases=lambda: self.stored,
         )
         plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 2))
         self.run: Any = SimpleNamespace(
             started=0.0,
-            accounts=accounts,
-            stock=stock,
+            run_counts=run_counts,
+            run_groups=run_groups,
             plan=plan,
-            outages=SimpleNamespace(notices=[], come=[]),
+            fleet_changes=SimpleNamespace(notices=[], come=[]),
             flights=Flights(),
         )
         self.progress = progress.Progress(Console(file=self.out, width=200), left.Left(estimate))
@@ -81,7 +85,7 @@ class Said:
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(monkeypatch)
     assert "0:00  0 of 1000 cases done, 40 sets of inputs and references to prepare" in said.at(0.0)
-    said.run.stock.left["prepare"] = 0
+    said.run.run_groups.left["prepare"] = 0
     said.counts["torch-cpu"].planned, said.counts["tvm-cpu"].planned = 500, 400
     assert said.at(6.0) == ""
     assert "since the last line: pass 10" in said.at(

@@ -268,7 +268,7 @@ def test_a_policy_may_name_ops_of_catalogs_that_the_run_does_not_have(results: P
 
 def test_the_policies_that_come_with_the_farm_name_ops_that_there_are() -> None:
     from farm.plan import policies
-    from farm.work.catalogue import entries
+    from farm.work.catalog_lists import entries
     from tasks.cache import default_cache
 
     labels = {

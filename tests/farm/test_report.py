@@ -38,7 +38,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.excused import find_excused
 from farm.report.tables.findings import disagreements
-from farm.report.tables.kept import find_kept
+from farm.report.tables.kept_results import find_kept
 from farm.report.tables.view import Report
 from farm.report.words import number, percent
 

@@ -18,7 +18,7 @@ import yaml
 
 from farm import lake
 from farm.report.tables.coverage import distinct
-from farm.work import outages
+from farm.work import fleet_changes
 from tests.conftest import ROOT, here
 
 OPS, SAMPLES = 10, 20
@@ -201,7 +201,7 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run
     process.communicate()
     release()
     (tmp_path / "vanished").touch()
-    monkeypatch.setattr(outages, "REST_S", (0.1, 0.2))
+    monkeypatch.setattr(fleet_changes, "REST_S", (0.1, 0.2))
     done = here("--resume", "last", "--results", results)
     assert done.returncode == 3, done.stdout + done.stderr
     frame = rows(results)

@@ -28,9 +28,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty temporary folder, for this process and those that it starts."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    scratch._of.cache_clear()
+    scratch._make_process_folder.cache_clear()
     yield tmp_path
-    scratch._of.cache_clear()
+    scratch._make_process_folder.cache_clear()
 
 
 def test_what_a_child_leaves_goes_with_it(elsewhere: Path) -> None:

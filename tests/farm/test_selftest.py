@@ -46,7 +46,7 @@ def test_what_counts_as_caught(kind: str, statuses: list[set[str]], caught: int,
     by_dtype = dict(zip(("float32", "float16"), statuses))
     made = count({name: by_dtype, fault.twin: {"float32": {"pass"}}}, faults)
     assert (len(made.caught), len(made.imprecise), len(made.escaped)) == (caught, imprecise, 1 - caught - imprecise)
-    assert made.found == caught + imprecise
+    assert made.detected == caught + imprecise
     assert not made.alarms
 
 

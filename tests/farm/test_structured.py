@@ -12,7 +12,7 @@ import torch
 import farm
 import tasks
 from farm.client.kernels import ClientError
-from farm.report.tables.structured import only_where
+from farm.report.tables.failing_structures import only_where
 
 
 def routed(x: Any, w: Any, expert: Any) -> Any:

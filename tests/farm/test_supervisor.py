@@ -158,12 +158,12 @@ def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: Any) -> 
     child = FakeChild(7, 1)
     pool.add(job("a", limits), child, wire.Ready())
     child.used = 2.0
-    assert pool.spent().cpu_s == 2.0
-    assert pool.spent().cpu_s == 0.0
+    assert pool.take_costs().cpu_s == 2.0
+    assert pool.take_costs().cpu_s == 0.0
     child.used = 5.0
     pool.forget(job("a", limits))
     assert child.closed
-    assert pool.spent().cpu_s == 3.0
+    assert pool.take_costs().cpu_s == 3.0
 
 
 def test_a_child_process_has_cost_something() -> None:

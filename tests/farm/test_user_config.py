@@ -14,7 +14,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import Config, ConfigError, load
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tests.conftest import here
 
 KERNELS = """
@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run of this process announces does not outlive the test."""
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
 
 
 def kernel(**changes: str) -> str:
@@ -199,9 +199,9 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert found.catalogs[0].modules == [str(config.parent / "src" / "k.py")]
     assert Config.model_validate(found.model_dump(mode="json")) == found
     user.announce(found)
-    assert str(config.parent / "src") in told.get_announcement()
+    assert str(config.parent / "src") in user_definitions.get_announcement()
     user.announce(found.model_copy(update={"catalogs": []}))
-    assert told.get_announcement() == ""
+    assert user_definitions.get_announcement() == ""
 
 
 @pytest.mark.parametrize("how", ["--no-ray", "--inline"])
@@ -244,10 +244,10 @@ def test_a_run_its_resumption_and_its_reproduction(
     for part in next(results.glob("run=*")).glob("*.parquet"):
         part.unlink()
     config.unlink()
-    told.announce("")
+    user_definitions.announce("")
     assert main(["--resume", run, *arguments]) == FOUND
     assert len(lake.read(results)) == len(rows) == 6
-    told.announce("")
+    user_definitions.announce("")
     finding = tmp_path / "finding"
     capsys.readouterr()
     assert (

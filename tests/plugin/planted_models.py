@@ -152,7 +152,7 @@ def _each(op: str, call: Any, given: list[Any], off: Iterator[bool]) -> list[Any
             return made
 
     with Planted(), torch.no_grad():
-        found = call.taken(call, given) if isinstance(call, TrainingStep) else call(*given)
+        found = call.run_first_step(call, given) if isinstance(call, TrainingStep) else call(*given)
         return [y.numpy() for y in found]
 
 

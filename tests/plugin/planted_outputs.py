@@ -54,7 +54,7 @@ class Residual(Catalog):
         return [Entry(f"residual:{name}", "", ("float32",)) for name in ("nan_floor", "sound")]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        from tasks.catalogs.models.judged import Network
+        from tasks.catalogs.models.network_samples import Network
 
         network = Network(Tiny(), Path())
         for index in range(group.samples):

@@ -30,9 +30,9 @@ def test_it_is_what_the_list_says(cache: Path, op: str, public: bool) -> None:
 
 @pytest.mark.parametrize("name", ["load", "os.system", "hub.load", "nn", "no_such"])
 def test_nothing_but_functions_of_tensors_is_found(name: str) -> None:
-    from tasks.catalogs.torch.opinfo import _public
+    from tasks.catalogs.torch.opinfo import _find_public_function
 
-    assert _public(name) is None
+    assert _find_public_function(name) is None
 
 
 def test_its_process_needs_no_list(cache: Path) -> None:

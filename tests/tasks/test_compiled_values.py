@@ -13,7 +13,7 @@ import pytest
 from tasks import runner as runners
 from tasks.backends.inductor import PIECES, Inductor
 from tasks.backends.torch import TorchEager
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
@@ -139,7 +139,7 @@ def judged(tmp_path: Path, expression: str, compiler: Any) -> Row:
     (tmp_path / "own.py").write_text(source)
     np.savez(tmp_path / "x.npz", x=X)
     one = {"at": 0, "root": str(tmp_path), "name": "m", "model": "own.py:Model", "drawn": []}
-    told.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+    user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
     group = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")[1]
     made = Planted("inductor-cpu", "cpu", {}).but(compiler=compiler)
     runner = Runner(made, TorchEager.probe(made), verdict.load("error_units"), lambda *step: None)
@@ -151,7 +151,7 @@ def judged(tmp_path: Path, expression: str, compiler: Any) -> Row:
 def test_what_a_compiler_keeps_of_other_values_is_wrong(
     fault: Callable[[Run, bool], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
     for sound in (True, False):
 
         def compiler(graph: Any, given: Sequence[Any], sound: bool = sound, **more: Any) -> Run:
@@ -166,7 +166,7 @@ def test_what_a_compiler_keeps_of_other_values_is_wrong(
 
 
 def test_the_way_that_is_wrong_is_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
 
     def compiler(graph: Any, given: Sequence[Any], **more: Any) -> Run:
         whole = any(node.target == "item" for node in graph.graph.nodes)

@@ -114,7 +114,7 @@ def test_only_calls_with_several_outputs_give_other_dtypes_on_a_device() -> None
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            sample = next(iter(opinfo._sampler(info)(info, "cpu", torch.bfloat16, False)))
+            sample = next(iter(opinfo._unwrap_sampler(info)(info, "cpu", torch.bfloat16, False)))
             args, kwargs, op = (sample.input, *sample.args), sample.kwargs, unwrap_seeding(info.op)
             there = declared.metadata(op, args, kwargs)
             made = torch_tree.leaves(op(*map_leaves(args, clone), **map_leaves(kwargs, clone)))
@@ -212,7 +212,7 @@ def test_samples_of_a_device_that_is_not_here_are_made_in_the_cpus_memory_and_di
     random.seed(1)
     state = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
     info = opinfo._op_db()["linalg.lstsq", ""]
-    gpu, cpu = (declared.modes_listed(opinfo._sampler(info), info, x, "float32", False) for x in ("rocm", "cpu"))
+    gpu, cpu = (declared.modes_listed(opinfo._unwrap_sampler(info), info, x, "float32", False) for x in ("rocm", "cpu"))
     assert gpu < cpu
     assert torch.equal(state[0], torch.get_rng_state()) and random.getstate() == state[2]
     assert np.random.get_state()[1].tolist() == state[1]  # type: ignore[index]

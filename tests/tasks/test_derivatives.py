@@ -18,7 +18,7 @@ from tasks.arrays.torch_tree import to_numpy
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
@@ -339,7 +339,7 @@ for reference, framework in ((np.tanh, "numpy"), (torch.tanh, "torch"), (stable,
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tanhs.py").write_text(KERNELS)
     given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": ["tanhs.py"], "kernels": []}]}
-    monkeypatch.setattr(told, "_told", [json.dumps(given)])
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps(given)])
 
 
 @pytest.mark.parametrize("reference", ["numpy", "torch", "stable"])
@@ -384,6 +384,6 @@ def test_a_kernel_may_differentiate_inside(tmp_path: Path, monkeypatch: pytest.M
         "op_class": "elementary",
     }
     given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
-    monkeypatch.setattr(told, "_told", [json.dumps(given)])
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps(given)])
     (row,) = rows(Group("user:slope", "", "float32", 1), cache)
     assert row["status"] == "wrong" and not row["error"].startswith("RuntimeError")

@@ -432,7 +432,7 @@ def test_what_a_cause_leaves_is_not_far_larger_than_what_it_explains(end: float,
     given[3] *= left
     with np.errstate(all="ignore"):
         found = Result.of(given, Leaf("float32", exact.shape, exact), OpClass.COMPOSITE)
-        assert (found.explained(Model("a cause", model)) > 0) == named
+        assert (found.score_model(Model("a cause", model)) > 0) == named
 
 
 def test_nothing_is_computed_again_where_it_would_take_long() -> None:

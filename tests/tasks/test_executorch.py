@@ -111,9 +111,9 @@ def test_who_runs_the_nodes_decides(
 ) -> None:
     header = {"kernels": kernels, "delegated": delegated}
     if outcome is None:
-        return backend(device)._placed(header)
+        return backend(device)._describe_placement(header)
     with pytest.raises(outcome) as caught:
-        backend(device)._placed(header)
+        backend(device)._describe_placement(header)
     if delegated:
         assert str(caught.value) == "XNNPACK takes 1 of 2 nodes; the CPU kernels have 1 aten.mm.out"
     return None
@@ -123,9 +123,9 @@ def test_what_tosa_does_not_take_is_no_work_of_the_reference_model() -> None:
     """Not even what only moves bytes: nothing else is there to run it."""
     tosa = BackendSpec.parse("tosa-cpu").create()
     assert isinstance(tosa, ExecuTorch) and tosa.emulated and tosa.vendor == "Arm"
-    tosa._placed({"kernels": {}, "delegated": {"aten.add.Tensor": 1}})
+    tosa._describe_placement({"kernels": {}, "delegated": {"aten.add.Tensor": 1}})
     with pytest.raises(Fallback, match="TOSA takes 1 of 2 nodes; the CPU kernels have 1 aten.view_copy.default"):
-        tosa._placed({"kernels": {"aten.view_copy.default": 1}, "delegated": {"aten.add.Tensor": 1}})
+        tosa._describe_placement({"kernels": {"aten.view_copy.default": 1}, "delegated": {"aten.add.Tensor": 1}})
 
 
 def test_a_result_of_another_size_is_for_the_judge() -> None:

@@ -22,8 +22,8 @@ from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, tensorflow
 from tasks.catalogs.base import Catalog, Sample
-from tasks.catalogs.models import judged, wheels
-from tasks.catalogs.models.own import Own
+from tasks.catalogs.models import network_samples, wheels
+from tasks.catalogs.models.own_models import Own
 from tasks.graphs.given import GivenError
 from tasks.judge import verdict
 from tasks.model import FILES, Form, Group, Leaf, OpClass, RuntimeInfo, Unsupported
@@ -48,7 +48,7 @@ class Tiny(Catalog):
             op_class=OpClass.MODEL,
             model=b"an onnx model",
             files={"tflite": b"a flatbuffer"},
-            ranks=(judged._ranks(["weight", "image"]), judged._ranks(["note", "onset", "contour"])),
+            ranks=(network_samples._ranks(["weight", "image"]), network_samples._ranks(["note", "onset", "contour"])),
         )
 
 
@@ -187,7 +187,7 @@ def test_why_a_function_is_not_taken_is_said_and_not_that_there_is_no_file() -> 
         )
 
     sample = SimpleNamespace(owner=SimpleNamespace(group=group, check="forward"), failure=None, form=form, op_class="")
-    case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported=None), raises=False)
+    case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported_pack=None), raises=False)
     info = RuntimeInfo("1", "cpu")
     runner = Runner(BackendSpec.parse("tensorflow-cpu").create(), info, verdict.load("error_units"), lambda *step: None)
     with pytest.raises(Unsupported, match="^no counterpart of fmod$"):

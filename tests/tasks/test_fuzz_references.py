@@ -38,7 +38,7 @@ AT_FAULT = {spec.op: spec.at_fault for spec in table.SPECS.values() if spec.at_f
 def _given(case: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
     graph = Graph(case.model, EVALUATED)
     (node,) = graph.nodes
-    feeds = {x.name: node_suite._dense(y) for x, y in zip(case.model.graph.input, inputs)}
+    feeds = {x.name: node_suite._to_dense_array(y) for x, y in zip(case.model.graph.input, inputs)}
     return node, [widen(feeds.get(name, graph.weights.get(name))) if name else None for name in node.inputs]
 
 
@@ -67,7 +67,7 @@ def test_the_references_compute_what_the_node_suite_stores() -> None:
                 assert node.op == "Cast", name
                 continue
             named = [y for y, output in zip(found, node.outputs) if output]
-            assert all(_agree(y, node_suite._dense(want)) for y, want in zip(named, outputs)), name
+            assert all(_agree(y, node_suite._to_dense_array(want)) for y, want in zip(named, outputs)), name
             seen[node.op] += 1
     # What the suite has no case of is held against torch and two runtimes alone.
     assert set(table.SPECS) - set(seen) == {"GlobalLpPool"}

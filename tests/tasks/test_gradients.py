@@ -15,7 +15,7 @@ from tasks.arrays import autograd as gradients
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
-from tasks.catalogs.torch import gradients as torch_gradients
+from tasks.catalogs.torch import gradient_samples as torch_gradients
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour
@@ -325,8 +325,8 @@ def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutatio
 
     x = torch.ones(3)
     left = gradients.Untouched([], [], [x] * may)
-    gradients.backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.made)
-    assert bool(left.changed()) != may
+    gradients.backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.note_outputs)
+    assert bool(left.describe_change()) != may
 
 
 def _of_own(backward: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.checks.replay import _others
+from tasks.checks.replay import _make_other_inputs
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -263,10 +263,13 @@ def test_a_program_is_run_on_other_inputs(name: str, tmp_path: Path) -> None:
 
 def test_other_inputs_are_as_valid_as_the_first_ones() -> None:
     data, sizes = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, 4])
-    changed, same = _others([data, sizes])
+    changed, same = _make_other_inputs([data, sizes])
     assert changed.tolist() == [[2.5, 2.0, 1.5], [1.0, 0.5, 0.0]] and same is sizes
     scales = np.array([2.0, 4.0], np.float32)
-    assert _others([data, scales])[1] is scales and _others([scales, sizes])[0].tolist() == [2.0, 1.0]
+    assert _make_other_inputs([data, scales])[1] is scales and _make_other_inputs([scales, sizes])[0].tolist() == [
+        2.0,
+        1.0,
+    ]
 
 
 @pytest.mark.parametrize("variant", ["Cast.cast_INT4_to_FLOAT", "QuantizeLinear.quantizelinear_uint4"])

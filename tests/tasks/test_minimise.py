@@ -193,7 +193,7 @@ def graph_case(*lines: str, **weights: Any) -> Any:
 def test_a_part_of_a_graph_has_the_true_values_of_what_is_cut() -> None:
     case = graph_case("a = Tanh(x)", "b = Mul(a, a)", "y = Add(b, x)")
     part = case.of([1], case.values())
-    _, sample = part.made()
+    _, sample = part.make_sample()
     assert part.ops == ("Mul",) and list(part.feeds) == ["a"]
     np.testing.assert_allclose(sample.expected[0].reference, np.tanh(case.feeds["x"].astype(float)) ** 2, rtol=1e-6)
 
@@ -238,12 +238,12 @@ def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_c
 def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
     case = graph_case("y = MatMul(x, w)", w=np.ones((6, 3), np.float32))
     with pytest.raises(Unfit):
-        case.with_arrays({"x": np.ones((4, 5), np.float32)}).made()
+        case.with_arrays({"x": np.ones((4, 5), np.float32)}).make_sample()
     with pytest.raises(Unfit):
-        case.with_arrays({"x": np.ones((0, 6), np.float32)}).made()
+        case.with_arrays({"x": np.ones((0, 6), np.float32)}).make_sample()
     attribute = graph_case("y = Softmax(x; axis=1)")
     with pytest.raises(Unfit):
-        attribute.with_integers({"0.axis.0": 5}).made()
+        attribute.with_integers({"0.axis.0": 5}).make_sample()
 
 
 def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
@@ -275,6 +275,6 @@ def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:
 
 def test_a_size_or_step_of_0_is_no_case_whatever_a_reference_makes_of_it() -> None:
     case = graph_case("y = Tile(x, r)", r=np.int64([2, 1]))
-    case.made()
+    case.make_sample()
     with pytest.raises(Unfit, match="does not say"):
-        case.with_arrays({"r": np.int64([0, 1])}).made()
+        case.with_arrays({"r": np.int64([0, 1])}).make_sample()

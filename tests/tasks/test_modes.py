@@ -189,7 +189,7 @@ def test_a_kernel_of_attention_is_asked_for_a_call_before_it_is_made() -> None:
     def ask(dropout: float) -> str:
         q = called["flash"]
         try:
-            with torch.no_grad(), Modes(sdpa="flash").watched(Program(lambda: [])):
+            with torch.no_grad(), Modes(sdpa="flash").watch_fallbacks(Program(lambda: [])):
                 torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
         except Unsupported as error:
             return str(error)
@@ -247,12 +247,12 @@ def test_what_was_taken_in_place_of_what_was_asked_for_is_a_fallback() -> None:
     q = torch.randn(1, 2, 8, 8)
     for asked, said in (("flash", None), ("math", "asked for sdpa math, it ran flash")):
         program = Program(lambda: [])
-        with torch.no_grad(), Modes(sdpa=asked).watched(program):  # not set: torch takes flash
+        with torch.no_grad(), Modes(sdpa=asked).watch_fallbacks(program):  # not set: torch takes flash
             torch.nn.functional.scaled_dot_product_attention(q, q, q)
         assert program.fallback == said
     program = Program(lambda: [])
     x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    with torch.no_grad(), Modes(convolution="onednn").watched(program):
+    with torch.no_grad(), Modes(convolution="onednn").watch_fallbacks(program):
         torch.nn.functional.conv2d(x, w)
     assert (program.fallback is None) == ("Mkldnn" in program.flags)
 

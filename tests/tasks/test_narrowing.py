@@ -14,7 +14,7 @@ import pytest
 
 from tasks import diagnose
 from tasks.backends.onnxruntime import OnnxRuntime
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.user import inside
 from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import module as modules
@@ -388,9 +388,9 @@ def test_a_runtime_that_drops_a_cast_has_a_row_that_says_so(
 
     (tmp_path / "m.onnx").write_bytes(three_products(()))
     np.savez(tmp_path / "x.npz", x=X)
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
     one = {"at": 0, "root": str(tmp_path), "name": "m", "model": str(tmp_path / "m.onnx"), "drawn": []}
-    told.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+    user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
     _, made = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")
     backend = Dropping("ort-cpu", "cpu", {})
     (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([whole(made)])

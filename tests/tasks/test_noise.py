@@ -16,7 +16,7 @@ import torch
 from tasks import catalogs
 from tasks.arrays import noise
 from tasks.arrays.widened import compute_in_float64
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical.ops import OPS, Op
 from tasks.catalogs.onnx import float64
@@ -48,7 +48,7 @@ def in_user(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: 
     kernel = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": inputs}
     kernel |= {"dims": {"n": [40]}, "op_class": op_class}
     given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
-    monkeypatch.setattr(told, "_told", [json.dumps(given)])
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps(given)])
     list(catalogs.get("user").samples(Group("user:op", "", "float32", 1), 4))
     seen += load.load_ops()["op"].function("reference").__globals__["seen"]
 

@@ -32,7 +32,7 @@ def _made(make: Any, shape: tuple[Any, ...], how: dict[str, Any]) -> Any:
 def test_tensors_are_those_of_torch_bit_for_bit(dtype: str) -> None:
     from torch.testing import make_tensor
 
-    from tasks.catalogs.torch.opinfo import _quick
+    from tasks.catalogs.torch.opinfo import _build_quick_make_tensor
 
     for how in (
         {},
@@ -49,7 +49,8 @@ def test_tensors_are_those_of_torch_bit_for_bit(dtype: str) -> None:
     ):
         for shape in ((), ((),), ((2, 3),), (2, 3), ([4],), ((0, 3),)):
             ours, theirs = (
-                _made(make, shape, {"dtype": getattr(torch, dtype), **how}) for make in (_quick(), make_tensor)
+                _made(make, shape, {"dtype": getattr(torch, dtype), **how})
+                for make in (_build_quick_make_tensor(), make_tensor)
             )
             if isinstance(theirs, str):
                 assert ours == theirs
@@ -64,7 +65,7 @@ def test_a_large_op_keeps_modes_sizes_and_number_of_its_samples_but_not_their_im
     from tasks.catalogs.torch import opinfo
 
     info = opinfo._op_db()["grid_sampler_3d", ""]
-    ours = list(opinfo._sampler(info)(info, "cpu", torch.float32, False))
+    ours = list(opinfo._unwrap_sampler(info)(info, "cpu", torch.float32, False))
     own = common_methods_invocations.sample_inputs_grid_sampler_3d
     theirs = list(
         opinfo.with_make_tensor(own, lambda shape, **how: torch.empty(shape))(info, "cpu", torch.float32, False)

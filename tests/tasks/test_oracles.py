@@ -276,13 +276,13 @@ def test_scales_that_would_change_a_shape_are_not_moved() -> None:
 def test_a_graph_whose_result_onnx_leaves_undefined_is_the_exporters() -> None:
     from onnx import TensorProto, helper
 
-    from tasks.prepare.onnx_export import NotFaithful, _check
+    from tasks.prepare.onnx_export import NotFaithful, _check_by_evaluator
 
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [0]), ("y", []))]
     graph = helper.make_graph([helper.make_node("ReduceMean", ["x"], ["y"], keepdims=0)], "mean", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     with pytest.raises(NotFaithful, match="undefined"):
-        _check(model, [np.zeros(0, np.float32)], [Leaf("float32", (), np.array(np.nan))], [])
+        _check_by_evaluator(model, [np.zeros(0, np.float32)], [Leaf("float32", (), np.array(np.nan))], [])
 
 
 class Refuses(Backend):
@@ -327,7 +327,7 @@ def test_a_graph_of_another_meaning_is_the_exporters_in_every_dtype(dtype: str, 
     from onnx import helper
 
     from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
-    from tasks.prepare.onnx_export import NotFaithful, _check
+    from tasks.prepare.onnx_export import NotFaithful, _check_by_evaluator
 
     ends = [helper.make_tensor_value_info(n, ELEMENT_TYPE[dtype], [8]) for n in ("x", "y")]
     graph = helper.make_graph([helper.make_node(op, ["x", "x"], ["y"])], "twice", ends[:1], ends[1:])
@@ -335,10 +335,10 @@ def test_a_graph_of_another_meaning_is_the_exporters_in_every_dtype(dtype: str, 
     x = X.astype(np_dtype(dtype))
     twice = [Leaf(dtype, (8,), 2 * x.astype(np.float64))]
     if faithful:
-        _check(model, [x], twice, [])
+        _check_by_evaluator(model, [x], twice, [])
     else:
         with pytest.raises(NotFaithful, match="something else than the op: 7 of 8 elements"):
-            _check(model, [x], twice, [])
+            _check_by_evaluator(model, [x], twice, [])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -347,7 +347,7 @@ def test_a_graph_that_gives_a_number_where_nan_belongs_is_the_exporters(dtype: s
     from onnx import helper, numpy_helper
 
     from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
-    from tasks.prepare.onnx_export import NotFaithful, _check
+    from tasks.prepare.onnx_export import NotFaithful, _check_by_evaluator
 
     x = np.array([1, -1, np.nan], np_dtype(dtype))
     one = numpy_helper.from_array(np.ones((), x.dtype), "one")
@@ -356,6 +356,6 @@ def test_a_graph_that_gives_a_number_where_nan_belongs_is_the_exporters(dtype: s
     model = helper.make_model(
         helper.make_graph(nodes, "least", ends[:1], ends[1:], [one]), opset_imports=[helper.make_opsetid("", 18)]
     )
-    _check(model, [x[:2]], [Leaf(dtype, (2,), np.array([1.0, -1.0]))], [])
+    _check_by_evaluator(model, [x[:2]], [Leaf(dtype, (2,), np.array([1.0, -1.0]))], [])
     with pytest.raises(NotFaithful, match="1 of 3 elements"):
-        _check(model, [x], [Leaf(dtype, (3,), np.array([1.0, -1.0, np.nan]))], [])
+        _check_by_evaluator(model, [x], [Leaf(dtype, (3,), np.array([1.0, -1.0, np.nan]))], [])

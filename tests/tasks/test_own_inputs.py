@@ -10,9 +10,9 @@ import onnx
 import pytest
 import torch
 
-from tasks.catalogs.models import drawn, of_file
-from tasks.catalogs.models.drawn import Drawn
-from tasks.catalogs.models.own import Own
+from tasks.catalogs.models import drawn_inputs, of_file
+from tasks.catalogs.models.drawn_inputs import Drawn
+from tasks.catalogs.models.own_models import Own
 from tasks.graphs.given import GivenError
 
 
@@ -31,7 +31,7 @@ from tasks.graphs.given import GivenError
     ],
 )
 def test_an_input_is_read(text: str, made: Drawn) -> None:
-    assert drawn.parse_input(text) == made
+    assert drawn_inputs.parse_input(text) == made
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,16 @@ def test_an_input_is_read(text: str, made: Drawn) -> None:
 )
 def test_what_is_malformed_is_said_with_the_fix(text: str, says: str) -> None:
     with pytest.raises(ValueError) as raised:
-        drawn.parse_input(text)
+        drawn_inputs.parse_input(text)
     assert says in str(raised.value) and repr(text) in str(raised.value)
 
 
 def test_the_same_names_have_the_same_bytes() -> None:
     given = [
-        drawn.parse_input(x) for x in ("x=float32[4,8]", "ids=int64[200]<7", "sr=int64[]", "m=bool[9]", "h=bfloat16[3]")
+        drawn_inputs.parse_input(x)
+        for x in ("x=float32[4,8]", "ids=int64[200]<7", "sr=int64[]", "m=bool[9]", "h=bfloat16[3]")
     ]
-    first, again = drawn.arrays(given, 0, 0), drawn.arrays(reversed(given), 0, 0)
+    first, again = drawn_inputs.arrays(given, 0, 0), drawn_inputs.arrays(reversed(given), 0, 0)
     assert [(x.dtype.name, x.shape) for x in first.values()][:3] == [
         ("float32", (4, 8)),
         ("int64", (200,)),
@@ -70,7 +71,7 @@ def test_the_same_names_have_the_same_bytes() -> None:
     ]
     assert set(first["ids"]) == set(range(7)), "from 0 on, and below"
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
-    others = drawn.arrays(given, 1, 0), drawn.arrays(given, 0, 1)
+    others = drawn_inputs.arrays(given, 1, 0), drawn_inputs.arrays(given, 0, 1)
     assert all(first["x"].tobytes() != other["x"].tobytes() for other in others)
 
 
@@ -82,17 +83,17 @@ def graph(text: str) -> Any:
 
 def test_an_onnx_model_knows_what_its_inputs_are() -> None:
     model = graph("(float[2, 3] x, int64[4] ids)")
-    found = drawn.of_graph(model, {"ids": drawn.parse_input("ids<9")}, "m.onnx")
+    found = drawn_inputs.of_graph(model, {"ids": drawn_inputs.parse_input("ids<9")}, "m.onnx")
     assert found == [Drawn("x", "float32", (2, 3)), Drawn("ids", "int64", (4,), 9.0)]
     for given, says in {
         "y=float32[2]": "the model has no input 'y'; valid: x, ids",
         "x=float64[2,3]": "'x' is float64, the model takes float32",
     }.items():
-        one = drawn.parse_input(given)
+        one = drawn_inputs.parse_input(given)
         with pytest.raises(GivenError, match=says):
-            drawn.of_graph(model, {one.name: one}, "m.onnx")
+            drawn_inputs.of_graph(model, {one.name: one}, "m.onnx")
     with pytest.raises(GivenError, match=r"leaves sizes of 'x' open \(\[\?,3\]\).*--input 'x=float32\[4,3\]'"):
-        drawn.of_graph(graph("(float[N, 3] x)"), {}, "m.onnx")
+        drawn_inputs.of_graph(graph("(float[N, 3] x)"), {}, "m.onnx")
 
 
 HEAD = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, y=None):\n        return x\n"
@@ -153,13 +154,13 @@ def test_a_class_is_made_with_its_init_inputs(tmp_path: Path) -> None:
         "    def forward(self, x):\n        return self.l(x)\ndef get_init_inputs():\n    return [3, 5]\n"
     )
     made = own(tmp_path, text, "x=float32[2,3]", name="Sized")
-    assert made.made().model.l.out_features == 5
+    assert made.make_module().model.l.out_features == 5
     bad = own(tmp_path, text.replace("get_init_inputs", "other"), "x=float32[2,3]", name="Sized")
     with pytest.raises(
         GivenError,
         match=r"Sized\(n, m\) is called with nothing: missing a required argument: 'n'; let get_init_inputs\(\)",
     ):
-        bad.made()
+        bad.make_module()
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from tasks import runner as runners
-from tasks.arrays import held
+from tasks.arrays import module_state
 from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.graphs import module as modules
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
@@ -34,13 +34,13 @@ BEGIN = "import random\nimport numpy as np\nimport torch\nimport torch.nn as nn\
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PreparedGroup]:
     """Of the source of a class Model: its group, prepared."""
-    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(user_definitions, "_told", [""])
 
     def made(source: str, x: np.ndarray = X, check: str = "forward") -> PreparedGroup:
         (tmp_path / "own.py").write_text(BEGIN + source)
         np.savez(tmp_path / "x.npz", x=x)
         one = {"at": 0, "root": str(tmp_path), "name": "m", "model": "own.py:Model", "drawn": []}
-        told.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+        user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
         return prepare(Group("models:m", "", "float32", 1, check=check), tmp_path / "cache")[1]
 
     return made
@@ -94,10 +94,10 @@ def test_what_a_module_draws_is_the_same_for_all(prepared: Callable[..., Prepare
     group = prepared(of(DRAWN[what]))
     row = judged(group)
     assert (row.status, row.error) == ("pass", "")
-    assert row.weights == held.digest(group.samples[0].state())
-    from tasks.catalogs.models import own
+    assert row.weights == module_state.digest(group.samples[0].state())
+    from tasks.catalogs.models import own_models
 
-    own._module.cache_clear()  # as another process makes it
+    own_models._load_module.cache_clear()  # as another process makes it
     again = judged(group)
     assert (again.status, again.output_digest) == ("pass", row.output_digest)
 
@@ -118,9 +118,9 @@ def test_what_no_seed_decides_travels_or_is_said(
     prepared: Callable[..., PreparedGroup], source: str, status: str, says: str
 ) -> None:
     group = prepared("G = np.random.default_rng()\n" + of(source))
-    from tasks.catalogs.models import own
+    from tasks.catalogs.models import own_models
 
-    own._module.cache_clear()  # a factory that another process calls draws something else
+    own_models._load_module.cache_clear()  # a factory that another process calls draws something else
     row = judged(group)
     assert row.status == status and says in row.error
 
@@ -287,10 +287,10 @@ class Model(nn.Module):
         return torch.sin(x)
 """
     prepared(source)
-    from tasks.catalogs.models import own
+    from tasks.catalogs.models import own_models
     from tasks.catalogs.models.modules import OwnModule
 
-    network = OwnModule(own.list_models()["m"])
+    network = OwnModule(own_models.list_models()["m"])
     for _ in range(4):
         with contextlib.suppress(RuntimeError):
             network.module(torch.zeros(8, 16))
@@ -348,8 +348,8 @@ def test_a_wrong_weight_is_seen(prepared: Callable[..., PreparedGroup], monkeypa
     def another(call: Any, state: Any) -> None:
         load(call, {name: x * np.float32(1 + 2**-12) for name, x in state.items()})
 
-    load = held.load
-    monkeypatch.setattr(held, "load", another)
+    load = module_state.load
+    monkeypatch.setattr(module_state, "load", another)
     assert judged(group).status == "wrong"
 
 
@@ -365,16 +365,16 @@ def test_two_threads_do_not_share_what_a_call_writes_to(
 
 def test_a_state_is_loaded_where_it_lies() -> None:
     made = module(of("s.a = nn.Linear(16, 4); s.v = s.a.weight.detach()[0]; s.n = [torch.rand(2)]|s.a(x) + s.v.sum()"))
-    state = held.state(made)
+    state = module_state.state(made)
     assert sorted(state) == ["model.a.bias", "model.a.weight", "model.n.0", "model.v"]
     with torch.no_grad():
         made.model.a.weight.zero_()
-    held.load(made, state)
-    assert made.model.v.data_ptr() == made.model.a.weight.data_ptr() and held.digest(held.state(made)) == held.digest(
-        state
-    )
-    with pytest.raises(held.NotAlike, match="model.n.0 is there in one of them only"):
-        held.load(made, {name: x for name, x in state.items() if name != "model.n.0"})
+    module_state.load(made, state)
+    assert made.model.v.data_ptr() == made.model.a.weight.data_ptr() and module_state.digest(
+        module_state.state(made)
+    ) == module_state.digest(state)
+    with pytest.raises(module_state.NotAlike, match="model.n.0 is there in one of them only"):
+        module_state.load(made, {name: x for name, x in state.items() if name != "model.n.0"})
 
 
 def test_seeds_are_left_as_they_were() -> None:
@@ -388,8 +388,8 @@ def test_seeds_are_left_as_they_were() -> None:
     first = draw()
     torch.manual_seed(7)
     np.random.seed(7)
-    with held.seed_rng():
+    with module_state.seed_rng():
         inside = draw()
-    with held.seed_rng():
+    with module_state.seed_rng():
         assert draw() == inside
     assert draw()[:2] == first[:2]

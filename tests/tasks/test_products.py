@@ -87,15 +87,15 @@ def test_a_numpy_function_tells_its_products() -> None:
     drawn = np.random.default_rng(1)
     x, w, v = (drawn.normal(size=shape) for shape in ((4, 8), (8, 5), (8, 5)))
     seen = products.InNumpy()
-    made = swiglu(*map(seen.watched, (x, w, v)))
+    made = swiglu(*map(seen.watch, (x, w, v)))
     assert seen.found == ["matmul", "einsum"] and np.array_equal(made, swiglu(x, w, v))
     unseen = products.InNumpy()
-    by_hand(unseen.watched(x), unseen.watched(w))
-    np.linalg.norm(unseen.watched(x))
+    by_hand(unseen.watch(x), unseen.watch(w))
+    np.linalg.norm(unseen.watch(x))
     assert not unseen.found
     changed = products.InNumpy(lambda factor, place: rounded_to(factor, "tfloat32"))
     narrow = [rounded_to(y, "tfloat32") for y in (x, w, v)]
-    assert np.array_equal(np.asarray(swiglu(*map(changed.watched, (x, w, v)))), swiglu(*narrow))
+    assert np.array_equal(np.asarray(swiglu(*map(changed.watch, (x, w, v)))), swiglu(*narrow))
 
 
 def test_an_added_matrix_is_no_factor() -> None:

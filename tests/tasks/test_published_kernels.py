@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.user import dims, drawn, interpreted
+from tasks.catalogs.user import dims, fuzzed_samples, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.draw.choices import Choices
@@ -78,8 +78,8 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
     op = UserOp(**FIELDS | {"dims": {"n": [1, 5000]}})
 
     def made(seed: int, index: int, dtype: str = "float32") -> tuple[Any, Any]:
-        choose = Choices.from_seed(drawn.seed_of(seed, index))
-        made = drawn.case(op, dtype, "forward", choose, lambda dims, arrays: 1 / 0)  # no input may be empty
+        choose = Choices.from_seed(fuzzed_samples.seed_of(seed, index))
+        made = fuzzed_samples.case(op, dtype, "forward", choose, lambda dims, arrays: 1 / 0)  # no input may be empty
         return made.dims, (made.structured.arrays if made.structured else made.plain)["x"]
 
     for index in range(4):
@@ -90,7 +90,7 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
     sizes = [float(np.abs(x).max()) for x in (made(3, index)[1] for index in range(60)) if x.size > 4]
     assert any(1e-4 < size < 1e-2 for size in sizes) and any(1e-12 < size < 1e-7 for size in sizes)
     # What a seed makes is public: these sizes change with the generator's version alone.
-    assert (drawn.GENERATOR, [made(7, i)[0]["n"] for i in range(6)]) == (7, [3, 1, 3, 7, 393, 1520])
+    assert (fuzzed_samples.GENERATOR, [made(7, i)[0]["n"] for i in range(6)]) == (7, [3, 1, 3, 7, 393, 1520])
 
 
 @pytest.mark.parametrize(("size", "value"), [(4, 4), ("n", 6), ("3*n+1", 19), ("(n-2)//2", 2), ("n*m", 12)])

@@ -135,14 +135,14 @@ def test_another_function_than_the_quantised_graph_is_wrong(change: Callable[[An
 
 def test_the_loss_is_not_what_a_runtime_is_judged_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool that quantises badly costs loss; a runtime that runs its graph passes."""
-    original = quantized._int8
+    original = quantized._quantize_to_int8
 
     def badly(model: Any, feeds: Any) -> Any:
         made = original(model, feeds)
         wrong_scale(made)
         return made
 
-    monkeypatch.setattr(quantized, "_int8", badly)
+    monkeypatch.setattr(quantized, "_quantize_to_int8", badly)
     found = rows("ort-cpu", tmp_path)
     assert found[8]["status"] == "pass" and found[8]["loss"] > 0.05
 
@@ -164,6 +164,6 @@ def test_a_tool_that_refuses_is_to_blame(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(*_: Any) -> Any:
         raise ValueError("no such type")
 
-    monkeypatch.setattr(quantized, "_int8", refuse)
+    monkeypatch.setattr(quantized, "_quantize_to_int8", refuse)
     row = rows("ort-cpu", tmp_path)[8]
     assert (row["status"], row["culprit"]) == ("invalid", "quantizer") and "no such type" in row["error"]

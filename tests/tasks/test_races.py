@@ -187,7 +187,7 @@ def test_lanes_that_store_where_others_read_or_store_race_unless_values_have_mov
         programs.begin()
         programs.load([0, 1])
         if exchanged:
-            programs.launch.exchanged()
+            programs.launch.note_exchange()
         programs.store([1, 0], [3.0, 4.0])
         assert bool(programs.race) == races
     programs = Programs(count=1)

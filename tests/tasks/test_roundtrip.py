@@ -74,7 +74,7 @@ def tiny(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Tiny()
     monkeypatch.setattr(catalogs, "get", lambda name: made)
     monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made)
-    monkeypatch.setattr(roundtrip, "_again", lambda module, base, first: exported)  # 5 s: one test does it
+    monkeypatch.setattr(roundtrip, "_save_and_load", lambda module, base, first: exported)  # 5 s: one test does it
     cases._catalog_version.cache_clear()
 
 
@@ -90,11 +90,11 @@ def rows(cache: Path, change: Callable[[Program], Program] = lambda made: made) 
     return {row["sample"]: row for row in found}
 
 
-AGAIN = roundtrip._again
+AGAIN = roundtrip._save_and_load
 
 
 def test_a_sound_trip_passes_and_says_how_far_torch_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roundtrip, "_again", AGAIN)
+    monkeypatch.setattr(roundtrip, "_save_and_load", AGAIN)
     found = rows(tmp_path)
     assert {(row["status"], row["culprit"]) for row in found.values()} == {("pass", "")}, found[1]["error"]
     assert [found[k]["flags"] for k in (0, 1)] == ["exported=once", "exported=again"]
@@ -136,7 +136,7 @@ def test_an_exporter_that_drops_an_attribute_is_to_blame(
     other.CopyFrom(exported)
     node = next(x for x in other.graph.node if x.op_type == "LayerNormalization")
     next(x for x in node.attribute if x.name == "epsilon").f = 1e-5
-    monkeypatch.setattr(roundtrip, "_again", lambda *_: other)
+    monkeypatch.setattr(roundtrip, "_save_and_load", lambda *_: other)
     found = rows(tmp_path)
     assert (found[0]["status"], found[0]["culprit"]) == ("pass", "")
     assert (found[1]["status"], found[1]["culprit"]) == ("invalid", "exporter")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.checks.batch_invariance import BATCHES, _batch, rows_of
+from tasks.checks.batch_invariance import BATCHES, _make_batch, rows_of
 from tasks.checks.same import difference
 from tasks.judge import verdict
 from tasks.model import Group
@@ -71,7 +71,7 @@ def test_the_row_stands_first_in_the_middle_and_last() -> None:
     arrays = [np.arange(12.0).reshape(4, 3), np.ones(3)]
     made = [rows_of(arrays, (0,), k) for k in range(4)]
     for m in BATCHES:
-        batch = _batch(made, (0,), m)
+        batch = _make_batch(made, (0,), m)
         assert batch[0].shape == (m, 3) and batch[1] is arrays[1]
         same = (batch[0] == arrays[0][0]).all(axis=1)
         assert same[[0, m // 2, m - 1]].all() and (m < 4 or same.sum() == 3)

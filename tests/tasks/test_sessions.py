@@ -15,8 +15,8 @@ from tasks.catalogs.user import load
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
-from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, started
-from tasks.model.trace import Step, told
+from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, run_session
+from tasks.model.trace import Step, describe_first_wrong
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
 
@@ -96,14 +96,14 @@ def test_every_step_of_a_sound_session_passes_whatever_the_layout(tmp_path: Path
         assert [x.name for x in done.trace] == [f"step {k}" for k in range(6)]
         assert len({x.output_digest for x in done.trace}) == len({x.state_digest for x in done.trace}) == 6
         assert all(x.error_units is not None and x.ms is not None and x.ms > 0 for x in done.trace)
-        assert told(done.trace) == "" and done == wire.decode(wire.encode(done))
+        assert describe_first_wrong(done.trace) == "" and done == wire.decode(wire.encode(done))
     assert Sum.closed > before
 
 
 def test_the_first_step_that_is_wrong_is_named(tmp_path: Path) -> None:
     (done,) = run(Skips, tmp_path)
     assert (done.row.status, done.row.kind, done.row.culprit) == ("wrong", "numbers", "step 3")
-    assert done.row.error == told(done.trace) == "first wrong at step 3 of 6"
+    assert done.row.error == describe_first_wrong(done.trace) == "first wrong at step 3 of 6"
     assert [x.status for x in done.trace] == ["pass"] * 3 + ["wrong"] * 3
     (as_one,) = run(Skips, tmp_path, "forward")
     assert (as_one.row.status, as_one.trace) == ("wrong", ())
@@ -166,11 +166,11 @@ def test_declarations_that_cannot_be_meant() -> None:
 def test_a_program_that_keeps_nothing_is_a_session_of_calls() -> None:
     x = np.float32([1, 2])
     program = Program(lambda: [x], given=lambda arrays: lambda: [2 * arrays[0]])
-    with started(program.open()) as session:
+    with run_session(program.open()) as session:
         assert session.step()[0] is x and (session.step([x])[0] == 2 * x).all() and session.state() == {}
-    with started(Program(lambda: [x]).open()) as session, pytest.raises(Unsupported, match="only once"):
+    with run_session(Program(lambda: [x]).open()) as session, pytest.raises(Unsupported, match="only once"):
         session.step([x])
-    with pytest.raises(Unsupported, match="captured"), started(Replayed(program)):
+    with pytest.raises(Unsupported, match="captured"), run_session(Replayed(program)):
         pass
 
 
@@ -185,9 +185,9 @@ def test_replays_are_steps_of_a_trace(tmp_path: Path) -> None:
     steps = trace(sound)
     assert [x.name for x in steps[:3]] == ["run 1", "run 2", "run 3"] and len(steps) == 3 + 2 + 6
     assert steps[0].error_units is not None and {x.apart_units for x in steps[1:]} == {0.0}
-    assert {x.output_digest for x in steps[:5]} == {steps[0].output_digest} and told(steps) == ""
+    assert {x.output_digest for x in steps[:5]} == {steps[0].output_digest} and describe_first_wrong(steps) == ""
     steps = trace(counting)
-    assert told(steps) == "first wrong at step 1 of 2 (run 2)" and steps[1].kind == "nondeterministic"
+    assert describe_first_wrong(steps) == "first wrong at step 1 of 2 (run 2)" and steps[1].kind == "nondeterministic"
     assert steps[0].status == "pass" and 0 < (steps[1].apart_units or 0) < 32
 
 
@@ -200,7 +200,7 @@ def test_a_training_step_goes_on_from_where_it_is() -> None:
     given = [torch.rand(8, 3), torch.rand(8, 1)]
     loss: Any = lambda found, targets: torch.nn.functional.mse_loss(found, targets[0])  # noqa: E731
     step = TrainingStep(module, loss, 1, Optimiser("sgd", 0.1))
-    first = step.taken(step, given)
+    first = step.run_first_step(step, given)
     step.start("cpu")
     losses = [float(step.step(given)[0]) for _ in range(5)]
     assert losses[0] == float(first[0]) and len(set(losses)) == 5 and losses[4] < losses[0]

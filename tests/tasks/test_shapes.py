@@ -206,7 +206,7 @@ def test_what_the_model_leaves_open_is_what_is_varied() -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", "T", 4])],
     )
     own = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "m": np.ones((3, 1), np.float32)}
-    open_, *fewer = shapes._choices(helper.make_model(graph), own)
+    open_, *fewer = shapes._list_open_dimensions(helper.make_model(graph), own)
     assert open_ == {"x": ["N", "T", ""], "m": ["T", ""]}
     assert fewer == [{"x": ["", "T", ""], "m": ["T", ""]}, {"x": ["N", "", ""], "m": ["", ""]}]
     grown = shapes.resize_inputs(own, open_, lambda n: 2 * n)
@@ -235,8 +235,8 @@ def test_a_constant_that_is_empty_by_itself_is_none_of_the_sizes() -> None:
     opset = [helper.make_opsetid("", 18)]
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=opset, ir_version=10)
     own = {"x": np.ones((1, 1, 3, 4), np.float32)}
-    assert shapes._valid(model, own)
-    assert not shapes._valid(model, {"x": own["x"][:, :, :1]})  # 2 rows, all before the slice
+    assert shapes._is_valid_at(model, own)
+    assert not shapes._is_valid_at(model, {"x": own["x"][:, :, :1]})  # 2 rows, all before the slice
 
 
 def test_shapes_are_written_into_a_models_bytes() -> None:

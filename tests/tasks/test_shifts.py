@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.catalogs.user import of_torch
-from tasks.catalogs.user.gradients import Reference
+from tasks.catalogs.user.reference_gradients import Reference
 
 pytest.importorskip("torch")
 EPS = 2.0**-24

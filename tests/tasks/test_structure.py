@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.user import samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -158,7 +158,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / "k.py").write_text("import numpy as np\nimport torch\n" + source)
         kernel = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", **fields}
         source_of = {"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}
-        monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60.0, "sources": [source_of]})])
+        monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [source_of]})])
 
     return declare
 

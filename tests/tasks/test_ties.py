@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.catalogs.torch.differentiable import PROCESS, processing
-from tasks.catalogs.torch.gradients import GradientMaker
+from tasks.catalogs.torch.gradient_samples import GradientMaker
 from tasks.judge.plain import compare
 from tasks.model import Group, Leaf, OpClass
 from tasks.model.leaf import reorder_ties

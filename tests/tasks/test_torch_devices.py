@@ -313,7 +313,7 @@ def test_a_device_error_is_not_left_behind_an_error_of_the_host(monkeypatch: pyt
 )
 def test_an_op_that_says_it_ran_on_the_cpu_is_a_fallback(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_npu(monkeypatch)
-    monkeypatch.setattr(TorchEager, "_placed", lambda self, out, program: None)
+    monkeypatch.setattr(TorchEager, "_describe_placement", lambda self, out, program: None)
 
     def call(x: Any) -> Any:
         warnings.warn(words, stacklevel=2)
@@ -343,7 +343,7 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
         clear_counters=calls.clear, counter_names=lambda: ["CachedCompile", "aten::erfinv"]
     )
     program = Program(run=lambda: [])
-    eager("xla").watched(lambda: [], program)
+    eager("xla").run_watched(lambda: [], program)
     assert calls == ["sync wait=True"]
     assert program.fallback == "aten::erfinv ran on the CPU"
 

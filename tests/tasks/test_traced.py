@@ -229,7 +229,7 @@ def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
     assert step.module.counts.calls.tolist() == [1, 1]
     named = [programs.operation(node) for node in program.graph.nodes if node.op == "call_function"]
     assert "mse_loss_backward" in named and "select_scatter" in named
-    right = step.taken(step, given)[:5]
+    right = step.run_first_step(step, given)[:5]
     assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(program(*arguments), right, strict=True))
     narrow = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1), autocast="bfloat16")
     with pytest.raises(Unsupported, match="under autocast"):

@@ -16,7 +16,7 @@ import pytest
 from tasks import catalogs
 from tasks.arrays.autograd import DeclaredOnce
 from tasks.backends import BackendSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import samples, scripts, sources
 from tasks.catalogs.user.ops import UserOp
@@ -48,7 +48,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "deadline_s": deadline_s,
             "sources": [{"at": 0, "root": str(tmp_path), "modules": modules, "kernels": kernels}],
         }
-        monkeypatch.setattr(told, "_told", [json.dumps(given)])
+        monkeypatch.setattr(user_definitions, "_told", [json.dumps(given)])
 
     return declare
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.catalogs import get, told
+from tasks.catalogs import get, user_definitions
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
@@ -69,7 +69,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         named = reference if reference.endswith(".py") else f"k.py:{reference}"
         kernel = FIELDS | {"kernel": f"k.py:{kernel}", "reference": named} | fields
         source = {"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}
-        monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60.0, "sources": [source]})])
+        monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [source]})])
         (entry,) = get("user").entries()
         assert "refuses" in entry.checks
         made = prepare(Group("user:op", "", "float32", 8, 0, "refuses"), tmp_path / "cache")[1]

@@ -15,7 +15,7 @@ import yaml
 
 from tasks import zoo
 from tasks.backends import BackendSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Group
@@ -143,7 +143,7 @@ def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise
     module: str, name: str, worst: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {"at": 0, "root": str(tmp_path), "modules": [f"tasks.zoo.{module}"], "kernels": []}
-    monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
 

@@ -19,16 +19,16 @@ _SIGNS = " ▁▂▃▄▅▆▇█"
 
 def blocks(values: Sequence[float]) -> str:
     """At most BLOCKS characters, the largest of its numbers each."""
-    top = _top(values, 0.0)
-    return "".join(_SIGNS[math.ceil(_height(x, top) * (len(_SIGNS) - 1))] for _, x in _peaks(values, BLOCKS))
+    top = _find_top(values, 0.0)
+    return "".join(_SIGNS[math.ceil(_height(x, top) * (len(_SIGNS) - 1))] for _, x in _find_peaks(values, BLOCKS))
 
 
 def svg(values: Sequence[float], bound: float | None) -> Markup:
     """A bar for each number, or the largest of its neighbours where they are many, and a line at ``bound``; what lies beyond
     it is marked, and says its place and value."""
     limit = math.inf if bound is None or math.isnan(bound) else bound
-    end, high, top = WIDTH - RIGHT, HEIGHT - BOTTOM, _top(values, limit)
-    bars = _peaks(values, end - LEFT)
+    end, high, top = WIDTH - RIGHT, HEIGHT - BOTTOM, _find_top(values, limit)
+    bars = _find_peaks(values, end - LEFT)
     wide = (end - LEFT) / max(len(bars), 1)
 
     def y(value: float) -> float:
@@ -63,14 +63,14 @@ def _scale(top: float, y: Callable[[float], float]) -> str:
     return "".join(found)
 
 
-def _peaks(values: Sequence[float], most: int) -> list[tuple[int, float]]:
+def _find_peaks(values: Sequence[float], most: int) -> list[tuple[int, float]]:
     """(place, value) of the largest number of each of at most so many runs; NaN where a run has none."""
     many = min(len(values), most)
     ends = [k * len(values) // many for k in range(many + 1)] if many else []
     return [max(enumerate(values[a:b], a), key=lambda one: (one[1] == one[1], one[1])) for a, b in pairwise(ends)]
 
 
-def _top(values: Sequence[float], bound: float) -> float:
+def _find_top(values: Sequence[float], bound: float) -> float:
     """The highest number that is drawn: twice the largest finite one, no less than the bound allows to be seen."""
     largest = max((x for x in values if math.isfinite(x)), default=1.0)
     return 2 * max(largest, bound if bound < math.inf else 1.0, 1.0)

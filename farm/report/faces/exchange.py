@@ -23,7 +23,7 @@ from tasks.model import Status
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def _cells(report: Report, found: Judged) -> Iterator[Mapping[str, Any]]:
+def _collect_cells(report: Report, found: Judged) -> Iterator[Mapping[str, Any]]:
     """Every cell by its worst row, what is new first, with its command and its ``evidence``."""
     rows = report.rows.assign(old=report.rows["standing"] != NEW, rank=severity(report.rows["status"]))
     worst = rows.sort_values(["old", "rank", "case_id"], kind="stable").drop_duplicates(CELL)
@@ -50,9 +50,9 @@ def junit(report: Report, found: Judged) -> bytes:
     root = ET.Element("testsuites", name=f"farm {report.run.get('run_id')}")
     gate = [(item.asked, "farm.gate", item.said, "" if item.state == OPEN else item.state, 0.0) for item in found.items]
     suites: dict[str, list[tuple[str, str, str, str, float]]] = {"gate": gate}
-    for line in _cells(report, found):
+    for line in _collect_cells(report, found):
         name = f"{line['check']}/{line['label']}/{line['dtype']}"
-        state = _standing(line)
+        state = _map_standing_to_test(line)
         ms = sum(float(line[c]) for c in ("build_ms", "run_ms") if pd.notna(line[c]))
         text = line["evidence"] or (_describe_known(line) if line["standing"] == KNOWN else _describe_failure(line))
         text += f"\n{line['command']}" * (state == CLOSED)
@@ -81,7 +81,7 @@ def junit(report: Report, found: Judged) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _standing(line: Mapping[str, Any]) -> str:
+def _map_standing_to_test(line: Mapping[str, Any]) -> str:
     """As a test: "" passed, "closed" failed, "skipped" for all else."""
     if line["standing"] == NEW and line["status"] != Status.IMPRECISE.value:
         return "skipped" if line["evidence"] else CLOSED
@@ -93,7 +93,7 @@ def sarif(report: Report, found: Judged, uri: str) -> bytes:
     """New failures as errors and imprecise results as notes; what is known or quarantined is suppressed with its reason. uri: the file
     that they are shown at, the config."""
     results, rules = [], {}
-    for line in _cells(report, found):
+    for line in _collect_cells(report, found):
         status = Status(line["status"])
         if not (status.failed or line["standing"] == NEW):
             continue

@@ -43,7 +43,7 @@ def table(view: View, limit: int) -> list[str]:
     head = [c.words if re.fullmatch(r"[\w ,()/–-]+", c.words) else _code(c.words) for c in columns]
     text = [f"## {view.title(limit)}", "", *(f"{_code(said)}  " for said in view.lead), *[""] * bool(view.lead)]
     text += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    text += [f"| {' | '.join(_cell(column, line) for column in columns)} |" for line in view.shown(limit)]
+    text += [f"| {' | '.join(_cell(column, line) for column in columns)} |" for line in view.select_lines(limit)]
     text += ["", *(f"{_code(note)}  " for note in view.notes)]
     return [*text, *(f"{_code(said)}: {_code(command)}  " for said, command in view.see)]
 

@@ -26,7 +26,7 @@ from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline, words
-from farm.report.tables.sides import Sides, sides
+from farm.report.tables.side_by_side import Sides, sides
 from farm.report.tables.view import Report
 from farm.report.words import DASH
 from tasks import checks

@@ -123,7 +123,7 @@ class _Site:
             Column("since", lambda line: self.nights[line["since"]].day, right=True),
             Column("nights failed", _nights, right=True),
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
-            Column("night by night", lambda line: _strip(self.nights, line["series"])),
+            Column("night by night", lambda line: _draw_night_strip(self.nights, line["series"])),
         ]
 
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
@@ -149,7 +149,7 @@ class _Site:
             caption = "Ops with the same outcome every night"
             yield replace(view, caption=caption, columns=columns, notes=(), open=False)
 
-    def _changed(
+    def _build_change_view(
         self, table: pd.DataFrame, up: str, caption: str = "What changed from night to night", known: str = ""
     ) -> View:
         """known: the column that is the page's own."""
@@ -203,7 +203,7 @@ class _Site:
         for name, lines in _groups(self.lines, "backend"):
             mine = pd.DataFrame(sums.xs(name, level=1))
             views = [
-                self._changed(changes.get(name, self.changes[:0]), "../", known="backend"),
+                self._build_change_view(changes.get(name, self.changes[:0]), "../", known="backend"),
                 releases(self.nights, name, mine),
                 *self._ops(lines),
             ]
@@ -222,7 +222,7 @@ class _Site:
         for name, lines in _groups(self.lines, "label"):
             views = [
                 self._squares("backends", lines, "backend", "backend"),
-                self._changed(changes.get(name, self.changes[:0]), "../", known="op"),
+                self._build_change_view(changes.get(name, self.changes[:0]), "../", known="op"),
             ]
             yield from self._page(f"op/{slug(name)}", plain(name), views)
 
@@ -263,9 +263,9 @@ class _Site:
             "index.html",
             TITLE,
             [
-                *_gates(self.nights),
+                *_collect_gates(self.nights),
                 self._vendors(),
-                self._changed(self.lasting, "", "Changes that stayed"),
+                self._build_change_view(self.lasting, "", "Changes that stayed"),
                 *_flaky_list(self.flaky),
                 self._backend_list(),
                 *self._cause_list(),
@@ -273,7 +273,7 @@ class _Site:
                 self._op_list(),
                 runs(self.nights),
             ],
-            verdicts=[told for name, one in newest.items() for told in _verdicts(name, one.facts)],
+            verdicts=[told for name, one in newest.items() for told in _make_verdict_lines(name, one.facts)],
             lead=[("", f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows")],
             chart=self._chart(total),
             chart_words=CHART_WORDS,
@@ -343,10 +343,10 @@ class _Site:
     def _models(self) -> Iterator[View]:
         lines = [one for one in self.lines if one["op_class"] == OpClass.MODEL.value]
         if lines:
-            yield _index("models", "Models", lines)
+            yield _make_op_index("models", "Models", lines)
 
     def _op_list(self) -> View:
-        return _index("ops", "Ops", self.lines)
+        return _make_op_index("ops", "Ops", self.lines)
 
 
 def _link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> Column:
@@ -364,7 +364,7 @@ def _render(path: str, title: str, views: Sequence[View], **more: Any) -> str:
     return html.render("site.html.j2", title, views, **{**given, **more})
 
 
-def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
+def _make_op_index(name: str, caption: str, lines: Sequence[Line]) -> View:
     """One line for each op, with what it is at worst anywhere."""
     place = {status: k for k, status in enumerate(SEVERITY)}
     found = []
@@ -384,14 +384,14 @@ def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
 SHOWN = {OPEN: Status.PASS.value, CLOSED: Status.WRONG.value, GATES[INCOMPLETE]: Status.UNSUPPORTED.value}
 
 
-def _verdicts(name: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _make_verdict_lines(name: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(tone, sentence, small words before it) of a config's newest run and of its gate."""
     yield facts["tone"], facts["verdict"], name
     if facts["gate"]:
         yield {OPEN: "ok", CLOSED: "new"}.get(facts["gate"], ""), facts["gate_said"], name
 
 
-def _gates(nights: Sequence[Night]) -> Iterator[View]:
+def _collect_gates(nights: Sequence[Night]) -> Iterator[View]:
     """The gate of each config that has one, night by night."""
     lines = []
     for name in dict.fromkeys(one.facts["name"] for one in nights):
@@ -405,13 +405,13 @@ def _gates(nights: Sequence[Night]) -> Iterator[View]:
         Column("now", lambda line: Cell(line["now"], tone="alarm" if line["now"] == CLOSED else "")),
         Column("since", lambda line: nights[line["since"]].day, right=True),
         Column("nights closed", lambda line: line["closed"], right=True),
-        Column("night by night", lambda line: _strip(nights, line["series"])),
+        Column("night by night", lambda line: _draw_night_strip(nights, line["series"])),
     ]
     if lines:
         yield View("gates", "Gates: may it ship", pd.DataFrame(lines), columns, lines=lines, notes=[STRIPS], open=True)
 
 
-def _strip(nights: Sequence[Night], series: Sequence[Stretch]) -> Cell:
+def _draw_night_strip(nights: Sequence[Night], series: Sequence[Stretch]) -> Cell:
     """The last nights of a series."""
     blocks, left = [], NIGHTS
     for one in reversed(series):

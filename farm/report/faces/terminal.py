@@ -56,7 +56,7 @@ def table(view: View, limit: int, width: int) -> RenderableType:
     heads = [Head(plain(column.words), column.right) for column in columns]
     lines = [
         ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
-        for line in view.shown(limit)
+        for line in view.select_lines(limit)
     ]
     return fit_table("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
@@ -90,7 +90,7 @@ def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
     """The first ``most`` commands of a view's lines; if ``each``, of the lines of each value of the column that takes turns."""
     seen: Counter[str] = Counter()
     found = []
-    for line in view.shown(limit) if view.command else ():
+    for line in view.select_lines(limit) if view.command else ():
         turn = str(line[view.turns]) if each and view.turns else ""
         if line[view.command] and seen[turn] < most:
             seen[turn] += 1

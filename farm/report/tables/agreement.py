@@ -122,12 +122,12 @@ def groups(rows: pd.DataFrame) -> pd.Series:
         row = dict(zip(_COMPARED, values, strict=True))
         cases.setdefault((row["run_id"], row["case_id"]), []).append((place, row))
     for members in cases.values():
-        for name, cluster in zip(GROUP_NAMES, _clusters(members), strict=False):
+        for name, cluster in zip(GROUP_NAMES, _cluster_rows(members), strict=False):
             said[cluster] = name
     return pd.Series(said, index=rows.index, dtype=object)
 
 
-def _clusters(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
+def _cluster_rows(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
     """Places of rows of one case, put together where two agree (single linkage), the largest group first."""
     clusters: list[list[tuple[int, dict[str, Any]]]] = []
     for one in members:
@@ -218,17 +218,20 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
         "case_id": case_id,
         "op_class": found["op_class"].iloc[0],
         "shapes": found["shapes"].iloc[0],
-        "traces": _traces(lines, rows.attrs.get("results")),
+        "traces": _describe_first_wrong_steps(lines, rows.attrs.get("results")),
     }
     return table
 
 
-def _traces(lines: Sequence[Mapping[str, Any]], results: str | None) -> list[str]:
+def _describe_first_wrong_steps(lines: Sequence[Mapping[str, Any]], results: str | None) -> list[str]:
     """Where in its steps each backend that fails was first wrong, for those that have a trace."""
     if results is None:
         return []
     failed = [line for line in lines if Status(line["status"]).failed]
-    said = [(line["backend"], trace.told(steps_of(results, *(line[name] for name in KEY)))) for line in failed]
+    said = [
+        (line["backend"], trace.describe_first_wrong(steps_of(results, *(line[name] for name in KEY))))
+        for line in failed
+    ]
     return [f"{backend}: {words}." for backend, words in said if words]
 
 

@@ -7,7 +7,7 @@ What a page or a script builds on (nothing of it need be worked out again):
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
   reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
   `farm.plan.model.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
-  `farm.report.tables.structured`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
+  `farm.report.tables.failing_structures`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
   that were not seen on its backend before).
 - `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
 - `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
@@ -31,7 +31,7 @@ import pandas as pd
 from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.program import program
-from farm.report.tables import alike, structured
+from farm.report.tables import alike, failing_structures
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
@@ -98,25 +98,25 @@ class Verdict:
     unseen: str = ""
 
     @property
-    def found(self) -> bool:
+    def has_findings(self) -> bool:
         """Whether there is something new, or nothing was judged at all: the run's exit code is then 1, if it is complete."""
         return bool(self.new or self.unjudged or not self.judged)
 
     @property
     def tone(self) -> str:
         """How it looks: "ok", "new" for what asks for a look, "" where nothing can be said."""
-        if self.found or self.missing or not self.finished:
+        if self.has_findings or self.missing or not self.finished:
             return "new"
         return "ok" if self.recorded and not self._lacks() else ""
 
     @property
     def sentence(self) -> str:
         said = "; ".join(
-            filter(None, (self._failures(), self._imprecise(), self._unjudged(), self.unseen, self.left_out))
+            filter(None, (self._failures(), self._imprecise(), self._describe_unjudged(), self.unseen, self.left_out))
         )
         if lacks := self._lacks():
             return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
-        return said if self.found or not self.recorded else f"OK: {said}"
+        return said if self.has_findings or not self.recorded else f"OK: {said}"
 
     def _lacks(self) -> str:
         if self.missing:
@@ -143,7 +143,7 @@ class Verdict:
     def _imprecise(self) -> str:
         return f"{many(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
 
-    def _unjudged(self) -> str:
+    def _describe_unjudged(self) -> str:
         what = f"{many(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
         told = self.silent and not (self.judged or self.failures)  # `_failures` says why
         return what if self.unjudged and not told else ""
@@ -154,7 +154,7 @@ def many(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _own(rows: pd.DataFrame) -> pd.Series:
+def _is_own_op(rows: pd.DataFrame) -> pd.Series:
     """Which rows are of a user's own kernels and models."""
     own = rows["catalog"] == "user"
     return own | (rows["licence"] == YOUR_OWN) if "licence" in rows else own
@@ -163,7 +163,7 @@ def _own(rows: pd.DataFrame) -> pd.Series:
 def unseen(rows: pd.DataFrame) -> str:
     """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason; "" if there
     are none. What is broken, or was not run, is told elsewhere."""
-    own = rows[_own(rows) & ~is_broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
+    own = rows[_is_own_op(rows) & ~is_broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
     judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
     silent = silent.assign(why=_why_unjudged(silent))
@@ -190,7 +190,7 @@ def _some(names: list[str]) -> str:
 
 def is_broken(rows: pd.DataFrame) -> pd.Series:
     """Which rows are a user's own kernels and models that could not be judged: model, reference or inputs are at fault."""
-    return _own(rows) & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
+    return _is_own_op(rows) & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
@@ -208,20 +208,20 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     standing = standing.mask(failed & named, KNOWN)
     place = covered.where(named, gone.where(standing == STALE, -1))
 
-    def told(texts: list[str], places: pd.Series) -> pd.Series:
+    def to_column(texts: list[str], places: pd.Series) -> pd.Series:
         return pd.Series(
             map([*texts, ""].__getitem__, places), index=rows.index, dtype=object
         )  # the place -1 is the last
 
-    reason = told([entry.reason for entry in entries], place)
+    reason = to_column([entry.reason for entry in entries], place)
     if "cause" in rows:
         reason = reason.where(standing != NEW, rows["cause"].fillna(""))  # the error model that explains it
     return rows.assign(
         standing=standing,
         cause=reason,
-        fault=told([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
+        fault=to_column([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
         first_seen=pd.Series(met.first, index=some.index).reindex(rows.index, fill_value=False),
-        only=structured.only_where(rows),
+        only=failing_structures.only_where(rows),
     )
 
 
@@ -295,7 +295,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     failed = rows[rows["status"].isin(FAILED_STATUSES) | is_broken(rows)]
     new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
     failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + JOINED_BY + failed["case_id"])
-    failed.loc[new, "alike"] = [_alike(line) for line in records(failed[new])]
+    failed.loc[new, "alike"] = [_describe_common_traits(line) for line in records(failed[new])]
     listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op"}
     sums = failed.groupby(keys, sort=False).agg(
         rows=("case_id", "size"),
@@ -330,7 +330,7 @@ def _commonest(names: pd.Series) -> pd.Series:
     return names.value_counts().sort_index().sort_values(ascending=False, kind="stable")
 
 
-def _alike(line: Mapping[str, Any]) -> str:
+def _describe_common_traits(line: Mapping[str, Any]) -> str:
     """What new failures that are told in one line have in common."""
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])

@@ -196,7 +196,7 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
     like = _likes(report.run)
     seen = [str(name) for name in report.rows["backend"].unique()]
     ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
-    given = _rows(report.rows[report.rows["backend"].isin(ours)], item)
+    given = _select_item_rows(report.rows[report.rows["backend"].isin(ours)], item)
     some = given[~given["status"].isin(NOT_VALID_STATUSES) & ~blameless(given)]
     if item.never or some.empty:
         why = (
@@ -228,15 +228,19 @@ def _likes(run: Mapping[str, Any]) -> dict[str, str]:
     return dict.fromkeys(backends_of(run.get("inventory")), "") | {b["name"]: b.get("like") or "" for b in said}
 
 
-def _rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
+def _select_item_rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     """The rows that an item asks about. What could not be built has no flags: where flags are asked for, it is kept if
     it fails the item."""
 
-    def met(column: str, globs: Sequence[str]) -> pd.Series:
+    def matches_any(column: str, globs: Sequence[str]) -> pd.Series:
         verdicts = {value: any(fnmatchcase(value, g) for g in globs) for value in rows[column].unique()}
         return rows[column].map(verdicts).astype(bool)
 
-    kept = (rows["check"] == item.check) & (met("op", item.ops) | met("label", item.ops)) & met("dtype", item.dtypes)
+    kept = (
+        (rows["check"] == item.check)
+        & (matches_any("op", item.ops) | matches_any("label", item.ops))
+        & matches_any("dtype", item.dtypes)
+    )
     if item.flags != "*":
         flagged = {said: flags.has(said, [item.flags]) for said in rows["flags"].unique()}
         kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _fails(rows, item))
@@ -283,8 +287,8 @@ def _judge_item(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame,
     counts = {"proved": cells(right), "cells": cells(~weakly), "failed": cells(broken)}
     counts["known"] = cells(broken & ~unknown)
     rest = rows["status"][~whole & ~broken & ~passed].value_counts()
-    missing = _missing(item, rows[right & evidence])
-    narrowed = bool(item.whole) and not _whole(report.run, item.whole, list(rows["backend"].unique()))
+    missing = _find_unproved_globs(item, rows[right & evidence])
+    narrowed = bool(item.whole) and not _asks_whole_catalog(report.run, item.whole, list(rows["backend"].unique()))
     unjudged = _describe_unjudged(bad)
     lacks = [f"none of {', '.join(missing)}"] * bool(missing)
     lacks += [unjudged] * bool(unjudged)
@@ -309,7 +313,7 @@ def _judge_item(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame,
     )
 
 
-def _whole(run: Mapping[str, Any], catalog: str, backends: Sequence[str]) -> bool:
+def _asks_whole_catalog(run: Mapping[str, Any], catalog: str, backends: Sequence[str]) -> bool:
     """Whether a run asks one of the backends all ops of a catalog."""
     return not run.get("ops") and any(
         c["name"] == catalog
@@ -320,7 +324,7 @@ def _whole(run: Mapping[str, Any], catalog: str, backends: Sequence[str]) -> boo
     )
 
 
-def _missing(item: Item, proved: pd.DataFrame) -> list[str]:
+def _find_unproved_globs(item: Item, proved: pd.DataFrame) -> list[str]:
     """The globs of ``each`` that no proved row meets."""
     column, globs = item.each
     values = proved[column].unique() if column else ()
@@ -355,7 +359,7 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
     counts = found["state"].value_counts()
     sums = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
 
-    def proved(line: Line) -> str:
+    def format_proved(line: Line) -> str:
         return f"{line['proved']}/{line['cells']}" if line["cells"] else ""
 
     return View(
@@ -366,7 +370,7 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
             Column("item", lambda line: line["item"]),
             text("backend"),
             Column("state", lambda line: Cell(line["state"], tone=STATES[line["state"]])),
-            Column("proved", proved, right=True),
+            Column("proved", format_proved, right=True),
             text("said", "which", length=400),
         ),
         most=10_000,

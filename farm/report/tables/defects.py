@@ -57,7 +57,7 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
     case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
     are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends that got these cases
-    right, and alike: that failed in the same status; passes: the later run in which its minimal cases pass (`_passing`);
+    right, and alike: that failed in the same status; passes: the later run in which its minimal cases pass (`_find_passing_run`);
     known, link: the reason of the known failure that covers it, and where that is reported; fault: whose it is (a key of WHOSE, or
     BACKENDS).
     """
@@ -90,8 +90,8 @@ def _line(
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
     key = Key.of(best)
     by_chance = best["flaky"] or finding.get("after")  # it passes where it is run after others
-    passes = "" if by_chance else _passing(finding["backend"], several, mine, of_cases)
-    entries = _covering(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
+    passes = "" if by_chance else _find_passing_run(finding["backend"], several, mine, of_cases)
+    entries = _find_covering_failures(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
     # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
     # Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
     numbers = finding["kind"] in (*OF_NUMBERS, "nonfinite") and not best["flaky"]
@@ -113,7 +113,7 @@ def _line(
         "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
         "passes": passes,
         "fault": (GONE if passes else "")
-        or _fault(entries, len(mine))
+        or _infer_fault(entries, len(mine))
         or (REFERENCES if apart and not entries else BACKENDS),
         "known": entries[-1].reason if entries else "",
         "link": entries[-1].link if entries else "",
@@ -123,7 +123,9 @@ def _line(
     }
 
 
-def _passing(backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFrame, of_cases: pd.DataFrame) -> str:
+def _find_passing_run(
+    backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFrame, of_cases: pd.DataFrame
+) -> str:
     """The run in which the minimal cases of a finding were last judged, if that is after the last run in which it failed, and they
     all pass there, on the same inputs and device and with that version of the runtime or a newer one; "" else. A run's id begins with its date."""
     last = max(mine["run_id"], default="")
@@ -144,7 +146,7 @@ def _passing(backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFr
     return str(max(row["run_id"] for row in newest.values()))
 
 
-def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]:
+def _find_covering_failures(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]:
     """The known failures that cover rows, one for each row that is covered, by the record of their run."""
     found = []
     for run_id, some in mine.groupby("run_id", sort=False):
@@ -153,7 +155,7 @@ def _covering(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list[KnownFailure]
     return found
 
 
-def _fault(entries: Sequence[KnownFailure], rows: int) -> str:
+def _infer_fault(entries: Sequence[KnownFailure], rows: int) -> str:
     """Whose a finding is that known failures cover in all its rows, if nobody says that it is the backend's; "" else."""
     faults = {entry.fault for entry in entries}
     return "" if len(entries) < rows or not faults or BACKENDS in faults else sorted(faults)[0]

@@ -30,7 +30,7 @@ from farm.report.tables.coverage import (
     severity,
     unavailable,
 )
-from farm.report.tables.life import BAD, life
+from farm.report.tables.known_failures import BAD, life
 from farm.report.tables.since import since
 from farm.report.tables.view import Column, Report, View, op, status, text
 from farm.report.words import number, percent
@@ -96,7 +96,7 @@ def gate_of(run: Mapping[str, Any]) -> Gate | None:
 
 def judge_gate(report: Report, gate: Gate) -> Judged:
     """A run beside its gate."""
-    new = _new(report, gate.flaky)
+    new = _find_new_failures(report, gate.flaky)
     return Judged(tuple(_items(report, gate, new)), new)
 
 
@@ -125,9 +125,9 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     if gate.less_precise is not None:
         yield _less_precise(report, gate.less_precise)
     for share in gate.coverage:
-        yield _coverage(report, share)
+        yield _check_coverage(report, share)
     for floor in gate.speedup:
-        yield _speedup(report, floor)
+        yield _check_speedup(report, floor)
     if gate.known:
         entries = known.parse_entries(report.run) or []
         bad = life(report.rows, entries)
@@ -158,7 +158,7 @@ def _less_precise(report: Report, most: int) -> Item:
     return Item(asked, _state(count <= most), f"{many(count, 'cell')} less precise than in {earlier.run_id}")
 
 
-def _of(report: Report, floor: Floor) -> pd.DataFrame:
+def _select_floor_rows(report: Report, floor: Floor) -> pd.DataFrame:
     rows = report.rows
     chosen = {label: _meets(label, floor) for label in rows["label"].unique()}
     backends = {name: any(fnmatchcase(name, glob) for glob in floor.backends) for name in rows["backend"].unique()}
@@ -175,7 +175,7 @@ def _where(floor: Floor) -> str:
     )
 
 
-def _away(report: Report, floor: Floor) -> str:
+def _find_absent_backends(report: Report, floor: Floor) -> str:
     """The backends asked for that were unavailable, and names that nothing has."""
     missing = unavailable(report.run.get("inventory")).index
     away = [name for name in missing if any(fnmatchcase(name, glob) for glob in floor.backends)]
@@ -197,14 +197,14 @@ def _lost_ops(report: Report, floor: Floor) -> list[str]:
     return [glob for glob in floor.ops if not any(fnmatchcase(label, glob) for label in labels)]
 
 
-def _coverage(report: Report, floor: Floor) -> Item:
+def _check_coverage(report: Report, floor: Floor) -> Item:
     asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _where(floor))))
-    rows = _of(report, floor)
+    rows = _select_floor_rows(report, floor)
     total = coverage(once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
     left_out = _left_out(report, floor)
     valid = total["valid"] + left_out
     if not valid:
-        return Item(asked, ABSENT, f"{asked}: nothing planned and valid{_away(report, floor)}")
+        return Item(asked, ABSENT, f"{asked}: nothing planned and valid{_find_absent_backends(report, floor)}")
     holds = total["judged"] / valid >= floor.at_least
     found = f"it is {percent(total['judged'], valid)}"
     if not holds and (total["judged"] + left_out) / valid >= floor.at_least:  # once they are judged as well
@@ -223,10 +223,10 @@ def _left_out(report: Report, floor: Floor) -> int:
     )
 
 
-def _speedup(report: Report, floor: Floor) -> Item:
+def _check_speedup(report: Report, floor: Floor) -> Item:
     """A cell is too slow if its whole interval of confidence is below the floor."""
     asked = " ".join(filter(None, (f"speedup at least {floor.at_least:g}", _where(floor))))
-    rows = _of(report, floor)
+    rows = _select_floor_rows(report, floor)
     rows = rows[rows["speedup"].notna()]
     if rows.empty:
         return Item(asked, ABSENT, f"{asked}: no speedup was measured")
@@ -243,11 +243,15 @@ def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: st
     lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]
     lost += _lost_ops(report, floor)
     if holds and lost:
-        return Item(asked, ABSENT, f"{asked}: {said}, but nothing ran on {', '.join(lost)}{_away(report, floor)}")
+        return Item(
+            asked,
+            ABSENT,
+            f"{asked}: {said}, but nothing ran on {', '.join(lost)}{_find_absent_backends(report, floor)}",
+        )
     return Item(asked, _state(holds), f"{asked}: {said}")
 
 
-def _new(report: Report, flaky: Flaky | None) -> pd.DataFrame:
+def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     """Cells with new failures, the worst first: their worst row with ``samples`` (that fail so) and ``evidence``."""
     rows = report.rows
     new = rows[
@@ -255,7 +259,7 @@ def _new(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     ]
     order = new.assign(rank=severity(new["status"]), size=-new["error_units"].fillna(float("inf")))
     order = order.sort_values(["rank", "size", "case_id"], kind="stable")
-    of_case = _evidence(report, new, flaky) if flaky and len(new) else {}
+    of_case = _explain_flakiness(report, new, flaky) if flaky and len(new) else {}
     told = [of_case.get(pair, "") for pair in zip(order["case_id"], order["backend"])]
     order = order.assign(proof=told, firm=[not text for text in told])
     order = order.sort_values("firm", ascending=False, kind="stable")  # one sample that is not flaky is enough
@@ -265,7 +269,7 @@ def _new(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     return worst.assign(reproduce=commands(worst, str(rows.attrs.get("results", "results")))).reset_index(drop=True)
 
 
-def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
+def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
     """Why a case on a backend is held to be flaky, by both: how often it passed again in the last runs on the same inputs with the
     same version of the runtime, after it had failed."""
     results, this = rows_of(report)

@@ -42,12 +42,12 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
     groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
     right = rows[rows["status"] == "pass"]
-    always = {name: _common(some["flags"]) for name, some in right.groupby("backend")}
+    always = {name: _find_common_words(some["flags"]) for name, some in right.groupby("backend")}
     found = pd.DataFrame([_line(some, always) for _, some in groups], columns=_FOUND)
     return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
 
 
-def _common(said: pd.Series) -> set[str]:
+def _find_common_words(said: pd.Series) -> set[str]:
     """Words that nearly all rows have: of the backend, not of the case."""
     count = Counter(word for words in said.map(_words) for word in words)
     return {word for word, number in count.items() if number >= NEARLY_ALL * len(said)}

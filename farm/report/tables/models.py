@@ -123,7 +123,7 @@ def whole_models(report: Report) -> Iterator[View]:
     def on(backend: str) -> Column:
         return Column(plain(backend), lambda line: _square(line["on"].get(backend)))
 
-    def told(name: str) -> list[Column]:
+    def make_columns(name: str) -> list[Column]:
         return [text(name)] if frame[name].nunique() > 1 else []
 
     licence = text("licence", faces=("markdown", "page"))
@@ -131,7 +131,7 @@ def whole_models(report: Report) -> Iterator[View]:
         "models",
         f"Models by backend: error units (up to {USUAL_UNITS:g} pass), flipped decisions, unrequested precision",
         frame.drop(columns="node_units"),
-        (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
+        (op("model"), *make_columns("check"), *make_columns("dtype"), *map(on, backends), licence),
         lines=lines,
         unit="models",
         notes=[*_not_run_there(frame), *_describe_unobserved(frame)],
@@ -140,7 +140,7 @@ def whole_models(report: Report) -> Iterator[View]:
         compares=True,
     )
     yield _not_right(report, frame)
-    yield from _along(frame)
+    yield from _collect_error_growth(frame)
 
 
 def _not_right(report: Report, frame: pd.DataFrame) -> View:
@@ -159,11 +159,11 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
         more += [f"overlap {number(line['overlap'])}"] * (line["overlap"] == line["overlap"])
         return Cell(said, small="; ".join(filter(None, more)))
 
-    def blamed(line: Line) -> Cell:
+    def format_culprit(line: Line) -> Cell:
         effect = f"probing: {line['probe_effect']}" if line.get("probe_effect") else ""
         return Cell(plain(line["culprit"]) or DASH, small=effect)
 
-    def known(line: Line) -> Cell:
+    def format_cause(line: Line) -> Cell:
         return Cell(plain(line["cause"] or line["error"] or DASH, 160))
 
     return View(
@@ -175,8 +175,8 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
             op("model"),
             text("backend"),
             Column("error", far),
-            Column("culprit", blamed, foreign=True),
-            Column("cause or error", known, foreign=True),
+            Column("culprit", format_culprit, foreign=True),
+            Column("cause or error", format_cause, foreign=True),
         ),
         unit="models",
         counted=True,
@@ -186,7 +186,7 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
     )
 
 
-def _along(frame: pd.DataFrame) -> Iterator[View]:
+def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
     """Own error units of the nodes of every model whose error was followed through it."""
     lines = [line for line in records(frame) if sum(map(math.isfinite, _numbers(line["node_units"]))) > 1]
     if not lines:

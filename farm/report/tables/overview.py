@@ -108,7 +108,7 @@ _UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value
 def by_status(report: Report) -> str:
     """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside what failed."""
 
-    def told(status: str, some: pd.DataFrame) -> str:
+    def describe_status(status: str, some: pd.DataFrame) -> str:
         weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
         why = next(filter(None, some["error"]), "") if status in _UNTOLD else ""
         return (
@@ -117,7 +117,7 @@ def by_status(report: Report) -> str:
 
     alike: dict[str, list[str]] = {}
     for backend, rows in distinct(report.rows).groupby("backend", sort=False):
-        came = ", ".join(told(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
+        came = ", ".join(describe_status(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
         alike.setdefault(came, []).append(plain(backend))
     return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())
 

@@ -59,10 +59,12 @@ def _rank_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     given = given.reindex(rows["backend"].unique(), fill_value=0)
     ranked = given.index[2 * given >= given.max()]
     ranked = ranked if len(ranked) > 1 else given.index
-    sums = _sums(valid, ranked).assign(backends=len(ranked))
+    sums = _sum_common_cells(valid, ranked).assign(backends=len(ranked))
     sums["place"] = sums["right"].rank(method="min", ascending=False)
     sums["without"] = _without(valid, ranked)
-    alone = [_sums(valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)]
+    alone = [
+        _sum_common_cells(valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)
+    ]
     made = pd.concat([sums, *alone]).assign(
         backends=len(ranked), catalog=catalog, apart=left_out, given=given
     )  # aligned by backend
@@ -74,7 +76,7 @@ def _rank_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     return made.rename_axis("backend").reset_index().sort_values(["place", "backend"], kind="stable")[_TOLD]
 
 
-def _sums(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
+def _sum_common_cells(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
     """What each of some backends has of the cells that all of them were given; index: backend."""
     valid = valid[valid["backend"].isin(backends)]
     times = valid["case_id"].value_counts()

@@ -139,7 +139,7 @@ class View:
         frame = self.frame.reset_index() if self.index else self.frame
         return [dict(zip(map(str, line), line.values(), strict=True)) for line in frame.to_dict("records")]
 
-    def shown(self, limit: int) -> list[Line]:
+    def select_lines(self, limit: int) -> list[Line]:
         """At most ``limit`` lines, the first of every turn before the second of any."""
         lines, seen = list(self.all_lines()), {}  # type: ignore[var-annotated]
         if self.turns:

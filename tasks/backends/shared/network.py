@@ -129,13 +129,13 @@ def functions(framework: str) -> Callable[[str], Callable[..., Any]]:
         return by_torch.find_function
     rows = counterparts.rows()
 
-    def named(name: str) -> Callable[..., Any]:
+    def find_counterpart(name: str) -> Callable[..., Any]:
         row = rows.get(name)
         if row is None or not getattr(row, framework):
             raise Unsupported(f"no counterpart of {name} in the table for {framework}")
         return counterparts.Counterpart(framework, name, row.signature, getattr(row, framework))
 
-    return functools.cache(named)
+    return functools.cache(find_counterpart)
 
 
 def _get_tensor_maker(framework: str) -> Callable[[Any], Any]:

@@ -46,7 +46,7 @@ class Hosts:
         return {HOSTS: json.dumps(asdict(self))}
 
     @classmethod
-    def given(cls, env: Mapping[str, str] = os.environ) -> Hosts | None:
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Hosts | None:
         """Those of this process; None where its job has no devices but its own."""
         if HOSTS not in env:
             return None
@@ -58,17 +58,17 @@ class Hosts:
         return [host for host, port in self.others if not self._answers((host, port))]
 
     def _answers(self, address: Address) -> bool:
-        with contextlib.suppress(OSError), self._connected(address, {}) as connection:
+        with contextlib.suppress(OSError), self._connect(address, {}) as connection:
             return connection.recv(len(HERE)) == HERE
         return False
 
     def start(self, number: int, arguments: Sequence[str]) -> socket.socket:
         """Start a rank at another host; the connection to it. Raises OSError."""
-        connection = self._connected(self.others[number], {"arguments": list(arguments)})
+        connection = self._connect(self.others[number], {"arguments": list(arguments)})
         connection.settimeout(None)
         return connection
 
-    def _connected(self, address: Address, said: dict[str, object]) -> socket.socket:
+    def _connect(self, address: Address, said: dict[str, object]) -> socket.socket:
         connection = socket.create_connection(address, PATIENCE_S)
         connection.sendall(json.dumps(said | {"token": self.token}).encode() + b"\n")
         return connection

@@ -69,7 +69,7 @@ class Modes:
                 torch.backends.cudnn.deterministic = self.convolution == "deterministic"
 
     @contextlib.contextmanager
-    def watched(self, program: Program) -> Iterator[None]:
+    def watch_fallbacks(self, program: Program) -> Iterator[None]:
         """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for. A call of attention for which
         torch has no such kernel raises Unsupported before it is made."""
         if not (self.sdpa or self.convolution):

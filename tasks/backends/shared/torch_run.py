@@ -24,12 +24,12 @@ def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **mo
     if (form.check != "backward" and not twice) or form.model is not None or form.call is None or not form.wrt:
         raise NoScript(f"no folder: none can be written for the {form.check} check of {form.op}")
     outputs = len(form.cotangents) - len(form.wrt) * twice
-    starts, seconds = (_given(x) for x in (form.cotangents[:outputs], form.cotangents[outputs:]))
+    starts, seconds = (_find_given(x) for x in (form.cotangents[:outputs], form.cotangents[outputs:]))
     places = {"wrt": list(form.wrt), "count": len(tensor_specs([form.args, form.kwargs])), "starts": starts}
     return Recipe(run_gradient, {**settings, **places, "seconds": seconds if twice else None}, (to_arrays,), **more)
 
 
-def _given(cotangents: Sequence[int]) -> list[int]:
+def _find_given(cotangents: Sequence[int]) -> list[int]:
     return [k for k, place in enumerate(cotangents) if place >= 0]
 
 

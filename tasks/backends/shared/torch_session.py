@@ -25,32 +25,32 @@ class TorchSession:
 
     def start(self) -> None:
         _, kwargs = self._backend.arguments(self._form)
-        given = {name: x for name, x in kwargs.items() if name not in self._stepped()}
-        self._backend.settled(lambda: self._session.start(self._backend.target, given))
+        given = {name: x for name, x in kwargs.items() if name not in self._find_stepped_arguments()}
+        self._backend.run_and_wait(lambda: self._session.start(self._backend.target, given))
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         import torch
 
         form = self._form if inputs is None else replace(self._form, arrays=list(inputs))
-        args, kwargs = self._backend.settled(lambda: self._backend.arguments(form))
-        own = {name: x for name, x in kwargs.items() if name in self._stepped()}
+        args, kwargs = self._backend.run_and_wait(lambda: self._backend.arguments(form))
+        own = {name: x for name, x in kwargs.items() if name in self._find_stepped_arguments()}
         forward = form.check == FORWARD
-        modes = self._backend.modes.watched(self._program) if forward else contextlib.nullcontext()
+        modes = self._backend.modes.watch_fallbacks(self._program) if forward else contextlib.nullcontext()
 
         def compute() -> list[Any]:
             with torch.enable_grad(), self._backend.default_device(args, kwargs), modes:
                 return torch_tree.leaves(self._session.step(args, own))
 
-        return [torch_tree.output(torch_tree.dense(x)) for x in self._backend.watched(compute, self._program)]
+        return [torch_tree.output(torch_tree.dense(x)) for x in self._backend.run_watched(compute, self._program)]
 
     def state(self) -> Mapping[str, Any]:
-        found = self._backend.settled(self._session.state)
+        found = self._backend.run_and_wait(self._session.state)
         return {name: np.array(torch_tree.output(torch_tree.dense(x))) for name, x in found.items()}
 
     def close(self) -> None:
         self._session.close()
 
-    def _stepped(self) -> list[str]:
+    def _find_stepped_arguments(self) -> list[str]:
         """Names of the arguments of which each step has its own."""
         places = set(self._form.stepped)
         return [name for name, node in (self._form.kwargs or {"v": ()})["v"] if _place(node) in places]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.arrays import every
+from tasks.arrays import every_value
 from tasks.catalogs.casts import rules, values
 from tasks.model.dtypes import integers, is_inexact, np_dtype, round_to_dtype
 
@@ -83,7 +83,7 @@ def dequantise_values(source: str, to: str, variant: str) -> Quantised:
     """Every value of ``source`` as (x − zero point)·scale, rounded to ``to`` once (ONNX, DequantizeLinear). In which dtype the difference
     is taken it does not say: one that ``to`` does not hold is open."""
     scale, zero = _constants(to, source, variant)
-    x = every.values(source)
+    x = every_value.values(source)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         held = np.logical_and.reduce([_as(v, to) == v for v in (wide, wide - float(zero))]) | ~np.isfinite(wide)
@@ -118,7 +118,7 @@ def _as(wide: np.ndarray, dtype: str) -> np.ndarray:
 
 def _make_inputs(source: str, to: str, zero: np.ndarray, scale: float, seed: int) -> np.ndarray:
     """Every value of 16 bits; of float32 what lies at, between and beside the steps, and a sweep."""
-    if source not in every.MANTISSA:
-        return every.values(source)
+    if source not in every_value.MANTISSA:
+        return every_value.values(source)
     steps = (values.around(to, seed) - float(zero)) * scale if not is_inexact(to) else values.around(to, seed) * scale
     return values.floats(source, steps, seed)

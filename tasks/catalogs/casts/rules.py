@@ -54,9 +54,9 @@ def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -
         if to == "bool":
             return Converted(given.astype(np.float64) != 0, np.zeros(given.shape, bool))
         if is_inexact(to):
-            wide = _exact(given, source)
+            wide = _to_exact_float64(given, source)
             if to == E8M0:
-                return _power(wide, source, variant)
+                return _round_to_power_of_two(wide, source, variant)
             found = _float(wide, given, to, variant)
             open_ = _rounded_twice(wide, found, source, to, lambda x: _float(x, x, to, variant))
             if to == FLOAT4:  # its NaN is 6 in ONNX's documentation, and 0 in its reference implementation
@@ -80,7 +80,7 @@ def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> Converte
     return Converted(both, found.open | other.open)
 
 
-def _exact(given: np.ndarray, source: str) -> np.ndarray:
+def _to_exact_float64(given: np.ndarray, source: str) -> np.ndarray:
     """As float64; what has more digits than that with its last bit set, so that no narrower rounding is misled (S. Boldo and
     G. Melquiond, "Emulation of a FMA and correctly rounded sums", 2008: rounding to odd)."""
     if source not in ("int64", "uint64"):
@@ -92,7 +92,7 @@ def _exact(given: np.ndarray, source: str) -> np.ndarray:
     return np.asarray(np.where(given < 0, -1.0, 1.0) * np.where(many, odd, size).astype(np.float64))
 
 
-def _nearest(wide: np.ndarray, to: str) -> np.ndarray:
+def _round_to_nearest(wide: np.ndarray, to: str) -> np.ndarray:
     """Rounded to the digits of a dtype, to nearest even, whatever its largest number is."""
     row = TABLE[to]
     assert row.digits is not None and row.lowest is not None
@@ -104,7 +104,7 @@ def _nearest(wide: np.ndarray, to: str) -> np.ndarray:
 def _float(wide: np.ndarray, given: np.ndarray, to: str, variant: str) -> np.ndarray:
     if to == "float64":
         return np.asarray(given.astype(np.float64))
-    found, largest = _nearest(wide, to), LARGEST[to]
+    found, largest = _round_to_nearest(wide, to), LARGEST[to]
     over = np.abs(found) > largest
     if to == FLOAT4:  # "Float stored in 4 bits", ONNX's documentation, table of Cast
         return np.where(over, np.copysign(largest, wide), found)
@@ -122,7 +122,7 @@ def _rounded_twice(wide: np.ndarray, found: np.ndarray, source: str, to: str, co
     return np.asarray((again != found) & ~(np.isnan(again) & np.isnan(found)))
 
 
-def _power(wide: np.ndarray, source: str, variant: str) -> Converted:
+def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Converted:
     """To powers of two (OCP Microscaling Formats 1.0, 5.4.1). Open are what is not positive and, but for the two ways that ONNX's table
     describes, what is out of range; so is what is beyond the largest and is rounded to it, which that table calls NaN."""
     how, _, unsaturated = (variant or "up").partition("-")

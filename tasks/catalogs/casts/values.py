@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.arrays import every
+from tasks.arrays import every_value
 from tasks.model.dtypes import LARGEST, PART, integers, is_complex, is_inexact, np_dtype
 
 #: Values of a wide dtype's sweep that are kept: one in so many.
@@ -21,33 +21,33 @@ def make_inputs(source: str, to: str, seed: int = 0) -> np.ndarray:
     if source == "bool":
         return np.array([False, True])
     if is_complex(source):
-        real, imaginary = (x.astype(np_dtype(PART[source])).reshape(-1) for x in every.pairs(_PARTS))
+        real, imaginary = (x.astype(np_dtype(PART[source])).reshape(-1) for x in every_value.pairs(_PARTS))
         made = np.empty(real.shape, np_dtype(source))
         made.real, made.imag = real, imaginary
         return made
-    if source not in every.MANTISSA and every.has(source):
-        return every.values(source)
+    if source not in every_value.MANTISSA and every_value.has(source):
+        return every_value.values(source)
     near = around(PART.get(to, to), seed)
     # What only float64 tells from a midpoint, a runtime may round twice.
     step = "float32" if np_dtype(to).itemsize <= 2 else ""
-    return floats(source, near, seed, step) if is_inexact(source) else _integers(source, near, seed)
+    return floats(source, near, seed, step) if is_inexact(source) else _list_wide_integers(source, near, seed)
 
 
 def around(to: str, seed: int) -> np.ndarray:
     """float64 numbers of ``to`` in order, what comes after the largest, and the midpoints between them."""
     if to == "bool":
         held = np.array([0.0, 1.0])
-    elif every.has(to):
+    elif every_value.has(to):
         with np.errstate(all="ignore"):
-            held = every.values(to, seed).astype(np.float64)
-        held = held[::_ONE_OF] if to in every.MANTISSA else held
+            held = every_value.values(to, seed).astype(np.float64)
+        held = held[::_ONE_OF] if to in every_value.MANTISSA else held
     else:
         low, high = integers(to)
         held = np.array([s * 2.0**k + d for k in range(64) for s in (1, -1) for d in (-1, 0, 1)])
         held = np.clip(held, low, high)
     held = np.unique(held[np.isfinite(held)])
     if is_inexact(to) and len(held) > 1:
-        top = 2 * LARGEST[to] - held[-2] if to not in every.MANTISSA else LARGEST[to]
+        top = 2 * LARGEST[to] - held[-2] if to not in every_value.MANTISSA else LARGEST[to]
         held = np.concatenate([held, [top, -top]])
     held = np.unique(np.concatenate([held, -held]))
     middle = held[:-1] / 2 + held[1:] / 2
@@ -61,10 +61,10 @@ def floats(source: str, around: np.ndarray, seed: int, step: str = "") -> np.nda
         at = around.astype(target)
         at = at[np.isfinite(at)]
         near = [np.nextafter(at.astype(finer), finer.type(x)).astype(target) for x in (np.inf, -np.inf)]
-    return np.concatenate([every.values(source, seed)[::_ONE_OF], at, *near])
+    return np.concatenate([every_value.values(source, seed)[::_ONE_OF], at, *near])
 
 
-def _integers(source: str, around: np.ndarray, seed: int) -> np.ndarray:
+def _list_wide_integers(source: str, around: np.ndarray, seed: int) -> np.ndarray:
     """Of 32 and 64 bits: those of ``around`` in their range, powers of two, random ones of every length, and the neighbours of all."""
     low, high = integers(source)
     target = np_dtype(source)

@@ -76,7 +76,7 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
 
 def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sample:
     sums = group.variant == "sum" and is_inexact(group.dtype)
-    reference = _result(group, data.astype(np.float64) if is_inexact(group.dtype) else data)
+    reference = _compute_received(group, data.astype(np.float64) if is_inexact(group.dtype) else data)
     floor = None
     if sums:
         exact = data.astype(np.float64)
@@ -84,7 +84,7 @@ def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sam
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_result(group, noise.perturb_values(exact, EPS[group.dtype], draw, next(places)))]
+                yield [_compute_received(group, noise.perturb_values(exact, EPS[group.dtype], draw, next(places)))]
 
         (floor,) = noise.floor([reference], evaluate, OpClass.REDUCTION, draws, data.size)
     return Sample(
@@ -97,7 +97,7 @@ def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sam
     )
 
 
-def _result(group: Group, data: np.ndarray) -> np.ndarray:
+def _compute_received(group: Group, data: np.ndarray) -> np.ndarray:
     """What each rank receives, a row each."""
     ranks = len(data)
     if group.op_name in ("all_reduce", "reduce_scatter"):

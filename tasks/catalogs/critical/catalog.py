@@ -127,7 +127,7 @@ def _build_gradient_sample(op: Op, stored: Call, group: Group, index: int, draws
 
     from tasks.arrays import torch_tree
     from tasks.catalogs.torch.differentiable import PROCESS, processing
-    from tasks.catalogs.torch.gradients import GradientMaker
+    from tasks.catalogs.torch.gradient_samples import GradientMaker
 
     def tensor(x: Any) -> Any:
         if not isinstance(x, np.ndarray):
@@ -159,7 +159,7 @@ def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) ->
         return TensorSpec(id=len(arrays) - 1)
 
     args, kwargs = _map_arguments(stored, place)
-    others = _second(op, stored, group.dtype)
+    others = _compute_second_oracle(op, stored, group.dtype)
     return Sample(
         index,
         args,
@@ -172,7 +172,7 @@ def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) ->
     )
 
 
-def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
+def _compute_second_oracle(op: Op, stored: Call, dtype: str) -> list[Oracle]:
     """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it raises."""
     if _torch_version() is None or op.name in NOT_SECOND:
         return []
@@ -204,7 +204,7 @@ def _redraw_values(arguments: Call, group: Group, index: int, rng: np.random.Gen
     simple = classes.of(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
     done: list[bool] = []
 
-    def drawn(x: Any) -> Any:
+    def redraw_first(x: Any) -> Any:
         if done or not _is_floating(x):
             return x
         done.append(True)
@@ -212,7 +212,7 @@ def _redraw_values(arguments: Call, group: Group, index: int, rng: np.random.Gen
         values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
         return np.abs(values) if x.size and x.min() >= 0 else values
 
-    return _map_arguments(arguments, drawn)
+    return _map_arguments(arguments, redraw_first)
 
 
 def _map_arguments(arguments: Call, function: Callable[[Any], Any]) -> Call:

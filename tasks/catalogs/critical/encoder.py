@@ -67,11 +67,11 @@ def reference(x: np.ndarray, mask: np.ndarray, *weights: np.ndarray, heads: int)
 def torch_form(torch: Any) -> Callable[..., Any]:
     """The encoder in torch's functions."""
 
-    def named(name: str) -> Callable[..., Any]:
+    def find_torch_function(name: str) -> Callable[..., Any]:
         found: Callable[..., Any] = operator.attrgetter(name)(torch)
         return found
 
     def encoder(x: Any, mask: Any, *weights: Any, heads: int) -> Any:
-        return bert_encoder(named, x, mask, weights, heads)
+        return bert_encoder(find_torch_function, x, mask, weights, heads)
 
     return encoder

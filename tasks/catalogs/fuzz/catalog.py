@@ -75,19 +75,19 @@ class Fuzz(GeneratingCatalog):
             raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
         if group.dtype not in (dtypes := _dtypes(group.op_name)):
             raise ValueError(f"fuzz: {group.op_name} does not take {group.dtype}; it takes {', '.join(dtypes)}")
-        made_of = _choices(group)
+        made_of = _parse_choices(group)
         for index in range(group.samples if made_of is None else 1):
             if index in skip:
                 yield Sample(index)
                 continue
             choose = choices_of(group, index) if made_of is None else Choices.from_list(made_of)
-            yield self._made(index, group, choose, draws)
+            yield self._make_sample(index, group, choose, draws)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
-        return self._made(0, group, choose, draws)
+        return self._make_sample(0, group, choose, draws)
 
     @staticmethod
-    def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+    def _make_sample(index: int, group: Group, choose: Choices, draws: int) -> Sample:
         stage = "sample"
         try:
             if group.op_name in graphs.NAMES:
@@ -96,7 +96,7 @@ class Fuzz(GeneratingCatalog):
                 return graphs.sample(index, group.op_name, one, draws)
             case = generate.case(group.op_name, group.dtype, choose)
             stage = "reference"
-            return _sample(index, case, draws)
+            return _make_case_sample(index, case, draws)
         except NoOracle as error:
             failure = Failure("invalid", stage, "", str(error), kind=KIND_SPEC if isinstance(error, LeftOpen) else "")
         except Exception as error:  # a fault of the generator costs this case alone, not its group
@@ -132,7 +132,7 @@ def words(group: Group, index: int) -> list[str]:
         return []
 
 
-def _choices(group: Group) -> list[int] | None:
+def _parse_choices(group: Group) -> list[int] | None:
     """The choices that a group's variant holds; None for that of today's generator. Raises ValueError for any other."""
     today, given = variant(group.op_name), group.variant
     if given == today:
@@ -145,14 +145,14 @@ def _choices(group: Group) -> list[int] | None:
     )
 
 
-def _sample(index: int, case: Generated, draws: int) -> Sample:
+def _make_case_sample(index: int, case: Generated, draws: int) -> Sample:
     """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
     exact = generate.evaluate(case)
     model = generate.model(case, exact)
     _check(model)
     op_class = op_classes.of(f"onnx:{case.op}", kwargs=case.made.attributes).op_class
     names = generate.output_dtypes(case)
-    floors = _floors(case, exact, names, op_class, draws)
+    floors = _compute_floors(case, exact, names, op_class, draws)
     expected = [Leaf(name, y.shape, y, floor) for name, y, floor in zip(names, exact, floors)]
     arrays = [np.array(x, order="C") for x in case.inputs]
     others = second.witness(case, model, expected, op_class)
@@ -175,7 +175,7 @@ def _check(model: bytes) -> None:
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
 
 
-def _floors(
+def _compute_floors(
     case: Generated, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
 ) -> list[np.ndarray | None]:
     """δ per output: what says on what is computed is moved, not what says how."""

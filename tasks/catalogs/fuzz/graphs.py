@@ -55,7 +55,7 @@ def sample(index: int, op: str, one: Made, draws: int) -> Sample:
         for name, y, delta, jumps in zip(graph.outputs, found.references, found.steady, found.jumps)
     ]
     arrays = [np.array(one.feeds[name], order="C") for name in graph.inputs]
-    others = _witness(proto, one.feeds, expected)
+    others = _compute_by_torch(proto, one.feeds, expected)
     columns = {"choices": one.choices, "flags": one.words, "second_oracle": others[0].name if others else ""}
     return Sample(
         index,
@@ -71,7 +71,7 @@ def sample(index: int, op: str, one: Made, draws: int) -> Sample:
     )
 
 
-def _witness(proto: object, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> list[Oracle]:
+def _compute_by_torch(proto: object, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> list[Oracle]:
     """The same graph by torch's operators in float64, if they agree."""
     try:
         graph = Graph(proto, by_torch.operators(NAMED))

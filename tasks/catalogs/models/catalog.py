@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.arrays import held
+from tasks.arrays import module_state
 from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.models import exporting, judged, modules, own, training
+from tasks.catalogs.models import exporting, modules, network_samples, own_models, training
 from tasks.catalogs.models.table import MODELS, Model
 from tasks.model import Group, Unavailable, Unsupported
 
@@ -38,23 +38,23 @@ class Models(Catalog):
         return " ".join([CATALOG_VERSION, *(f"{x}{_find_version(x)}" for x in packages)])
 
     def list_version(self) -> str:
-        return f"{self.version()} {sorted(own.list_models().items())}"
+        return f"{self.version()} {sorted(own_models.list_models().items())}"
 
     def forms_of(self, group: Group) -> tuple[str, ...]:
-        mine = None if group.variant else own.list_models().get(group.op_name)
+        mine = None if group.variant else own_models.list_models().get(group.op_name)
         return ("torch",) if mine is not None and mine.is_module else self.forms
 
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
         return self._as_made(group, made).model(default_cache())
 
     def any_size(self, group: Group) -> bytes | None:
-        return self._model(group).exported(exporting.How(any_size=True), default_cache())
+        return self._model(group).export(exporting.How(any_size=True), default_cache())
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
         model = self._as_made(group, made)
         for how in exporting.at(opset):
             try:
-                found = model.exported(how, default_cache())
+                found = model.export(how, default_cache())
             except Exception as error:
                 yield how.way, error
             else:
@@ -65,22 +65,22 @@ class Models(Catalog):
         model = self._model(group)
         if made.alike:
             module = model.module(default_cache())
-            held.load(module, made.state)
+            module_state.load(module, made.state)
             module.written = made.written
         return model
 
     def bare(self, group: Group) -> Sample:
         model, cache = self._model(group), default_cache()
-        return judged.bare(model.model(cache), model.inputs(0, group.seed, cache))
+        return network_samples.bare(model.model(cache), model.inputs(0, group.seed, cache))
 
     def group_version(self, group: Group) -> str:
-        mine = own.list_models().get(group.op_name)
+        mine = own_models.list_models().get(group.op_name)
         return mine.digest() if mine else ""
 
     def entries(self) -> list[Entry]:
         """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for autocast.
         The user's own are there as well."""
-        found = [Entry(f"{self.name}:{name}", "", ("float32",)) for name in sorted(own.list_models())]
+        found = [Entry(f"{self.name}:{name}", "", ("float32",)) for name in sorted(own_models.list_models())]
         for name, variant in sorted(MODELS):
             trained = training.has_steps(name, variant)
             found.append(Entry(f"{self.name}:{name}", variant, ("float32",), ("forward", "backward")[: 1 + trained]))
@@ -95,10 +95,12 @@ class Models(Catalog):
             return training.samples(group, draws, skip)
         if group.dtype != "float32":
             raise ValueError(f"models: {group.label} has no dtype {group.dtype!r}; it has float32")
-        return self._made(model, group, draws, skip, cache)
+        return self._make_samples(model, group, draws, skip, cache)
 
-    def _made(self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path) -> Iterator[Sample]:
-        network: judged.Network | modules.OwnModule | None = None
+    def _make_samples(
+        self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path
+    ) -> Iterator[Sample]:
+        network: network_samples.Network | modules.OwnModule | None = None
         about = {"licence": model.licence}
         for index in range(min(group.samples, getattr(model, "samples", group.samples))):
             if index in skip:
@@ -124,22 +126,22 @@ class Models(Catalog):
         return found
 
     def _model(self, group: Group) -> Model:
-        if group.op_name in own.list_models() and not group.variant:
-            return own.list_models()[group.op_name]
+        if group.op_name in own_models.list_models() and not group.variant:
+            return own_models.list_models()[group.op_name]
         try:
             return MODELS[group.op_name, group.variant]
         except KeyError:
             raise ValueError(f"the catalog models has no network {group.label!r}") from None
 
 
-def _read(model: Model, cache: Path) -> judged.Network | modules.OwnModule:
-    if isinstance(model, own.Own) and model.is_module:
+def _read(model: Model, cache: Path) -> network_samples.Network | modules.OwnModule:
+    if isinstance(model, own_models.Own) and model.is_module:
         return modules.OwnModule(model)
-    return judged.Network(model, cache)
+    return network_samples.Network(model, cache)
 
 
 def _failure(error: Exception) -> Failure:
-    stage = "reference" if isinstance(error, judged.NoOracle) else "sample"
+    stage = "reference" if isinstance(error, network_samples.NoOracle) else "sample"
     return Failure.of(error, stage)
 
 

@@ -51,7 +51,7 @@ def find_models(file: Path) -> Defined:
     whole, lacking = list[str](), dict[str, tuple[str, ...]]()
     for name in classes:
         if _is_module(name, classes, names):
-            arguments = () if given else _arguments(name, classes)
+            arguments = () if given else _list_required_arguments(name, classes)
             if arguments:
                 lacking[name] = arguments
             else:
@@ -73,7 +73,7 @@ def forward(file: Path, name: str) -> Forward | None:
     assigned). Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
     classes = {x.name: x for x in tree.body if isinstance(x, ast.ClassDef)}
-    chain = _chain(name, classes)
+    chain = _list_base_classes(name, classes)
     method = "forward"
     own = next((x for one in chain for x in one.body if isinstance(x, ast.FunctionDef) and x.name == method), None)
     assigned = any(
@@ -108,7 +108,7 @@ def _list_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((a.asname or a.name, f"{x.module or ''}.{a.name}") for a in x.names)
 
 
-def _chain(name: str, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
+def _list_base_classes(name: str, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
     """A class and those of the file that it is derived from."""
     found: list[ast.ClassDef] = []
     left = [name]
@@ -121,15 +121,15 @@ def _chain(name: str, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
 
 
 def _is_module(name: str, classes: dict[str, ast.ClassDef], names: dict[str, str]) -> bool:
-    chain = _chain(name, classes)
+    chain = _list_base_classes(name, classes)
     bases = [ast.unparse(x) for one in chain for x in one.bases if ast.unparse(x) not in classes]
     full = [".".join([names.get(first, first), *rest]) for first, *rest in (x.split(".") for x in bases)]
     if any(x.startswith(_MODULES) for x in full):
         return True
-    return any(not x.startswith(_OTHERS) for x in full) and _method("forward", chain) is not None
+    return any(not x.startswith(_OTHERS) for x in full) and _find_called_method("forward", chain) is not None
 
 
-def _method(name: str, chain: list[ast.ClassDef]) -> ast.FunctionDef | None:
+def _find_called_method(name: str, chain: list[ast.ClassDef]) -> ast.FunctionDef | None:
     """The first method of that name that is called on an object."""
     for one in chain:
         for x in one.body:
@@ -138,9 +138,9 @@ def _method(name: str, chain: list[ast.ClassDef]) -> ast.FunctionDef | None:
     return None
 
 
-def _arguments(name: str, classes: dict[str, ast.ClassDef]) -> tuple[str, ...]:
+def _list_required_arguments(name: str, classes: dict[str, ast.ClassDef]) -> tuple[str, ...]:
     """The arguments that the class cannot be made without."""
-    init = _method("__init__", _chain(name, classes))
+    init = _find_called_method("__init__", _list_base_classes(name, classes))
     if init is None:
         return ()
     named = (x.arg for x, default in zip(init.args.kwonlyargs, init.args.kw_defaults) if default is None)

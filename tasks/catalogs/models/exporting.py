@@ -60,12 +60,12 @@ def export(name: str, size: str = "full", folder: Path | None = None, how: How =
     """
     import torch
 
-    def made() -> Any:
+    def make_export() -> Any:
         module = architectures.build(name, size)
         inputs = [torch.from_numpy(x) for x in architectures.example(name, size).values()]
         return export_module(module, inputs, module.input_names, module.output_names, how)
 
-    return load_or_make([name, size, architectures.version(), *how.words], folder, made)
+    return load_or_make([name, size, architectures.version(), *how.words], folder, make_export)
 
 
 def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import held, noise, torch_tree
+from tasks.arrays import module_state, noise, torch_tree
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import parameters
-from tasks.catalogs.models.own import Own
+from tasks.catalogs.models.own_models import Own
 from tasks.graphs import module as modules
 from tasks.graphs import products
 from tasks.graphs.roundings import Round, Roundings, jumping, uncast
@@ -46,10 +46,10 @@ class OwnModule:
     def __init__(self, own: Own) -> None:
         """Raises GivenError where it cannot be made."""
         self.own = own
-        self.module = own.made()
+        self.module = own.make_module()
         self._hidden: list[str] | None = None
-        self._lazy = held.unmade(self.module)
-        self.state: dict[str, np.ndarray] = held.state(self.module)
+        self._lazy = module_state.unmade(self.module)
+        self.state: dict[str, np.ndarray] = module_state.state(self.module)
 
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs; where eager torch raises, its failure says so (`Failure.raised`). Raises NoOracle."""
@@ -64,10 +64,10 @@ class OwnModule:
         self.module.written = ()
         given = modules.tensors(arrays)
         try:
-            with held.seed_rng(_SEEDS[0]):
+            with module_state.seed_rng(_SEEDS[0]):
                 first = modules.call(self.module, given)
         except Exception as error:
-            made.failure = self._refused(error, arrays)
+            made.failure = self._make_failure(error, arrays)
             self._hold(made)
             return made
         self._hold(made, _places_written(given, arrays))
@@ -97,7 +97,7 @@ class OwnModule:
     ) -> tuple[modules.Seen, list[np.ndarray]]:
         """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that returns something
         else than at ``first`` with the same seed, and what it raises."""
-        with held.seed_rng(_SEEDS[0]):
+        with module_state.seed_rng(_SEEDS[0]):
             seen, found = modules.watch_run(self.module, arrays)
         self._renew()
         again = self._outputs(arrays, _SEEDS[1])
@@ -107,7 +107,7 @@ class OwnModule:
             raise ValueError("something else with the same inputs, tensors and seeds")
         return seen, again
 
-    def _refused(self, error: Exception, arrays: Sequence[np.ndarray]) -> Failure:
+    def _make_failure(self, error: Exception, arrays: Sequence[np.ndarray]) -> Failure:
         """The failure of a module that raised: its own word if it raises as well when it is made anew, with gradients or without."""
         if self._returns_anew(arrays):
             told = ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}")
@@ -118,7 +118,7 @@ class OwnModule:
         return Failure.of(error, "reference", raised=True)
 
     def _returns_anew(self, arrays: Sequence[np.ndarray], gradients: bool = False) -> bool:
-        with contextlib.suppress(Exception), held.seed_rng(_SEEDS[0]):
+        with contextlib.suppress(Exception), module_state.seed_rng(_SEEDS[0]):
             modules.run(self.own.anew(), arrays, gradients)
             return True
         return False
@@ -126,23 +126,23 @@ class OwnModule:
     def _hold(self, made: Sample, inputs: Sequence[int] = ()) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones. inputs: places
         of those that the call wrote to."""
-        now, plain = held.state(self.module), held.plain_digest(self.module)
+        now, plain = module_state.state(self.module), module_state.plain_digest(self.module)
         self.state = self.state | {
             name: x for name, x in now.items() if name in self._lazy
         }  # what else is new, the call keeps
         self._renew()
-        made.state, made.alike = self.state, held.plain_digest(self.module)
+        made.state, made.alike = self.state, module_state.plain_digest(self.module)
         changed = [x for x, before in self.state.items() if x not in now or _differ([before], [now[x]])]
         made.writes = bool(changed) or now.keys() != self.state.keys() or plain != made.alike
         made.written = *(x for x in changed if x in now), *(f"inputs.{i}" for i in inputs)
-        made.columns["weights"] = held.digest(self.state)
+        made.columns["weights"] = module_state.digest(self.state)
 
     def _renew(self) -> None:
         """As it was made: what a call writes to it is not the next one's."""
-        held.load(self.module, self.state)
+        module_state.load(self.module, self.state)
 
     def _eager(self, arrays: Sequence[np.ndarray], seed: int) -> list[Any]:
-        with held.seed_rng(seed):
+        with module_state.seed_rng(seed):
             return modules.run(self.module, arrays)
 
     def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
@@ -179,7 +179,7 @@ class OwnModule:
         floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
         if refused and not returned:  # no edge, then: within limits that are infinite everything would pass
             raise NoOracle(f"{self.own.source}: it raises where its numbers are moved by their rounding: {refused[0]}")
-        made.expected = [_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
+        made.expected = [_make_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
         rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
         if casts.open:
             either = functools.partial(evaluate, round=casts.either)
@@ -201,16 +201,16 @@ class OwnModule:
         """A module that draws is judged by the moments of what it draws; of few elements, by shapes and dtypes alone."""
         drawn = []
         for seed in range(_RANDOM_DRAWS):
-            with held.seed_rng(seed):
+            with module_state.seed_rng(seed):
                 drawn.append(modules.exactly(self.module, arrays))
         made.op_class, made.oracle = OpClass.RANDOM, "metadata"
-        made.expected = [_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]
+        made.expected = [_make_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]
         settled = all(x.shape == y.shape for run in drawn for x, y in zip(run, drawn[0]))
         if settled and all(np.isfinite(np.stack(many)).all() for many in zip(*drawn)):
             if (found := definitions.of_draws("moments", drawn))[0]:
                 made.derived = definitions.moments(found, "float32")
                 made.definition, made.oracle = "moments", "float64"
-                made.repeats = _REPEATS if _alike(drawn) == 0 else 1
+                made.repeats = _REPEATS if _count_repeated_runs(drawn) == 0 else 1
 
 
 def _arrays(outputs: Sequence[Any]) -> list[np.ndarray]:
@@ -224,7 +224,7 @@ def _places_written(given: Sequence[Any], arrays: Sequence[np.ndarray]) -> list[
     ]
 
 
-def _alike(drawn: Sequence[Sequence[np.ndarray]]) -> int:
+def _count_repeated_runs(drawn: Sequence[Sequence[np.ndarray]]) -> int:
     """How many of some runs gave the bytes of one before."""
     return len(drawn) - len({b"".join(y.tobytes() for y in run) for run in drawn})
 
@@ -235,7 +235,7 @@ def _differ(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     )
 
 
-def _leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
+def _make_leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
     """An output in the dtype that eager torch returns, with what it is in float64."""
     dtype = torch_tree.name_of(own.dtype)
     if is_inexact(dtype):

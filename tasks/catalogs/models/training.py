@@ -84,7 +84,7 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
     try:
         taken, kinks = step(group), architectures.ARCHITECTURES[group.op_name].kinks
         for attempt in range(ATTEMPTS if kinks and not taken.autocast else 1):
-            made.arrays = _arrays(group, taken, index + attempt * 1000)
+            made.arrays = _make_inputs_and_targets(group, taken, index + attempt * 1000)
             exact = _Exact(taken, made.arrays)
             if smooth := not kinks or (not taken.autocast and not exact.jumps()):
                 break
@@ -101,7 +101,7 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
     return made
 
 
-def _arrays(group: Group, taken: TrainingStep, index: int) -> Arrays:
+def _make_inputs_and_targets(group: Group, taken: TrainingStep, index: int) -> Arrays:
     """The inputs, and what the loss compares the outputs with: class numbers, or features of N(0, 1)."""
     import torch
 
@@ -167,24 +167,24 @@ class _Exact:
                 p.copy_(torch.from_numpy(np.ascontiguousarray(w)))
         return parameters
 
-    def _moved(self, draw: int, times: float) -> Arrays:
+    def _perturb_outputs(self, draw: int, times: float) -> Arrays:
         """The outputs as a draw moves them by so many ε. Autocast rounds what goes into products, images and matrices, and
         what comes out of them; the rest is float32."""
         places = itertools.count(1)
         elsewhere = EPS[STORED] if self.taken.autocast else None
 
-        def moved(x: np.ndarray) -> np.ndarray:
+        def perturb(x: np.ndarray) -> np.ndarray:
             eps = elsewhere if elsewhere and x.ndim < 2 else times * self.eps
             return noise.perturb_values(x, eps, draw, next(places)) if x.dtype == np.float64 else x
 
         rounding = (times * self.eps, draw, elsewhere, places)
-        return self._evaluate([moved(w) for w in self.weights], [moved(x) for x in self.arrays], rounding)
+        return self._evaluate([perturb(w) for w in self.weights], [perturb(x) for x in self.arrays], rounding)
 
     def jumps(self) -> bool:
         """Whether a draw changes a gradient by more than rounding does to a function without kinks."""
         sizes = [float(np.linalg.norm(y)) for y in self.outputs]
         for draw in range(NEAR):
-            for y, size, moved in zip(self.outputs, sizes, self._moved(draw, REACH)):
+            for y, size, moved in zip(self.outputs, sizes, self._perturb_outputs(draw, REACH)):
                 if size > NOTHING * max(sizes) and np.linalg.norm(moved - y) > SMOOTH * REACH * self.eps * size:
                     return True
         return False
@@ -197,7 +197,7 @@ class _Exact:
         """
         total = [np.zeros(y.shape) for y in self.outputs]
         for draw in range(draws):
-            for sofar, y, moved in zip(total, self.outputs, self._moved(draw, times)):
+            for sofar, y, moved in zip(total, self.outputs, self._perturb_outputs(draw, times)):
                 apart = noise.distance(moved, y)
                 if typical:
                     sofar += apart**2 / draws

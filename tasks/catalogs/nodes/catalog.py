@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.nodes import folder
 from tasks.catalogs.nodes.folder import FolderError, Kept
@@ -70,11 +70,11 @@ class Nodes(Catalog):
 
 
 def _paths() -> list[str]:
-    return [one["path"] for one in told.definitions().get("nodes", [])]
+    return [one["path"] for one in user_definitions.definitions().get("nodes", [])]
 
 
 def _key() -> tuple[str | int, ...]:
-    found = told.definitions().get("nodes", [])
+    found = user_definitions.definitions().get("nodes", [])
     return ("catalogs", found[0]["at"], "path") if found else ()
 
 
@@ -93,12 +93,14 @@ def _sample(path: Path, line: Kept, draws: int) -> Sample:
         arrays=arrays,
         expected=leaves,
         op_class=op_class,
-        others=_second(model, graph, node.op, feeds, op_class),
+        others=_compute_second_oracle(model, graph, node.op, feeds, op_class),
         model=content,
     )
 
 
-def _second(model: object, graph: Graph, op: str, feeds: dict[str, np.ndarray], op_class: OpClass) -> list[Oracle]:
+def _compute_second_oracle(
+    model: object, graph: Graph, op: str, feeds: dict[str, np.ndarray], op_class: OpClass
+) -> list[Oracle]:
     """torch's evaluation in float64 of an op that it does; of an exact one there is nothing to be said twice."""
     if not operators.of(op).witnessed or op_class is OpClass.EXACT:
         return []

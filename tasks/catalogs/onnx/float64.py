@@ -33,9 +33,9 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     ):
         return
     graph = Graph(case.model)
-    exact = _outputs(graph, [widen(x) for x in inputs])
+    exact = _evaluate_outputs(graph, [widen(x) for x in inputs])
     references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
-    noise_floor = _noise(graph, inputs, references, stored, sample.op_class, draws)
+    noise_floor = _compute_noise(graph, inputs, references, stored, sample.op_class, draws)
     sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise_floor)]
     sample.oracle = "float64"
     sample.others.append(
@@ -43,7 +43,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     )
 
 
-def _outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+def _evaluate_outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """What comes out, flat. Raises NoOracle."""
     found = graph.run(dict(zip(graph.inputs, inputs, strict=True)))
     return [y for name in graph.outputs for y in (found[name] if isinstance(found[name], list) else [found[name]])]
@@ -57,7 +57,7 @@ def _like(y: Any, leaf: Leaf) -> np.ndarray:
     return np.array(array, order="C")
 
 
-def _noise(
+def _compute_noise(
     graph: Graph, inputs: list[Any], references: list[np.ndarray], stored: list[Leaf], op_class: OpClass, draws: int
 ) -> list[np.ndarray | None]:
     """δ per output (`tasks.graphs.floor`), the stored outputs being what somebody computed in the dtype under test.
@@ -70,7 +70,14 @@ def _noise(
     def floors(still: Sequence[int]) -> list[np.ndarray | None]:
         given = inputs_of(inputs, still)
         return input_floors(
-            references, lambda moved, draw: _outputs(graph, moved), given, ops, dtypes, op_class, draws, witness
+            references,
+            lambda moved, draw: _evaluate_outputs(graph, moved),
+            given,
+            ops,
+            dtypes,
+            op_class,
+            draws,
+            witness,
         )
 
     found = floors(())

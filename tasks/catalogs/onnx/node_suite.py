@@ -15,7 +15,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
-from tasks.catalogs.onnx import every, pooling, structured
+from tasks.catalogs.onnx import every_input, pooling, structured_samples
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
@@ -56,7 +56,7 @@ class OnnxNode(Catalog):
             Entry(
                 f"{self.name}:{_op_type(name, cases)}",
                 name.removeprefix("test_"),
-                (_dtype(case),),
+                (_find_case_dtype(case),),
                 distributions=("own", *(STRUCTURED,) * bool(_selecting(case))),
             )
             for name, case in cases.items()
@@ -65,7 +65,7 @@ class OnnxNode(Catalog):
 
     def _every(self) -> list[Entry]:
         """What is given every input there is: operators, not cases of the suite."""
-        return every.entries(self.name)
+        return every_input.entries(self.name)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is a
@@ -75,12 +75,12 @@ class OnnxNode(Catalog):
         this onnx does not have.
         """
         if group.distribution == EXHAUSTIVE:
-            yield from every.samples(group, draws, skip)
+            yield from every_input.samples(group, draws, skip)
             return
         name = f"test_{group.variant}"
         case = self._case(name, group.op_name)
         if group.distribution == STRUCTURED:
-            yield from structured.samples(group, case, _inputs(case), draws, skip)
+            yield from structured_samples.samples(group, case, _read_first_inputs(case), draws, skip)
             return
         for place, index in enumerate(spread_indices(len(case.data_sets), group.samples)):
             if place in skip:
@@ -111,7 +111,7 @@ def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any
     if len(case.model.graph.output) != len(outputs):
         raise ValueError(f"the graph has {len(case.model.graph.output)} outputs, the data set {len(outputs)}")
     arrays: list[np.ndarray] = []
-    args = tuple(_arg(x, arrays) for x in inputs)
+    args = tuple(_encode_argument(x, arrays) for x in inputs)
     transform = any(operators.of(node.op_type).sums == "transform" for node in case.model.graph.node)
     expected = [_leaf(x, case.rtol, case.atol, transform) for x in _flat(outputs)]
     random = _is_random(case.model.graph, dict(zip(names, inputs)))
@@ -124,13 +124,13 @@ def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any
     return sample
 
 
-def _inputs(case: Any) -> list[Any]:
+def _read_first_inputs(case: Any) -> list[Any]:
     """Those of its first data set."""
     return [_dense_all(x) for x in case.data_sets[0][0]]
 
 
 def _selecting(case: Any) -> list[int]:
-    return structured.selecting(case, _inputs(case)) if len(case.model.graph.node) == 1 else []
+    return structured_samples.selecting(case, _read_first_inputs(case)) if len(case.model.graph.node) == 1 else []
 
 
 def _attributes(graph: Any) -> dict[str, Any]:
@@ -144,21 +144,21 @@ def _attributes(graph: Any) -> dict[str, Any]:
 def _dense_all(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_dense_all(x) for x in value]
-    return None if value is None else _dense(value)
+    return None if value is None else _to_dense_array(value)
 
 
-def _arg(value: Any, arrays: list[np.ndarray]) -> Any:
+def _encode_argument(value: Any, arrays: list[np.ndarray]) -> Any:
     """``value`` as a tree node, its tensors appended to ``arrays``."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return [_arg(x, arrays) for x in value]
-    arrays.append(_dense(value))
+        return [_encode_argument(x, arrays) for x in value]
+    arrays.append(_to_dense_array(value))
     return TensorSpec(len(arrays) - 1)
 
 
 def _leaf(value: Any, rtol: float, atol: float, transform: bool) -> Leaf:
-    array = _dense(value)
+    array = _to_dense_array(value)
     dtype = dtype_name(array.dtype)
     if transform and array.size:
         atol = max(atol, 8 * EPS[dtype] * float(np.abs(array.astype(np.float64)).max()))
@@ -180,7 +180,7 @@ def _flat(values: Any) -> list[Any]:
     return [values]
 
 
-def _dense(value: Any) -> np.ndarray:
+def _to_dense_array(value: Any) -> np.ndarray:
     """A numpy scalar, array or TensorProto as a contiguous array of a dtype of the farm; text as objects of str.
 
     Raises TypeError for anything else.
@@ -201,7 +201,7 @@ def _dense(value: Any) -> np.ndarray:
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
-def _dtype(case: Any) -> str:
+def _find_case_dtype(case: Any) -> str:
     """Dtype name of the first floating input, else of the first input, else of the first output."""
     inputs, outputs = case.data_sets[0]
     first = [_dtype_of(x) for x in _flat(inputs) if x is not None]
@@ -224,8 +224,8 @@ def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
             return True
         if node.op_type == "Dropout" and len(node.input) > 2:
             given = [inputs.get(x) for x in node.input[1:3]]
-            ratio = 0.5 if given[0] is None else float(_dense(given[0]))
-            if given[1] is not None and bool(_dense(given[1])) and ratio > 0:
+            ratio = 0.5 if given[0] is None else float(_to_dense_array(given[0]))
+            if given[1] is not None and bool(_to_dense_array(given[1])) and ratio > 0:
                 return True
         for attribute in node.attribute:
             graphs = ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
@@ -262,7 +262,7 @@ def _key(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _modules() -> tuple[str, ...]:
-    return tuple(x.name for x in pkgutil.walk_packages(_suite().__path__, f"{_CASES}."))
+    return tuple(x.name for x in pkgutil.walk_packages(_import_suite().__path__, f"{_CASES}."))
 
 
 @lru_cache(maxsize=1)
@@ -271,7 +271,7 @@ def _all_cases() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _suite() -> Any:
+def _import_suite() -> Any:
     """The package of the suite, without what it does beside computing cases: it collects the source of each for onnx's
     documentation, a sixth of the time."""
     from onnx.backend.test.case import base
@@ -287,7 +287,7 @@ _loaded: dict[str, Any] = {}
 
 def _load(modules: tuple[str, ...]) -> dict[str, Any]:
     """Import ``modules`` of the suite and return all cases loaded so far, by name."""
-    suite = _suite()
+    suite = _import_suite()
     # The suite seeds numpy's global generator before every function and computes infinities on purpose.
     state = np.random.get_state()
     try:

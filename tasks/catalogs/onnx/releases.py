@@ -49,8 +49,8 @@ class OnnxRelease(OnnxNode):
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for sample in super().samples(group, draws, skip):
             if sample.failure is None and sample.arrays and sample.model:
-                sample.failure = _misfit(sample)
-                sample.others += _today(sample, group)
+                sample.failure = _explain_misfit(sample)
+                sample.others += _find_installed_case(sample, group)
             yield sample
 
     def _every(self) -> list[Entry]:
@@ -59,7 +59,7 @@ class OnnxRelease(OnnxNode):
     def _cases(self) -> Mapping[str, _NodeCase]:
         """Every case by name. Raises CatalogError where the wheel cannot be had."""
         try:
-            return _read(self.wheel)
+            return _read_wheel_cases(self.wheel)
         except Unavailable as error:
             raise CatalogError(f"the catalog {self.name} is made of {self.wheel.requirement}: {error}") from None
 
@@ -86,7 +86,7 @@ class Onnx116(OnnxRelease):
     )
 
 
-def _misfit(sample: Sample) -> Failure | None:
+def _explain_misfit(sample: Sample) -> Failure | None:
     """Why a sample is none of its model: a release may have stored an input of another rank than it declares."""
     import onnx
 
@@ -101,7 +101,7 @@ def _misfit(sample: Sample) -> Failure | None:
     return None
 
 
-def _today(sample: Sample, group: Group) -> list[Oracle]:
+def _find_installed_case(sample: Sample, group: Group) -> list[Oracle]:
     """What the installed onnx stores for the same case; nothing where it has other inputs, or no such case."""
     try:
         now = next(iter(OnnxNode().samples(replace(group, op=f"onnx:{group.op_name}", samples=1), 0)))
@@ -118,7 +118,7 @@ def _today(sample: Sample, group: Group) -> list[Oracle]:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
+def _read_wheel_cases(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
     """The cases of a wheel by name, sorted; data sets in their order."""
     import onnx
 
@@ -138,7 +138,7 @@ def _read(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
                 continue
             graph = found[name].model.graph
             typed = (graph.input if place[2] == "input" else graph.output)[int(place[3])]
-            value = _value(archive.read(path), typed.type)
+            value = _decode_value(archive.read(path), typed.type)
             values.setdefault((name, int(place[1])), {})[place[2], int(place[3])] = value
     for (name, _), parts in sorted(values.items()):
         sides = [[x for (side, _), x in sorted(parts.items()) if side == wanted] for wanted in ("input", "output")]
@@ -146,7 +146,7 @@ def _read(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
     return {name: case for name, case in found.items() if case.data_sets}
 
 
-def _value(data: bytes, declared: Any) -> Any:
+def _decode_value(data: bytes, declared: Any) -> Any:
     """A stored input or output of a TypeProto: an array or TensorProto, a list of them, or None for an empty optional.
 
     A bfloat16 or float8 was stored as an unsigned integer of the same bits.

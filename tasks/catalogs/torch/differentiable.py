@@ -66,11 +66,11 @@ def processing(info: Any, name: str | None) -> Callable[..., Any]:
     if name is not None:
         return _process_functions(info)[name]
 
-    def unchanged(found: Any) -> Any:
+    def keep_result(found: Any) -> Any:
         return found
 
-    unchanged.__qualname__ = "SampleInput.unchanged"
-    return unchanged
+    keep_result.__qualname__ = "SampleInput.unchanged"
+    return keep_result
 
 
 def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:

@@ -60,7 +60,7 @@ OWN_ALONE = "jiterator_* _segment_reduce* resize_* linalg.pinv* pinverse mvlgamm
 #: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
 #: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole);
 #: and the rank of a matrix, which is counted against a tolerance made of the dtype's ε. What a number beyond the range of an
-#: integer becomes is not defined (`tasks.catalogs.torch.every.NOT`).
+#: integer becomes is not defined (`tasks.catalogs.torch.every_input.NOT`).
 REGULAR_ALONE = """
 prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
 grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
@@ -236,14 +236,14 @@ class _Candidate:
             return {}
         chosen = places[-1] if self.rng.random() < 0.5 else places[int(self.rng.integers(len(places)))]
         shape = [int(self.rng.choice(ODD)) if n > 1 else n for n in x.shape]
-        bound, wanted = self._bound()
+        bound, wanted = self._limit_sizes()
         for size in wanted:
             shape[chosen] = size
             if np.prod(shape, dtype=np.float64) <= bound:
                 return {path: tuple(shape)}
         return {}
 
-    def _bound(self) -> tuple[int, list[int]]:
+    def _limit_sizes(self) -> tuple[int, list[int]]:
         """(most elements, sizes in the order in which they are tried)."""
         if self.factorises:
             return ELEMENTS, [
@@ -270,7 +270,7 @@ class _Candidate:
         made = (
             {n: int(self.rng.choice(ORDERS if self.factorises else ODD)) for n in old if n != chosen} if every else {}
         )
-        bound, wanted = self._bound()
+        bound, wanted = self._limit_sizes()
         for size in wanted:
             if self._elements(made | {chosen: size}) <= bound:
                 return made | {chosen: size}
@@ -309,7 +309,7 @@ class _Candidate:
 
         planted = self.values[self.index // 4 % len(self.values)] if self.group.distribution == "nan" else None
 
-        def replaced(path: Path, x: Any) -> Any:
+        def fill_leaf(path: Path, x: Any) -> Any:
             if isinstance(x, torch.Tensor):
                 if path in self.fixed:
                     return x.detach()
@@ -317,11 +317,11 @@ class _Candidate:
                     return self._other(x, shapes[path])
                 quiet = planted not in (None, path)
                 theme, distribution = ("regular", "regular") if quiet else (self.theme, self.group.distribution)
-                made = self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
+                made = self._laid_out(self._fill_tensor(path, x, shapes[path], distribution, theme), path)
                 return made.detach().requires_grad_(x.requires_grad)
             return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
 
-        return rebuilt(self.template, replaced)
+        return rebuilt(self.template, fill_leaf)
 
     def _other(self, x: Any, shape: tuple[int, ...]) -> Any:
         """A tensor of another dtype than that under test: masks and floating ones."""
@@ -333,7 +333,7 @@ class _Candidate:
             return torch.from_numpy(np.asarray(self.rng.random(shape) < 0.75))
         return torch_tree.from_numpy(inputs.fill(shape, torch_tree.name_of(x.dtype), "regular", self.rng))
 
-    def _filled(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
+    def _fill_tensor(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
         dtype, seen = self.group.dtype, self.found.ranges[path]
         kind = _classify_matrix(x)
         if self.factorises and not kind and len(shape) > 1 and shape[-1] == shape[-2] and shape[-1] > 1:

@@ -80,7 +80,7 @@ class Arguments:
                     found[place] = number
         return found
 
-    def moved(self, movable: dict[int, int], eps: float, draws: Sequence[int]) -> list[list[Any]]:
+    def perturb(self, movable: dict[int, int], eps: float, draws: Sequence[int]) -> list[list[Any]]:
         """Per draw all leaves, widened; those in ``movable`` moved by ε, a weight in a coarser dtype than the call's by its own."""
         import torch
 
@@ -88,14 +88,14 @@ class Arguments:
         for place, x in enumerate(self.leaves):
             if place in movable:
                 own = max(eps, EPS.get(torch_tree.name_of(x.dtype), eps))
-                columns.append(self._moved(place, own, draws, movable[place]))
+                columns.append(self._perturb_leaf(place, own, draws, movable[place]))
             elif isinstance(x, torch.Tensor):
                 columns.append([widen(x) for _ in draws])
             else:
                 columns.append([widen(x)] * len(draws))
         return [list(leaves) for leaves in zip(*columns)]
 
-    def _moved(self, place: int, eps: float, draws: Sequence[int], number: int) -> Sequence[Any]:
+    def _perturb_leaf(self, place: int, eps: float, draws: Sequence[int], number: int) -> Sequence[Any]:
         import torch
 
         x = self.leaves[place].detach()

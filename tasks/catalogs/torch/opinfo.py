@@ -19,10 +19,10 @@ from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, candidates
-from tasks.catalogs.torch import declared, every, structured, variants
+from tasks.catalogs.torch import declared, every_input, structured_samples, variants
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
-from tasks.catalogs.torch.gradients import GradientMaker
+from tasks.catalogs.torch.gradient_samples import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_seeded, unwrap_seeding
 from tasks.devices import TORCH_DEVICES
 from tasks.importing import pause_gc
@@ -77,8 +77,8 @@ class TorchOpInfo(Catalog):
                 *variants.list_checks(info),
             )
             sources = torch_generated.distributions(name, variant, is_seeded(info.op))
-            sources += (STRUCTURED,) * (len(sources) > 1 and structured.is_applicable(info))
-            sources += (EXHAUSTIVE,) * every.is_applicable(info)
+            sources += (STRUCTURED,) * (len(sources) > 1 and structured_samples.is_applicable(info))
+            sources += (EXHAUSTIVE,) * every_input.is_applicable(info)
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources, _on_devices(info, dtypes)))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
@@ -90,11 +90,11 @@ class TorchOpInfo(Catalog):
 
     def is_public(self, group: Group) -> bool:
         info = _op_db()[group.op_name, group.variant]
-        return group.check == "forward" and _public(group.op_name) is info.op
+        return group.check == "forward" and _find_public_function(group.op_name) is info.op
 
     def public(self, group: Group) -> Callable[..., Any]:
         # op_db takes three times as long to import as torch itself.
-        return _public(group.op_name) or self.call(group)
+        return _find_public_function(group.op_name) or self.call(group)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         info = _op_db()[group.op_name, group.variant]
@@ -120,10 +120,10 @@ class TorchOpInfo(Catalog):
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
             if group.distribution == EXHAUSTIVE and made:
-                yield from every.samples(group, info, made, maker.make, skip)
+                yield from every_input.samples(group, info, made, maker.make, skip)
                 return
             if group.distribution == STRUCTURED and made:
-                yield from structured.samples(group, made, maker.make, skip, first=int(bool(broken)))
+                yield from structured_samples.samples(group, made, maker.make, skip, first=int(bool(broken)))
                 return
             if group.distribution != "own" and made:
                 yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
@@ -160,7 +160,7 @@ class TorchOpInfo(Catalog):
             return ""
         kwargs = kwargs | {"v": [pair for pair in kwargs["v"] if pair[0] != PROCESS]}
         mode = declared.modes(args, kwargs)
-        here, there = (_modes(*_key(group), x) for x in ("cpu", device))
+        here, there = (_list_device_modes(*_key(group), x) for x in ("cpu", device))
         if mode in here and mode not in there:
             return f"torch's op_db has this call of {group.op_name} for the CPU and not for {device}"
         return ""
@@ -220,7 +220,7 @@ def _list_samples(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
     try:
         with torch.no_grad():
             gradient = checks.get_or_default(group.check).gradient
-            for sample in _sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
+            for sample in _unwrap_sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
                 made.append(sample)
     except Exception as error:
         return variants.usable(group.check, made), Failure.of(error, "sample")
@@ -232,10 +232,10 @@ def _key(group: Group) -> tuple[str, str, str, bool]:
 
 
 @functools.cache
-def _modes(op: str, variant: str, dtype: str, gradient: bool, device: str) -> frozenset[str]:
+def _list_device_modes(op: str, variant: str, dtype: str, gradient: bool, device: str) -> frozenset[str]:
     """Of the calls that op_db has for a device."""
     info = _op_db()[op, variant]
-    return declared.modes_listed(_sampler(info), info, device, dtype, gradient)
+    return declared.modes_listed(_unwrap_sampler(info), info, device, dtype, gradient)
 
 
 def _make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
@@ -250,7 +250,7 @@ def _make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
 
 
 @functools.cache
-def _public(name: str) -> Callable[..., Any] | None:
+def _find_public_function(name: str) -> Callable[..., Any] | None:
     """torch's function of that name, of those that torch itself lists as functions of tensors; None for any other."""
     import torch
     from torch.overrides import get_testing_overrides
@@ -283,13 +283,13 @@ def _op_db() -> dict[tuple[str, str], Any]:
         common_utils.extract_test_fn = lambda: None
         from torch.testing._internal.common_methods_invocations import op_db
 
-    quick = _quick()
+    quick = _build_quick_make_tensor()
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.testing._internal.") and getattr(module, "make_tensor", None) is quick.__wrapped__:
             module.make_tensor = quick  # type: ignore[attr-defined]
     for info in op_db:
         if info.name in SMALLER:
-            info.sample_inputs_func = with_make_tensor(_sampler(info), _few_images)
+            info.sample_inputs_func = with_make_tensor(_unwrap_sampler(info), _few_images)
     return {(info.name, info.variant_test_name): info for info in op_db}
 
 
@@ -298,12 +298,12 @@ def with_make_tensor(sampler: Any, make_tensor: Callable[..., Any]) -> Any:
     return types.FunctionType(sampler.__code__, sampler.__globals__ | {"make_tensor": make_tensor}, sampler.__name__)
 
 
-def _sampler(info: Any) -> Any:
+def _unwrap_sampler(info: Any) -> Any:
     """The function that makes an op's samples, without the decorator that switches gradients off and on at every sample."""
     return getattr(info.sample_inputs_func, "__wrapped__", info.sample_inputs_func)
 
 
-def _quick() -> Any:
+def _build_quick_make_tensor() -> Any:
     """torch's make_tensor for the usual arguments: the same numbers without the checks, which take longer than the numbers."""
     import torch
     from torch.testing import make_tensor
@@ -311,7 +311,7 @@ def _quick() -> Any:
     largest = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)}
 
     @functools.wraps(make_tensor)
-    def made(
+    def make_quickly(
         *shape: Any, dtype: Any, low: Any = None, high: Any = None, requires_grad: bool = False, **how: Any
     ) -> Any:
         most = largest.get(dtype)
@@ -322,7 +322,7 @@ def _quick() -> Any:
                 return tensor.requires_grad_() if requires_grad else tensor
         return make_tensor(*shape, dtype=dtype, low=low, high=high, requires_grad=requires_grad, **how)
 
-    return made
+    return make_quickly
 
 
 def _few_images(shape: tuple[int, ...], **how: Any) -> Any:

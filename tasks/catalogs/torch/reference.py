@@ -38,7 +38,7 @@ def oracle(
         raise NoOracle(f"not meant for this: {reason}")
     try:
         with np.errstate(all="ignore"):
-            given_args, given_kwargs = _arguments(info, args, kwargs, widen)
+            given_args, given_kwargs = _rename_for_numpy(info, args, kwargs, widen)
             found = info.ref(*given_args, **given_kwargs)
     except Exception as error:
         raise NoOracle(f"raises {type(error).__name__}: {error}") from None
@@ -46,7 +46,7 @@ def oracle(
     if len(results) != len(expected):
         raise NoOracle(f"returns {len(results)} outputs, the op {len(expected)}")
     elementwise = isinstance(info, (core.UnaryUfuncInfo, core.BinaryUfuncInfo)) or info.name in _ELEMENTWISE
-    references = [_like(y, leaf) for y, leaf in zip(results, expected)]
+    references = [_cast_like_leaf(y, leaf) for y, leaf in zip(results, expected)]
     return Oracle(NAME, references, rounding=0.0 if elementwise else ROUNDING)
 
 
@@ -58,7 +58,7 @@ def make_settled_reference(info: Any, widen: Callable[[Any], Any]) -> Callable[.
         return None
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        given_args, given_kwargs = _arguments(info, args, kwargs, widen)
+        given_args, given_kwargs = _rename_for_numpy(info, args, kwargs, widen)
         with np.errstate(all="ignore"):
             found = np.array(info.ref(*given_args, **given_kwargs), dtype=np.float64)
             if far := _FAR.get(info.name):
@@ -84,7 +84,7 @@ def _far_airy_ai(x: np.ndarray) -> np.ndarray:
 _FAR: dict[str, Callable[[np.ndarray], np.ndarray]] = {"special.airy_ai": _far_airy_ai}
 
 
-def _arguments(
+def _rename_for_numpy(
     info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], widen: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
     """Positional and keyword arguments of the reference, under the names that NumPy gives them."""
@@ -125,7 +125,7 @@ def _numpy(value: Any, widen: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _like(result: np.ndarray, leaf: Leaf) -> np.ndarray:
+def _cast_like_leaf(result: np.ndarray, leaf: Leaf) -> np.ndarray:
     """``result`` in the dtype of the leaf's reference. Raises NoOracle where that would lose or invent something."""
     dtype = np.dtype(object) if leaf.dtype == "str" else np_dtype(wide(leaf.dtype))
     if dtype.kind in "fc":
@@ -161,12 +161,12 @@ def _is_float64(value: Any) -> bool:
     return torch_tree.name_of(value.dtype) == "float64"
 
 
-def _tail(value: Any, beta: float = 1.0) -> bool:
+def _loses_softplus_digits(value: Any, beta: float = 1.0) -> bool:
     """Whether log(1 + exp(beta·x)) loses digits that a dtype under test has: 1 + exp rounds exp away."""
     return _is_float64(value) or bool((value.double() * beta < -12).any())
 
 
-def _small(value: Any) -> bool:
+def _loses_expm1_digits(value: Any) -> bool:
     """Whether exp(x) - 1 loses digits that a dtype under test has."""
     return _is_float64(value) or bool(((value < 0) & (value.double() > -1e-8)).any())
 
@@ -190,12 +190,12 @@ NOT_MEANT: tuple[tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], bool], s
     ),
     (
         "nn.functional.softplus nn.functional.mish",
-        lambda args, kwargs: _tail(args[0], kwargs.get("beta", 1)),
+        lambda args, kwargs: _loses_softplus_digits(args[0], kwargs.get("beta", 1)),
         "the reference takes log(1 + exp(x)) for log1p(exp(x)): no digits left for large negative x",
     ),
     (
         "nn.functional.elu nn.functional.celu nn.functional.selu",
-        lambda args, kwargs: _small(args[0]),
+        lambda args, kwargs: _loses_expm1_digits(args[0]),
         "the reference takes exp(x) - 1 for expm1(x): no digits left for small negative x",
     ),
     (

@@ -113,7 +113,9 @@ class Maker:
                     if drew() and not uninitialised:
                         given = Arguments(args, kwargs)
                         random = draws(
-                            lambda: torch_tree.outputs(self._moved(*given.of(list(map(widen, given.leaves)))))
+                            lambda: torch_tree.outputs(
+                                self._compute_perturbed(*given.of(list(map(widen, given.leaves))))
+                            )
                         )
                 finally:
                     torch.set_default_dtype(torch.float32)
@@ -250,9 +252,9 @@ class Maker:
 
         def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
             for part in _parts(draws, given.leaves):
-                for leaves in given.moved(movable, eps, part):
+                for leaves in given.perturb(movable, eps, part):
                     try:
-                        yield torch_tree.outputs(self._moved(*given.of(leaves)))
+                        yield torch_tree.outputs(self._compute_perturbed(*given.of(leaves)))
                     except Exception:
                         if turned:
                             raise
@@ -271,7 +273,7 @@ class Maker:
             torch.set_default_dtype(torch.float32)
         return [delta if is_number else None for delta, is_number in zip(floors, numbers)]
 
-    def _moved(self, args: Any, kwargs: Any) -> Any:
+    def _compute_perturbed(self, args: Any, kwargs: Any) -> Any:
         """What the float64 reference returns for moved arguments."""
         return (self.settled or self.op)(*args, **kwargs)
 

@@ -60,7 +60,7 @@ def call(info: Any, check: str) -> Callable[..., Any]:
 def into(op: Callable[..., Any]) -> Callable[..., Any]:
     """The op with out=: tensors of the right shape and dtype, with gaps between their elements. A finding has its source."""
 
-    def written(*args: Any, **kwargs: Any) -> Any:
+    def call_into(*args: Any, **kwargs: Any) -> Any:
         import torch
 
         like = op(*args, **kwargs)
@@ -68,7 +68,7 @@ def into(op: Callable[..., Any]) -> Callable[..., Any]:
         op(*args, **kwargs, out=given)
         return given
 
-    return written
+    return call_into
 
 
 def make_gapped(like: Any) -> Any:
@@ -114,7 +114,7 @@ class VariantMaker(Maker):
         import torch
 
         if self.check == PROMOTION:
-            return self._mixed(index, source)
+            return self._make_mixed(index, source)
         args, kwargs = (source.input, *source.args), source.kwargs
         try:
             with torch.no_grad():
@@ -128,7 +128,7 @@ class VariantMaker(Maker):
             return Sample(index, failure=Failure.vacuous("eager torch makes the tensor longer that it writes to"))
         return super().make(index, source)
 
-    def _mixed(self, index: int, source: Any) -> Sample:
+    def _make_mixed(self, index: int, source: Any) -> Sample:
         """A sample with one of the first two tensors in another dtype. Promotion is defined by the call with both in the result type
         (torch.result_type): its dtype is the one to give."""
         import torch
@@ -163,12 +163,12 @@ class VariantMaker(Maker):
         return made
 
     def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-        return super()._exact(self._promoted(args), kwargs, change)
+        return super()._exact(self._promote_arguments(args), kwargs, change)
 
-    def _moved(self, args: Any, kwargs: Any) -> Any:
-        return super()._moved(self._promoted(args), kwargs)
+    def _compute_perturbed(self, args: Any, kwargs: Any) -> Any:
+        return super()._compute_perturbed(self._promote_arguments(args), kwargs)
 
-    def _promoted(self, args: Any) -> Any:
+    def _promote_arguments(self, args: Any) -> Any:
         """The arguments of a call of mixed dtypes with both tensors in the common one, as wide as the reference is."""
         return args if self.common is None else (*[x.to(self.common) for x in args[:2]], *args[2:])
 

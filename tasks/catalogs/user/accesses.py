@@ -251,7 +251,7 @@ class Launch:
         """A barrier: what lanes have done before comes before what they do from here on."""
         self.barrier = self.exchange = len(self.accesses) - 1
 
-    def exchanged(self) -> None:
+    def note_exchange(self) -> None:
         """Values have moved between lanes, in a reduction or a product: all have been read, and stored, by then."""
         self.exchange = len(self.accesses) - 1
 
@@ -313,7 +313,7 @@ class Launch:
         before = self._released.get(key)
         self._released[key] = clock if before is None else np.maximum(before, clock)
 
-    def _unordered(self, events: Array) -> Array | None:
+    def _find_unordered(self, events: Array) -> Array | None:
         """Which events are of another program, that nothing orders before the running one; 0 is none. None where there is no such
         event, which the first and the last of them mostly tell."""
         last = int(events.max())
@@ -476,7 +476,7 @@ class Launch:
         a cell; one that does not disturbs nobody."""
         if self.watch.broken is not None:
             return
-        bad = self._unordered(before[one.cells])
+        bad = self._find_unordered(before[one.cells])
         if bad is None or (changes is not None and not (bad := bad & changes()).any()):
             return
         place = int(np.argmax(bad))
@@ -658,16 +658,16 @@ def install(module: Any) -> None:
         if plain is not None:
 
             @functools.wraps(plain)
-            def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
+            def call_changed(self: Any, *arguments: Any, **named: Any) -> Any:
                 return change(self, plain, *arguments, **named) if running() else plain(self, *arguments, **named)
 
-            setattr(owner, name, wrapped)
+            setattr(owner, name, call_changed)
 
     def data(x: Any) -> Array:
         """The numbers of what a builder is given: a handle or, of a descriptor's mask in Triton 3.6, an array."""
         return x if isinstance(x, np.ndarray) else x.data
 
-    def updated(pointers: Any, mask: Array | None, order: Order, verb: str = UPDATES) -> Any:
+    def watch_update(pointers: Any, mask: Array | None, order: Order, verb: str = UPDATES) -> Any:
         mask = np.ones(pointers.data.shape, bool) if mask is None else mask
         return handle(
             _get_current_launch().update(pointers.data, mask, size_of(pointers), caller(), order, verb), pointers.dtype
@@ -676,7 +676,7 @@ def install(module: Any) -> None:
     def load(builder: Any, plain: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         launch = _get_current_launch()
         if launch.order is not None:
-            real = updated(pointers, data(mask), launch.order, POLLS)
+            real = watch_update(pointers, data(mask), launch.order, POLLS)
         else:
             volatile = named.get("is_volatile", rest[-1] if rest else None) is True
             real = handle(launch.load(pointers.data, data(mask), size_of(pointers), caller(), volatile), pointers.dtype)
@@ -685,7 +685,7 @@ def install(module: Any) -> None:
     def store(builder: Any, plain: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         launch = _get_current_launch()
         if launch.order is not None:
-            real = updated(pointers, data(mask), launch.order)
+            real = watch_update(pointers, data(mask), launch.order)
         else:
             real = handle(
                 launch.store(pointers.data, data(mask), size_of(pointers), caller(), data(value)), pointers.dtype
@@ -693,11 +693,11 @@ def install(module: Any) -> None:
         return plain(builder, real, value, mask, *rest, **named)
 
     def rmw(builder: Any, plain: Any, what: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        real = updated(pointers, data(mask), Order(sem.name, scope.name))
+        real = watch_update(pointers, data(mask), Order(sem.name, scope.name))
         return plain(builder, what, real, value, mask, sem, scope)
 
     def cas(builder: Any, plain: Any, pointers: Any, compared: Any, value: Any, sem: Any, scope: Any) -> Any:
-        return plain(builder, updated(pointers, None, Order(sem.name, scope.name)), compared, value, sem, scope)
+        return plain(builder, watch_update(pointers, None, Order(sem.name, scope.name)), compared, value, sem, scope)
 
     def atomic(builder: Any, plain: Any, *arguments: Any) -> Any:
         launch, (sem, scope) = _get_current_launch(), arguments[-2:]
@@ -712,7 +712,7 @@ def install(module: Any) -> None:
         return plain(builder, *arguments)
 
     def exchange(builder: Any, plain: Any, *arguments: Any) -> Any:
-        _get_current_launch().exchanged()
+        _get_current_launch().note_exchange()
         return plain(builder, *arguments)
 
     def dimensions(builder: Any, plain: Any, *grid: Any) -> Any:
@@ -723,7 +723,7 @@ def install(module: Any) -> None:
         _get_current_launch().begin((at[0], at[1], at[2]))
         return plain(builder, *at)
 
-    def hosted(self: Any, plain: Any, given: Any, named: Any) -> Any:
+    def watch_host_call(self: Any, plain: Any, given: Any, named: Any) -> Any:
         made = plain(self, given, named)
         for name, x in (*zip(self.arg_names, made[0]), *made[1].items()):
             for one in x if isinstance(x, tuple) else (x,):
@@ -743,14 +743,14 @@ def install(module: Any) -> None:
         (builder, dimensions, ("set_grid_dim",)),
         (builder, program, ("set_grid_idx",)),
         (module.ReduceScanOpInterface, exchange, ("apply",)),
-        (executor, hosted, ("_init_args_hst",)),
+        (executor, watch_host_call, ("_init_args_hst",)),
     ):
         for name in names:
             wrap(owner, name, change)
     call, convert = executor.__call__, module._implicit_cvt
 
     @functools.wraps(call)
-    def launched(self: Any, *arguments: Any, **named: Any) -> Any:
+    def watch_launch(self: Any, *arguments: Any, **named: Any) -> Any:
         if not _watches:
             return call(self, *arguments, **named)
         warps = named.get("num_warps")
@@ -760,11 +760,11 @@ def install(module: Any) -> None:
         finally:
             _launches.pop()
 
-    def converted(argument: Any) -> Any:
+    def convert_argument(argument: Any) -> Any:
         made = convert(argument)
         if running() and hasattr(argument, "data_ptr"):
             told = _get_current_launch().address(module._unwrap_tensor(argument), argument.data_ptr())
             made.handle.data = np.array([told], np.uint64)
         return made
 
-    executor.__call__, module._implicit_cvt = launched, converted
+    executor.__call__, module._implicit_cvt = watch_launch, convert_argument

@@ -19,16 +19,16 @@ from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import (
-    drawn,
-    every,
-    gradients,
+    every_input_of_kernels,
+    fuzzed_samples,
+    input_layouts,
     inside,
-    laid,
     load,
     of_numpy,
     of_torch,
     promises,
-    refused,
+    reference_gradients,
+    refused_calls,
     samples,
     scripts,
     sessions,
@@ -92,7 +92,7 @@ class User(Catalog):
 
     def version(self) -> str:
         """The catalog's own version, its generator's, NumPy's and torch's, which decide the bytes."""
-        own = f"{CATALOG_VERSION}.{drawn.GENERATOR}+numpy{importlib.metadata.version('numpy')}"
+        own = f"{CATALOG_VERSION}.{fuzzed_samples.GENERATOR}+numpy{importlib.metadata.version('numpy')}"
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             own += f"+torch{importlib.metadata.version('torch')}"
         return own
@@ -119,7 +119,7 @@ class User(Catalog):
                 "",
                 tuple(one.op.dtypes),
                 checks_of(one.op),
-                DISTRIBUTIONS if every.is_applicable(one.op) else _DISTRIBUTIONS,
+                DISTRIBUTIONS if every_input_of_kernels.is_applicable(one.op) else _DISTRIBUTIONS,
             )
             for name, one in sorted(found.items())
         ]
@@ -132,8 +132,8 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
-        if group.check == refused.REFUSES:
-            return refused.make_samples(one, group, _try_reference)
+        if group.check == refused_calls.REFUSES:
+            return refused_calls.make_samples(one, group, _try_reference)
         if group.distribution == EXHAUSTIVE:
             return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
@@ -142,10 +142,10 @@ class User(Catalog):
             )
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
         if checks.get_or_default(group.check).gradient and one.op.differenced:
-            fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
+            fits = lambda dims: reference_gradients.elements(one.op, dims) <= reference_gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
-            text = f"its smallest inputs exceed the {gradients.MOST} elements allowed for differences"
+            text = f"its smallest inputs exceed the {reference_gradients.MOST} elements allowed for differences"
             return iter([Sample(-1, failure=Failure.vacuous(text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
 
@@ -202,7 +202,7 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
     try:
         if group.check != "forward":
             raise ValueError(f"the {group.check} check is not asked of every input of a kernel")
-        dims, arrays = every.sample(one.op, group.dtype, group.seed)
+        dims, arrays = every_input_of_kernels.sample(one.op, group.dtype, group.seed)
     except ValueError as error:
         return Sample(-1, failure=Failure.vacuous(str(error)))
     return of_inputs(one, dims, lambda: arrays, group, 0, draws)
@@ -211,7 +211,7 @@ def _of_all(one: Declared, group: Group, draws: int) -> Sample:
 def checks_of(op: UserOp) -> tuple[str, ...]:
     """The checks that an op has samples for."""
     gradients = ("backward", "double_backward") if op.gradient else ()
-    return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused.REFUSES] * bool(op.refuses))
+    return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused_calls.REFUSES] * bool(op.refuses))
 
 
 def _try_reference(one: Declared, arrays: Arrays) -> None:
@@ -221,20 +221,20 @@ def _try_reference(one: Declared, arrays: Arrays) -> None:
         evaluate(exact)
 
 
-def draw_case(one: Declared, group: Group, choose: Choices) -> drawn.Drawn:
-    """The inputs that choices make for a group (`tasks.catalogs.user.drawn`)."""
+def draw_case(one: Declared, group: Group, choose: Choices) -> fuzzed_samples.Drawn:
+    """The inputs that choices make for a group (`tasks.catalogs.user.fuzzed_samples`)."""
 
-    def taken(dims: Mapping[str, int], arrays: Arrays) -> None:
-        _try_reference(_at(one, dims), arrays)
+    def try_arrays(dims: Mapping[str, int], arrays: Arrays) -> None:
+        _try_reference(_bind_dims(one, dims), arrays)
 
-    return drawn.case(one.op, group.dtype, group.check, choose, taken)
+    return fuzzed_samples.case(one.op, group.dtype, group.check, choose, try_arrays)
 
 
 def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samples.Structured) -> bool:
     """Whether a structure is declared, or the reference takes it."""
     if structured.what.declared:
         return True
-    one = _at(one, dims)
+    one = _bind_dims(one, dims)
     try:
         with evaluator(one) as evaluate:
             leaves = _compute_expected(one, evaluate, structured.arrays, dims, group, 0)
@@ -243,14 +243,14 @@ def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samp
     return _is_defined(leaves, OpClass(one.op.op_class), structured)
 
 
-def _at(one: Declared, dims: Mapping[str, int]) -> Declared:
+def _bind_dims(one: Declared, dims: Mapping[str, int]) -> Declared:
     """A kernel whose keywords are those of some sizes."""
     return replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
 
 
 def _build_fuzzed_sample(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
     """A sample whose sizes and values both come from its seed, or from given choices."""
-    choose = choose or Choices.from_seed(drawn.seed_of(group.seed, index))
+    choose = choose or Choices.from_seed(fuzzed_samples.seed_of(group.seed, index))
     case = draw_case(one, group, choose)
     lay = case.lay(structured=case.structured is not None)
     made = _of_structure(one, case.dims, case.plain, case.structured, group, index, draws, lay)
@@ -264,13 +264,15 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         structured = samples.in_structure(one.op, dims, group, index, plain)
     except Exception as error:
         return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _describe_error(error)))
-    lay = laid.in_turn(one.op, group, index)
+    lay = input_layouts.in_turn(one.op, group, index)
     if structured:  # elements at one address would hold other values than the structure's
-        lay = laid.exclude_expanded(lay, structured.name)
+        lay = input_layouts.exclude_expanded(lay, structured.name)
     made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
-    if any(0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)) and _alike(made):
+    if any(
+        0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)
+    ) and _are_constant(made):
         # Rows that are all alike may leave nothing to tell a right result from a constant.
-        made = _of_structure(one, dims, plain, structured, group, index, draws, laid.exclude_expanded(lay))
+        made = _of_structure(one, dims, plain, structured, group, index, draws, input_layouts.exclude_expanded(lay))
     return made
 
 
@@ -282,7 +284,7 @@ def _of_structure(
     group: Group,
     index: int,
     draws: int,
-    lay: laid.Lay,
+    lay: input_layouts.Lay,
 ) -> Sample:
     """The sample of structured inputs, with the structure in its columns; the ordinary one where there are none, and where the
     reference does not take a structure that nobody declared. Where it does not take a declared one, the failure says so."""
@@ -314,12 +316,16 @@ def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.S
     """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and nothing that equal
     floats leave open."""
     known = [leaf for leaf in leaves if leaf.reference is not None]
-    if structured.tied and op_class is not OpClass.CHOICE and any(not is_inexact(x.dtype) for x in known):
+    if (
+        structured.has_unintended_ties
+        and op_class is not OpClass.CHOICE
+        and any(not is_inexact(x.dtype) for x in known)
+    ):
         return False
     return all(np.isfinite(np.asarray(x.reference)).all() for x in known if is_inexact(x.dtype))
 
 
-def _alike(made: Sample) -> bool:
+def _are_constant(made: Sample) -> bool:
     """Whether each output is one number, over and over."""
     return all(
         leaf.reference is not None and (leaf.reference == leaf.reference[(0,) * len(leaf.shape)]).all()
@@ -335,30 +341,32 @@ def of_inputs(
     group: Group,
     index: int,
     draws: int,
-    lay: laid.Lay = lambda arrays: {},
+    lay: input_layouts.Lay = lambda arrays: {},
 ) -> Sample:
     """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing.
 
     lay: which inputs are not contiguous; those whose strides are declared are not either."""
-    one = _at(one, dims)
+    one = _bind_dims(one, dims)
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
         arrays = inputs()
-        places = {**lay(arrays), **laid.build_declared_places(op, arrays, dims)}
-        made.arrays, specs, arrays = laid.build_storages(arrays, places)
+        places = {**lay(arrays), **input_layouts.build_declared_places(op, arrays, dims)}
+        made.arrays, specs, arrays = input_layouts.build_storages(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
-        made.stepped = tuple(specs[name].id for name in sessions.stepped(op))
-        if said := laid.describe_layouts(arrays, places):
+        made.stepped = tuple(specs[name].id for name in sessions.find_stepped_inputs(op))
+        if said := input_layouts.describe_layouts(arrays, places):
             made.columns["layout"] = said
-            made.takes = laid.is_accepted(op, places)
+            made.takes = input_layouts.is_accepted(op, places)
         stage = "reference"
         with evaluator(one) as evaluate:
             if checks.get_or_default(group.check).gradient:
                 outputs = _compute_expected(one, evaluate, arrays, dims, group, 0)
                 few = min(draws, SCRIPT_DRAWS) if one.script else draws
-                gradients.fill(made, _build_gradient_reference(one, group, evaluate), arrays, outputs, group, few)
+                reference_gradients.fill(
+                    made, _build_gradient_reference(one, group, evaluate), arrays, outputs, group, few
+                )
                 return made
             # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.plain`).
             own = group.dtype in op.tolerances
@@ -370,7 +378,7 @@ def of_inputs(
                 made.columns["flags"] = " ".join(flags)
         if any(spec.declared for spec in places.values()) and any(x.dtype in layouts.WIDTHS for x in made.expected):
             # What it returns may be as wide as what it is given.
-            return of_inputs(one, dims, inputs, group, index, draws, laid.of_own_width(lay))
+            return of_inputs(one, dims, inputs, group, index, draws, input_layouts.of_own_width(lay))
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
             made.derived = definitions.predict_leaves(
@@ -415,7 +423,7 @@ def _compute_expected(
 
     elements = sum(x.size for x in exact.values())
 
-    def moved(draw: int) -> dict[str, np.ndarray]:
+    def perturb_inputs(draw: int) -> dict[str, np.ndarray]:
         return {
             name: noise.perturb_values(x, eps[name], draw, place) if name in eps else x
             for place, (name, x) in enumerate(exact.items(), 1)
@@ -428,7 +436,7 @@ def _compute_expected(
         for draw in draws:
             places = itertools.count(len(exact) + 1)
             read: Read = lambda x: noise.perturb_values(x, least, draw, next(places))  # noqa: B023, E731
-            outputs = evaluate_one(moved(draw), casts.either(), read)
+            outputs = evaluate_one(perturb_inputs(draw), casts.either(), read)
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
@@ -443,15 +451,15 @@ def _compute_expected(
         _finite_somewhere(exact, found)
     shared = noise.measure_shared(found, evaluate) if drawn else [None] * len(found)
     return [
-        replace(_leaf(one, i, y, delta, dims, group.dtype), shared=share)
+        replace(_make_leaf(one, i, y, delta, dims, group.dtype), shared=share)
         for i, (y, delta, share) in enumerate(zip(found, floor, shared))
     ]
 
 
-def _build_gradient_reference(one: Declared, group: Group, evaluate: Evaluator) -> gradients.Reference:
+def _build_gradient_reference(one: Declared, group: Group, evaluate: Evaluator) -> reference_gradients.Reference:
     own = _unknown if one.script else one.function("reference")
     call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
-    return gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds)
+    return reference_gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds)
 
 
 @dataclass(frozen=True)
@@ -543,7 +551,9 @@ def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
     return array.astype(wide(array.dtype.name))
 
 
-def _leaf(one: Declared, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str) -> Leaf:
+def _make_leaf(
+    one: Declared, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str
+) -> Leaf:
     """Output ``i`` in the dtype declared for it, else: the dtype under test for floating results, its own for others."""
     op = one.op
     declared: Any = op.outputs[i] if i < len(op.outputs) else {}

@@ -121,7 +121,7 @@ def _solve_dims(
         if (k := next((k for k, left in enumerate(unknown) if len(left) == 1), None)) is None:
             break
         (name,), (size, n) = unknown[k], open_sizes[k]
-        if (value := _inverse(size, n, name, found)) is None:
+        if (value := _invert_size(size, n, name, found)) is None:
             return None
         found[name] = value
     name = min(unknown[0])
@@ -129,7 +129,7 @@ def _solve_dims(
     return next((made for made in tries if made is not None), None)
 
 
-def _inverse(size: str, n: int, name: str, known: Mapping[str, int]) -> int | None:
+def _invert_size(size: str, n: int, name: str, known: Mapping[str, int]) -> int | None:
     """The least number of at least 0 of the dimension ``name`` of which a size is ``n``; None where there is none up to `MOST`."""
 
     def value(x: int) -> int:

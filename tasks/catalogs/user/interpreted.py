@@ -86,15 +86,15 @@ def _mend(module: Any) -> None:
         return
     if convert is not None:
 
-        def converted(argument: Any) -> Any:
+        def convert_argument(argument: Any) -> Any:
             if type(argument) is not float:
                 return convert(argument)
             handle = module.TensorHandle(np.array([argument], dtype=np.float32), language.float32)
             return language.tensor(handle, language.float32)
 
-        module._implicit_cvt = converted
+        module._implicit_cvt = convert_argument
     if (library := sys.modules.get("triton.language.extra.libdevice")) is not None:
-        _complete(library, module.TensorHandle, language)
+        _complete_device_library(library, module.TensorHandle, language)
     bfloat16 = _Bfloat16(module.TensorHandle, language)
     for names, change in ((("cast_impl",), bfloat16.casts), (COMPUTES, bfloat16.computes), (ATOMICS, bfloat16.refuses)):
         for name in names:
@@ -104,16 +104,16 @@ def _mend(module: Any) -> None:
         reducing.apply = bfloat16.refuses(reducing.apply, "a reduction or scan")
 
 
-def _complete(library: Any, handle: Callable[..., Any], language: Any) -> None:
+def _complete_device_library(library: Any, handle: Callable[..., Any], language: Any) -> None:
     """Give the functions of the device library a body: kernels that have imported one by name hold the function itself."""
 
-    def computed(name: str, x: Any) -> Any:
+    def compute_float(name: str, x: Any) -> Any:
         if x.dtype.scalar not in (language.float32, language.float64):
             raise NotInterpreted(f"the device library's {name} is of float32 and float64")
         made = LIBRARY[name](x.handle.data).astype(x.handle.data.dtype)
         return language.tensor(handle(made, x.dtype.scalar), x.type)
 
-    library.__dict__["computed"] = computed
+    library.__dict__["computed"] = compute_float
     for name in LIBRARY:
         if callable(getattr(library, name, None)):
             made: dict[str, Any] = {}
@@ -143,34 +143,34 @@ class _Bfloat16:
         """Through float32, rounded to nearest even."""
 
         @functools.wraps(cast)
-        def rounded(builder: Any, given: Any, to: Any) -> Any:
+        def round_cast(builder: Any, given: Any, to: Any) -> Any:
             if to.scalar != self.language.bfloat16:
                 return cast(builder, self._wide(given), to)
             return given if self._is(given) else self._narrow(cast(builder, given, self.language.float32))
 
-        return rounded
+        return round_cast
 
     def computes(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """In float32, and rounded once, unless a float32 is added to; what compares has no dtype of its own."""
 
         @functools.wraps(compute)
-        def computed(builder: Any, *arguments: Any) -> Any:
+        def compute_in_float32(builder: Any, *arguments: Any) -> Any:
             floating = [x for x in arguments if hasattr(x, "data") and x.dtype.scalar.is_floating()]
             made = compute(builder, *map(self._wide, arguments))
             narrow = floating and all(map(self._is, floating)) and made.data.dtype == np.float32
             return self._narrow(made) if narrow else made
 
-        return computed
+        return compute_in_float32
 
     def refuses(self, compute: Callable[..., Any], what: str = "an atomic operation") -> Callable[..., Any]:
         @functools.wraps(compute)
-        def refused(builder: Any, *arguments: Any) -> Any:
+        def refuse_bfloat16(builder: Any, *arguments: Any) -> Any:
             given = arguments[0] if arguments and isinstance(arguments[0], tuple) else arguments
             if any(map(self._is, given)):
                 raise NotInterpreted(f"{what} in bfloat16 takes its bits as integers; a GPU does not")
             return compute(builder, *arguments)
 
-        return refused
+        return refuse_bfloat16
 
 
 def not_interpreted(error: BaseException) -> str:

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tasks.arrays import held
+from tasks.arrays import module_state
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.told import definitions, get_announcement
 from tasks.catalogs.user import functions, keys, sessions, sources
 from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user_definitions import definitions, get_announcement
 from tasks.devices import DEVICE_VENDOR
 from tasks.model import errors
 from tasks.nearest import nearest
@@ -49,16 +49,16 @@ class Declared:
         """One of the op's FUNCTIONS as a callable, a session as a function of all its steps. Raises CatalogError."""
         if what == "kernel" and self.op.steps:
             return sessions.whole(self.op, self.session())
-        return functions.in_order(functions.callable_of(self._named(what)))
+        return functions.in_order(functions.callable_of(self._resolve_name(what)))
 
     def session(self) -> Callable[[], Any]:
         """The class of a kernel that is a session. Raises CatalogError."""
-        found = self._named("kernel")
+        found = self._resolve_name("kernel")
         if wrong := sessions.lacks_step(found):
-            raise self.mistake("kernel", wrong.format(", ".join(sessions.stepped(self.op))))
+            raise self.mistake("kernel", wrong.format(", ".join(sessions.find_stepped_inputs(self.op))))
         return found
 
-    def _named(self, what: str) -> Any:
+    def _resolve_name(self, what: str) -> Any:
         given = getattr(self.op, what)
         if callable(given):
             return given
@@ -278,11 +278,11 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
             key,
             name.partition(".")[0] if file is None else "",
         )
-    _interpret()
+    _switch_triton_to_interpreter()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
-        with held.seed_rng():  # what a module draws when it is imported is the same in every process
+        with module_state.seed_rng():  # what a module draws when it is imported is the same in every process
             module = _from_file(file) if name.endswith(".py") else importlib.import_module(name)
         _loaded[str(file)] = sources.digest(sources.closure(file, root))
         return module
@@ -291,10 +291,10 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     except (Exception, SystemExit) as error:
         where = errors.place(error) or file
         told = f"{where}: cannot be imported: {errors.essential(error)}"
-        raise CatalogError(f"{told}{_as_part(file, error)}", key, _lacking(error, root, file)) from None
+        raise CatalogError(f"{told}{_as_part(file, error)}", key, _find_lacking_package(error, root, file)) from None
 
 
-def _lacking(error: BaseException, root: str, file: Path) -> str:
+def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
     """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     return "" if sources.beside(package, [Path(root), file.parent]) else package
@@ -342,7 +342,7 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
-def _interpret() -> None:
+def _switch_triton_to_interpreter() -> None:
     """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported, by
     whatever the user's module imports.
 

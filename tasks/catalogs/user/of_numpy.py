@@ -15,7 +15,7 @@ import numpy as np
 from numpy import array, asarray
 
 from tasks.arrays import noise
-from tasks.arrays.watched import Run, Watched, plain
+from tasks.arrays.watched_arrays import Run, Watched, plain
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, round_to_dtype, wide
@@ -110,9 +110,9 @@ class _Wide(Watched):
         asked = args[0] if args else kwargs.get("dtype", kwargs.get("type"))
         if asked is None or (isinstance(asked, type) and issubclass(asked, np.ndarray)):
             return np.ndarray.view(self, *args, **kwargs)
-        made = _native(self).view(*args, **kwargs)
+        made = _to_own_dtype(self).view(*args, **kwargs)
         whole = not is_inexact(dtype_name(_DTYPE(self)))
-        return self.run.of_bits(made, self.given) if whole else self.run.lifted(made, self.given)
+        return self.run.of_bits(made, self.given) if whole else self.run.widen(made, self.given)
 
     def fill(self, value: Any) -> None:
         self[...] = value
@@ -129,7 +129,7 @@ class _Wide(Watched):
         self[...] = np.resize(plain(value), self.shape)
 
     def tobytes(self, *args: Any, **kwargs: Any) -> bytes:
-        return bytes(_native(self).tobytes(*args, **kwargs))
+        return bytes(_to_own_dtype(self).tobytes(*args, **kwargs))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.given, self.source = False, None
@@ -149,7 +149,7 @@ for _name in _METHODS:
         setattr(_Wide, _name, _method(_name))
 
 
-def _native(x: Any) -> Any:
+def _to_own_dtype(x: Any) -> Any:
     """An array in the dtype that it is said to have."""
     return plain(x).astype(x.dtype) if isinstance(x, _Wide) else x
 
@@ -170,7 +170,7 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield x
 
 
-def _holds(name: str, x: np.ndarray) -> bool:
+def _represents_all(name: str, x: np.ndarray) -> bool:
     """Whether a dtype has all of some numbers in float64."""
     with np.errstate(all="ignore"):
         return x.dtype == np.float64 and np.array_equal(round_to_dtype(x, name), x, equal_nan=True)
@@ -182,7 +182,7 @@ def _resolve_dtype(x: Any) -> np.dtype[Any] | None:
     return np.dtype(x) if is_one else None
 
 
-def _moves(made: Any, given: Sequence[np.ndarray]) -> bool:
+def _only_moves_values(made: Any, given: Sequence[np.ndarray]) -> bool:
     """Whether a result rounds nothing: it has no floats, or each is one of those that were given, their opposites and zero."""
     parts = made if isinstance(made, (tuple, list)) else [made]
     floats = [x for x in parts if isinstance(x, (np.ndarray, np.generic)) and is_inexact(dtype_name(x.dtype))]
@@ -207,14 +207,14 @@ class _Narrowing(Run):
 
     def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
         """What the reference returns, in float64."""
-        given = {k: self.lifted(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
+        given = {k: self.widen(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
         floats = [plain(x) for x in given.values() if isinstance(x, _Wide) and _DTYPE(x) == np.float64]
-        self.own = next((name for name in _OWN if all(_holds(name, x) for x in floats)), None)
+        self.own = next((name for name in _OWN if all(_represents_all(name, x) for x in floats)), None)
         before, _now.run = getattr(_now, "run", None), self
         try:
             with self.makers():
                 made = reference(**given)
-            self.results = [self.lifted(x) for x in (made if isinstance(made, (tuple, list)) else [made])]
+            self.results = [self.widen(x) for x in (made if isinstance(made, (tuple, list)) else [made])]
         finally:
             _now.run, self.over = before, True
         return [plain(x) for x in self.results]
@@ -223,14 +223,14 @@ class _Narrowing(Run):
         """Whether the reference casts to float32 and returns that: it does not compute in float64, and nothing shows that it meant not to."""
         return set(self.casts) == {"float32"} and any(getattr(x, "own", None) == np.float32 for x in self.results)
 
-    def watched(
+    def watch(
         self, array: np.ndarray, own: np.dtype[Any] | None = None, given: bool = False, still: bool = False
     ) -> Any:
         view = np.ndarray.view(array, _Wide)
         view.run, view.own, view.given, view.still = self, own, given, still
         return view
 
-    def lifted(self, x: Any, given: bool = False) -> Any:
+    def widen(self, x: Any, given: bool = False) -> Any:
         """An array of any floating dtype as one in float64 that is said to have it; anything else as it is."""
         if isinstance(x, _Wide):
             return x if x.source is None else self.cast(x.source, _DTYPE(x))
@@ -238,29 +238,29 @@ class _Narrowing(Run):
             return x
         name = dtype_name(x.dtype)
         if not is_inexact(name):
-            return self.watched(x, given=given) if isinstance(x, np.ndarray) else x
+            return self.watch(x, given=given) if isinstance(x, np.ndarray) else x
         own = None if name == wide(name) else x.dtype
-        return self.watched(asarray(x) if own is None else asarray(x).astype(wide(name)), own, given)
+        return self.watch(asarray(x) if own is None else asarray(x).astype(wide(name)), own, given)
 
     def wrap(self, made: Any) -> Any:
         if type(made) in (tuple, list):
             return type(made)(map(self.wrap, made))
-        return self.lifted(made)
+        return self.widen(made)
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if placement(name).own_dtype or name in _OF_BITS:
             with self.apart():
-                made = function(*_map_leaves(list(args), _native), **_map_leaves(dict(kwargs), _native))
+                made = function(*_map_leaves(list(args), _to_own_dtype), **_map_leaves(dict(kwargs), _to_own_dtype))
             return self.wrap(made)
         named = dict(kwargs)
         out = named.pop("out", None)
         if named.get("dtype") is not None:
             named["dtype"] = np.dtype(named["dtype"])
-        args, named = _map_leaves(list(args), self.lifted), _map_leaves(named, self.lifted)
+        args, named = _map_leaves(list(args), self.widen), _map_leaves(named, self.widen)
         if name == "astype":
             return self.cast(args[0], np.dtype(args[1]))
         asked = next(filter(None, map(_resolve_dtype, _leaves([args, named]))), None)
-        own = self.promoted(args, isinstance(getattr(function, "__self__", function), np.ufunc))
+        own = self.promote_dtypes(args, isinstance(getattr(function, "__self__", function), np.ufunc))
 
         def widest(x: Any) -> Any:
             dtype = _resolve_dtype(x)
@@ -268,59 +268,61 @@ class _Narrowing(Run):
 
         into = {} if out is None else {"out": plain(out)}
 
-        def computed() -> Any:
+        def compute_widest() -> Any:
             with self.apart():
                 return function(*_map_leaves(plain(args), widest), **_map_leaves(plain(named), widest), **into)
 
         watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
-        made = computed()
+        made = compute_widest()
         if getattr(function, "__name__", name) in _WRITERS:
-            self.written(args[0])
+            self.mark_written(args[0])
             return made
         with self.apart():
-            moves = out is None and _moves(made, watched)
+            moves = out is None and _only_moves_values(made, watched)
             exact = moves or (out is None and self.is_exact(function, made))
         if self.read is not None and not moves and any(x.still for x in watched):
-            args, named = _map_leaves(args, self.unsettled), _map_leaves(named, self.unsettled)
-            made = computed()
+            args, named = _map_leaves(args, self.perturb_cast), _map_leaves(named, self.perturb_cast)
+            made = compute_widest()
         if out is not None:
             for x in out if isinstance(out, tuple) else (out,):
                 if isinstance(x, _Wide):
                     x.given = False
-                    plain(x)[...] = plain(self.fitting(self.watched(array(plain(x)), own), x.own))
+                    plain(x)[...] = plain(self.fitting(self.watch(array(plain(x)), own), x.own))
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
-        made = made if exact else self.computed(made)
+        made = made if exact else self.adjust_result(made)
         given = exact and all(x.given for x in watched)
-        return self.said(made, own, asked, given, moves and any(x.still for x in watched))
+        return self.wrap_result(made, own, asked, given, moves and any(x.still for x in watched))
 
-    def written(self, into: Any) -> None:
+    def mark_written(self, into: Any) -> None:
         """Told of an array that something else than an assignment has written to: it holds what its dtype does."""
         if isinstance(into, _Wide):
             into.given, into.source, into.still = False, None, into.still or into.own is not None
-            plain(into)[...] = plain(self.fitting(self.watched(array(plain(into))), into.own))
+            plain(into)[...] = plain(self.fitting(self.watch(array(plain(into))), into.own))
 
-    def unsettled(self, x: Any) -> Any:
+    def perturb_cast(self, x: Any) -> Any:
         """An array as a function reads it that computes with it."""
         if self.read is None or not isinstance(x, _Wide) or not x.still or x.size < 2 or is_structural(plain(x)):
             return x
         with self.apart():
-            return self.watched(self.read(plain(x)), x.own)
+            return self.watch(self.read(plain(x)), x.own)
 
-    def said(self, made: Any, own: np.dtype[Any] | None, asked: np.dtype[Any] | None, given: bool, still: bool) -> Any:
+    def wrap_result(
+        self, made: Any, own: np.dtype[Any] | None, asked: np.dtype[Any] | None, given: bool, still: bool
+    ) -> Any:
         """Results of a call, with the dtype that they have for the reference."""
         if type(made) in (tuple, list):
-            return type(made)(self.said(x, own, asked, given, still) for x in made)
+            return type(made)(self.wrap_result(x, own, asked, given, still) for x in made)
         if not isinstance(made, (np.ndarray, np.generic)) or not is_inexact(dtype_name(made.dtype)):
-            return self.lifted(made, given)
+            return self.widen(made, given)
         if dtype_name(made.dtype) != wide(dtype_name(made.dtype)):
-            return self.lifted(made)  # of whole numbers alone
+            return self.widen(made)  # of whole numbers alone
         if own is not None and is_complex(own.name) != is_complex(made.dtype.name):
             own = None if is_complex(made.dtype.name) else np_dtype(PART[own.name])
-        x = self.watched(asarray(made), own, given, still)
+        x = self.watch(asarray(made), own, given, still)
         return x if asked is None or not is_inexact(asked.name) else self.cast(x, asked)
 
     @staticmethod
-    def promoted(args: Sequence[Any], whole: bool) -> np.dtype[Any] | None:
+    def promote_dtypes(args: Sequence[Any], whole: bool) -> np.dtype[Any] | None:
         """The dtype of floats that NumPy would return for such arguments; None for that of their memory. whole: whether whole
         numbers count."""
         given = [x for x in _leaves(args) if isinstance(x, (np.ndarray, np.generic))]
@@ -336,45 +338,45 @@ class _Narrowing(Run):
 
     def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
         """What the reference asks for when it casts an array."""
-        x = self.lifted(x)
+        x = self.widen(x)
         name, was = dtype_name(dtype), dtype_name(x.dtype)
         value = array(plain(x))
         if not is_inexact(name):
             if not is_inexact(was) or is_complex(was) or name == "bool":
-                return self.watched(value.astype(dtype), given=x.given)
-            made = self.rounded(value, name, x.given)
-            self.noted(name, value, made)
-            return self.watched(made.astype(dtype), given=x.given)
+                return self.watch(value.astype(dtype), given=x.given)
+            made = self.round_value(value, name, x.given)
+            self.note_cast(name, value, made)
+            return self.watch(made.astype(dtype), given=x.given)
         if is_complex(name) != is_complex(was):
             value = value.astype(wide(name))
             was = was if not is_complex(was) else PART[was]
         value = value.astype(wide(name))
         own = None if name == wide(name) else dtype
         if own is None or holds(PART.get(name, name), PART.get(was, was)):
-            return self.watched(value, own, x.given, x.still)
-        made = self.rounded(value, name, x.given)
-        self.noted(name, value, made)
-        return self.watched(made, own, x.given, still=True)
+            return self.watch(value, own, x.given, x.still)
+        made = self.round_value(value, name, x.given)
+        self.note_cast(name, value, made)
+        return self.watch(made, own, x.given, still=True)
 
-    def computed(self, made: Any) -> Any:
+    def adjust_result(self, made: Any) -> Any:
         """A result that needed a rounding, as what follows is to have it."""
         return made
 
     def is_exact(self, function: Callable[..., Any], made: Any) -> bool:
         """Whether an elementwise result needs no rounding in the dtype of the inputs, as x − bfloat16(x) needs none."""
         elementwise = getattr(function, "__name__", "") == "__call__"  # a ufunc's
-        return elementwise and isinstance(made, np.ndarray) and self.own is not None and _holds(self.own, made)
+        return elementwise and isinstance(made, np.ndarray) and self.own is not None and _represents_all(self.own, made)
 
     def of_bits(self, made: np.ndarray, given: bool) -> Any:
         """Floats whose bits the reference has put together itself, as one that rounds to bfloat16 by hand does: made as by a cast."""
         name = dtype_name(made.dtype)
         if not is_inexact(name):
-            return self.lifted(made, given)
+            return self.widen(made, given)
         self.casts += [BITS] * (BITS not in self.casts)
-        value = self.rounded(made.astype(wide(name)), name, given)
-        return self.watched(value, None if name == wide(name) else made.dtype, given, still=True)
+        value = self.round_value(made.astype(wide(name)), name, given)
+        return self.watch(value, None if name == wide(name) else made.dtype, given, still=True)
 
-    def rounded(self, value: np.ndarray, name: str, given: bool) -> np.ndarray:
+    def round_value(self, value: np.ndarray, name: str, given: bool) -> np.ndarray:
         with self.apart():
             return asarray(self.round(value, name, given, "")).reshape(value.shape)
 
@@ -387,7 +389,7 @@ class _Narrowing(Run):
         finally:
             self.asked = before
 
-    def noted(self, name: str, before: np.ndarray, made: np.ndarray) -> None:
+    def note_cast(self, name: str, before: np.ndarray, made: np.ndarray) -> None:
         """A cast; of one to float32, or to whole numbers, only what it changes tells that it is meant."""
         meant = EPS.get(name, 0.0) > EPS["float32"] or not np.array_equal(before, made, equal_nan=True)
         self.casts += [name] * (meant and name not in self.casts)
@@ -396,7 +398,7 @@ class _Narrowing(Run):
         """A value as memory of a dtype takes it."""
         if own is None:
             return value
-        made = self.lifted(asarray(plain(value))) if not isinstance(value, _Wide) else self.lifted(value)
+        made = self.widen(asarray(plain(value))) if not isinstance(value, _Wide) else self.widen(value)
         return self.cast(made, own)
 
     @contextlib.contextmanager
@@ -411,7 +413,7 @@ class _Narrowing(Run):
                 if over.is_set() or not self.asked or threading.get_ident() != thread:
                     return before[name](*args, **kwargs)
                 if not args or not isinstance(args[0], _Wide):
-                    return self.lifted(before[name](*args, **kwargs))
+                    return self.widen(before[name](*args, **kwargs))
                 asked = args[1] if len(args) > 1 else kwargs.get("dtype")
                 if asked is not None:
                     return self.cast(args[0], np.dtype(asked))
@@ -444,7 +446,7 @@ class _Shaken(_Narrowing):
 
     draw, _place = 0, 0
 
-    def computed(self, made: Any) -> Any:
+    def adjust_result(self, made: Any) -> Any:
         if not isinstance(made, (np.ndarray, np.generic)) or made.dtype != np.float64:
             return made
         self._place += 1
@@ -456,14 +458,14 @@ class _Over(_Narrowing):
     """No run goes on: what is left of one is computed with as NumPy does."""
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        named = {k: plain(x) if k == "out" else _map_leaves(x, _native) for k, x in kwargs.items()}
-        return function(*_map_leaves(list(args), _native), **named)
+        named = {k: plain(x) if k == "out" else _map_leaves(x, _to_own_dtype) for k, x in kwargs.items()}
+        return function(*_map_leaves(list(args), _to_own_dtype), **named)
 
-    def lifted(self, x: Any, given: bool = False) -> Any:
+    def widen(self, x: Any, given: bool = False) -> Any:
         return x
 
     def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
-        return _native(x).astype(dtype)
+        return _to_own_dtype(x).astype(dtype)
 
 
 #: By thread: the run that goes on.

@@ -30,7 +30,7 @@ def make_evaluator(
         import torch
 
         if not told:  # a reference that casts once is not evaluated twice for each draw
-            with torch.no_grad(), _wide(), _casts() as seen:
+            with torch.no_grad(), _default_to_float64(), _watch_narrow_casts() as seen:
                 try:
                     result = reference(**{name: _tensor(x) for name, x in arguments.items()})
                 except Exception:
@@ -63,7 +63,7 @@ def _rounding(
 
 
 @contextlib.contextmanager
-def _casts() -> Iterator[list[str]]:
+def _watch_narrow_casts() -> Iterator[list[str]]:
     """The floating dtypes of fewer digits than float32 that tensors are cast to in here."""
     seen: list[str] = []
 
@@ -78,7 +78,7 @@ def _casts() -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def _wide() -> Iterator[None]:
+def _default_to_float64() -> Iterator[None]:
     """What a reference makes without naming a dtype is float64."""
     import torch
 
@@ -120,7 +120,7 @@ def gradients(
 
     places = itertools.count()
 
-    def connected(**arguments: Any) -> Any:
+    def call_connected(**arguments: Any) -> Any:
         result = call(**arguments)
         if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in torch_tree.leaves(result)):
             raise ValueError("no output of the reference depends on an input by autograd: does it leave torch?")
@@ -138,8 +138,8 @@ def gradients(
     given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
     passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
     saved = None if moved is None else (lambda x: moved(x, next(places)))
-    with _wide():
-        found = autograd.backward(check, connected, (), {**given, **kwargs}, wrt, passed, saved, made)
+    with _default_to_float64():
+        found = autograd.backward(check, call_connected, (), {**given, **kwargs}, wrt, passed, saved, made)
     return [torch_tree.to_numpy(g) for g in found]
 
 
@@ -154,7 +154,7 @@ def problem(
     """The function whose gradient `gradients` computes."""
 
     def wide(**arguments: Any) -> Any:
-        with _wide():
+        with _default_to_float64():
             return call(**arguments)
 
     given = {name: _tensor(np.array(x)) for name, x in inputs.items()}

@@ -246,7 +246,7 @@ def op(
         for given in settings:
             if given not in valid:
                 raise DeclarationError(f"op {called}: unknown key {given!r}{nearest(given, valid)}")
-        if line := _hidden(kernel):
+        if line := _find_shadowed_line(kernel):
             text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
             raise DeclarationError(f"op {called}: {text}: rename one")
         made = UserOp(called, kernel, reference, inputs, **settings)
@@ -259,7 +259,7 @@ def op(
     return declare
 
 
-def _hidden(kernel: Callable[..., Any]) -> int:
+def _find_shadowed_line(kernel: Callable[..., Any]) -> int:
     """Line of the declared function of the same module whose name ``kernel`` is about to take; 0 if there is none."""
     other = getattr(kernel, "__globals__", {}).get(kernel.__name__)
     if not inspect.isfunction(other) or not inspect.isfunction(kernel) or not hasattr(other, "__farm_ops__"):

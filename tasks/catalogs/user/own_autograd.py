@@ -35,18 +35,18 @@ def autograd(
     def array(x: Any) -> Any:
         return x if isinstance(x, (np.ndarray, np.generic)) else getattr(x, data)
 
-    def given(arguments: dict[str, Any]) -> dict[str, Any]:
+    def make_tensors(arguments: dict[str, Any]) -> dict[str, Any]:
         return {k: make(x) if _is_floating(x) else x for k, x in arguments.items()}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def kernel(*args: Any, **kwargs: Any) -> Any:
             named = inspect.signature(function).bind(*args, **kwargs).arguments
-            result = function(**given(named))
+            result = function(**make_tensors(named))
             return tuple(map(array, result)) if isinstance(result, tuple) else array(result)
 
         def gradients(gradient: Any, **arguments: Any) -> dict[str, Any]:
-            inputs = given(arguments)
+            inputs = make_tensors(arguments)
             result = function(**inputs)
             if isinstance(result, tuple) or not _takes_argument(getattr(result, backward)):
                 pairs = zip(result, gradient) if isinstance(result, tuple) else [(result, gradient)]

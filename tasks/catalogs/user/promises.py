@@ -61,14 +61,16 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
-    beside = {k: found for k, x in tensors.items() if (found := _beside(x)) is not None}
+    beside = {k: found for k, x in tensors.items() if (found := _read_gap_bits(x)) is not None}
     differentiated = torch.is_grad_enabled()
     # A kernel may differentiate inside, whatever is asked of it.
     with _locate_errors(kernel) as watch, torch.enable_grad():
         result = kernel(**arguments)
     if not differentiated:
         result = map_leaves(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
-    outputs = _flat(result, torch.Tensor, "torch tensor", optional=functions.parameters_of(kernel) is not None)
+    outputs = _flatten_result(
+        result, torch.Tensor, "torch tensor", optional=functions.parameters_of(kernel) is not None
+    )
     with _attach_outputs(lambda: [_numpy(x) for x in outputs]):
         watch.check()
         for name, old in before.items():
@@ -77,20 +79,20 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
         for name, old in beside.items():
-            if not torch.equal(_beside(tensors[name]), old):
+            if not torch.equal(_read_gap_bits(tensors[name]), old):
                 raise Misbehaviour(
                     "out_of_bounds",
                     f"the kernel wrote between the elements of its input {name}, to memory that is not its own",
                 )
         _aliasing(op, tensors, outputs, _share_storage)
-        _reuse(op, [x.detach() for x in outputs], returned, _share_storage)
+        _check_memory_reuse(op, [x.detach() for x in outputs], returned, _share_storage)
         if op.invariants:
             given = before | {k: x for k, x in tensors.items() if k not in before}
-            _invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
+            _check_invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
     return result
 
 
-def _beside(x: Any) -> Any | None:
+def _read_gap_bits(x: Any) -> Any | None:
     """The bits of what lies in the memory of a tensor before and between its elements; None where nothing does."""
     import torch
 
@@ -126,7 +128,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     before = {k: x.copy() for k, x in inputs.items()}
     with _locate_errors(kernel), torch.enable_grad():  # as in `_call_torch`
         result = kernel(**(arguments | inputs))
-    outputs = _flat(result, (np.ndarray, np.generic), "NumPy array")
+    outputs = _flatten_result(result, (np.ndarray, np.generic), "NumPy array")
     with _attach_outputs(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
@@ -134,9 +136,9 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
         _aliasing(op, inputs, outputs, np.shares_memory)
-        _reuse(op, outputs, returned, np.shares_memory)
+        _check_memory_reuse(op, outputs, returned, np.shares_memory)
         if op.invariants:
-            _invariants(op, before, [np.asarray(x) for x in outputs])
+            _check_invariants(op, before, [np.asarray(x) for x in outputs])
     return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
 
 
@@ -243,7 +245,7 @@ def _place(kernel: Callable[..., Any], error: BaseException) -> str:
     return f" ({code.co_filename}:{lines[-1]})" if code and lines else ""
 
 
-def _flat(result: Any, kinds: Any, called: str, optional: bool = False) -> list[Any]:
+def _flatten_result(result: Any, kinds: Any, called: str, optional: bool = False) -> list[Any]:
     """The outputs in what a kernel returned: a tensor or a tuple of several. optional: None in a tuple is one that was not asked
     for, as autograd.Functions return it. Raises Misbehaviour."""
     if isinstance(result, kinds):
@@ -287,7 +289,9 @@ def _aliasing(
                 )
 
 
-def _reuse(op: UserOp, outputs: list[Any], returned: list[Any], shared: Callable[[Any, Any], bool]) -> None:
+def _check_memory_reuse(
+    op: UserOp, outputs: list[Any], returned: list[Any], shared: Callable[[Any, Any], bool]
+) -> None:
     """Raise Misbehaviour for outputs in the memory of what the last call returned, and keep these in their place."""
     before, returned[:] = returned[:], outputs
     if not op.aliases and any(shared(x, old) for x in outputs for old in before):
@@ -313,7 +317,7 @@ def _numpy(tensor: Any) -> np.ndarray:
 # --- invariants ---------------------------------------------------------------------------------------------------
 
 
-def _invariants(op: UserOp, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+def _check_invariants(op: UserOp, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     """Raise Misbehaviour for the first invariant that an output violates.
 
     Where some are floating, they alone are looked at (the indices beside them are no probabilities). Inputs with
@@ -338,7 +342,7 @@ def _invariants(op: UserOp, inputs: Mapping[str, np.ndarray], outputs: Sequence[
                     raise Misbehaviour("invariant", f"{name}: " + (f"output {i}: " if len(outputs) > 1 else "") + text)
 
 
-def _count(bad: np.ndarray, what: str, x: np.ndarray, things: str = "elements") -> str:
+def _describe_count(bad: np.ndarray, what: str, x: np.ndarray, things: str = "elements") -> str:
     """Text of how many ``things`` are bad, and the first; "" for none."""
     if not bad.any():
         return ""
@@ -351,15 +355,15 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 
 def _non_negative(x: np.ndarray, argument: Any) -> str:
-    return _count(_wide(x) < 0, "negative", x)
+    return _describe_count(_wide(x) < 0, "negative", x)
 
 
 def _no_nan(x: np.ndarray, argument: Any) -> str:
-    return _count(np.isnan(_wide(x)), "NaN", x)
+    return _describe_count(np.isnan(_wide(x)), "NaN", x)
 
 
 def _no_inf(x: np.ndarray, argument: Any) -> str:
-    return _count(np.isinf(_wide(x)), "infinite", x)
+    return _describe_count(np.isinf(_wide(x)), "infinite", x)
 
 
 def _sums_to_one(x: np.ndarray, axis: Any) -> str:
@@ -371,22 +375,22 @@ def _sums_to_one(x: np.ndarray, axis: Any) -> str:
     eps = EPS.get(dtype, 0.0)
     off = np.abs(total - 1.0)
     limit = USUAL_UNITS * eps * (1.0 + x.shape[axis] * SMALLEST_NORMAL.get(dtype, 0.0))
-    return _count(~(off <= limit), "not 1", np.asarray(total), "sums")
+    return _describe_count(~(off <= limit), "not 1", np.asarray(total), "sums")
 
 
-def _bounded(x: np.ndarray, ends: Any) -> str:
+def _check_bounds(x: np.ndarray, ends: Any) -> str:
     """Bounds are rounded to the dtype, as the values were."""
     low, high = (np.asarray(end).astype(x.dtype).astype(np.float64) for end in ends)
     wide = _wide(x)
-    return _count((wide < low) | (wide > high), f"outside [{ends[0]}, {ends[1]}]", x)
+    return _describe_count((wide < low) | (wide > high), f"outside [{ends[0]}, {ends[1]}]", x)
 
 
-def _sorted(x: np.ndarray, axis: Any) -> str:
+def _check_sorted(x: np.ndarray, axis: Any) -> str:
     axis = -1 if axis is None else axis
     if not x.ndim or not -x.ndim <= axis < x.ndim:
         return f"a tensor of {x.ndim} dimensions has no axis {axis}"
     wide = np.moveaxis(_wide(x), axis, -1)
-    return _count(wide[..., 1:] < wide[..., :-1], "below their predecessor", np.moveaxis(x, axis, -1)[..., 1:])
+    return _describe_count(wide[..., 1:] < wide[..., :-1], "below their predecessor", np.moveaxis(x, axis, -1)[..., 1:])
 
 
 CHECKS: dict[str, Callable[[np.ndarray, Any], str]] = {
@@ -394,6 +398,6 @@ CHECKS: dict[str, Callable[[np.ndarray, Any], str]] = {
     "no_nan": _no_nan,
     "no_inf": _no_inf,
     "sums_to_one": _sums_to_one,
-    "bounded": _bounded,
-    "sorted": _sorted,
+    "bounded": _check_bounds,
+    "sorted": _check_sorted,
 }

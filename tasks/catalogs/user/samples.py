@@ -175,7 +175,7 @@ class Structured:
         return structure.label(self.name, self.which)
 
     @property
-    def tied(self) -> bool:
+    def has_unintended_ties(self) -> bool:
         """Whether floats are equal of which nobody said that they may be: of several maxima the index is not defined."""
         return not self.what.declared and self.which in structure.KINDS[self.what.kind].tied
 

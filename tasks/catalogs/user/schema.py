@@ -150,10 +150,10 @@ def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
     for i, size in enumerate(shape):
         if isinstance(size, str):
             yield from _expression(op, size, (*key, i))
-            yield from _negative(op, size, (*key, i))
+            yield from _find_negative_size(op, size, (*key, i))
         else:
             yield from _size(size, (*key, i))
-    largest = math.prod(size for size in (_largest(op, size) for size in shape) if size > 0)
+    largest = math.prod(size for size in (_find_largest_size(op, size) for size in shape) if size > 0)
     if largest > MOST:
         yield key, f"{largest} elements at its largest, more than {MOST}: give smaller sizes"
 
@@ -169,7 +169,7 @@ def _expression(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake
             yield key, f"unknown dimension {name!r}{nearest(name, op.dims)}"
 
 
-def _negative(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake]:
+def _find_negative_size(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake]:
     """A size that is below 0 at an end of its dimensions; nothing of what `_expression` and `_dims` name."""
     try:
         named = {name: sorted({min(op.dims[name]), max(op.dims[name])}) for name in dims.names(size)}
@@ -182,7 +182,7 @@ def _negative(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake]:
         yield key, f"{size} is {dims.size_of(size, at)} where {where}: no size"
 
 
-def _largest(op: UserOp, size: Any) -> int:
+def _find_largest_size(op: UserOp, size: Any) -> int:
     """The largest that a size of a shape can be, as far as its dimensions' largest sizes say; 0 where it is none."""
     try:
         found = dims.size_of(size, {name: max(given) for name, given in op.dims.items()})

@@ -50,10 +50,10 @@ class Script:
         """The outputs for some inputs. Raises ReferenceError."""
         request = json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
         self._process = self._process or _Process(self.path, self._end)
-        answer = self._process.asked(request)
+        answer = self._process.ask(request)
         try:
             if not answer.endswith("\n"):
-                late, code = self._process.ended()
+                late, code = self._process.wait()
                 how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
                 story = self._story(f"took longer than {self._limit_s:g} s" if late else how)
                 raise ReferenceError(story, raised=not late and code > 0)
@@ -90,11 +90,11 @@ class _Process:
             env=os.environ | {"PYTHONPATH": known},
         )
         self._late = False
-        self._timer = threading.Timer(max(end - time.monotonic(), 0.0), self._expired)
+        self._timer = threading.Timer(max(end - time.monotonic(), 0.0), self._kill_late)
         self._timer.daemon = True
         self._timer.start()
 
-    def asked(self, request: str) -> str:
+    def ask(self, request: str) -> str:
         """The line that answers a request; without its end where the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -102,7 +102,7 @@ class _Process:
             self._process.stdin.flush()
         return self._process.stdout.readline()
 
-    def ended(self) -> tuple[bool, int]:
+    def wait(self) -> tuple[bool, int]:
         """(whether its time was over, its exit code)."""
         code = self._process.wait()
         return self._late, code
@@ -119,7 +119,7 @@ class _Process:
             self._process.communicate()
         self._stderr.close()
 
-    def _expired(self) -> None:
+    def _kill_late(self) -> None:
         self._late = True
         self._process.kill()
 

@@ -37,7 +37,7 @@ class Opened:
         self._made = None
 
 
-def stepped(op: UserOp) -> tuple[str, ...]:
+def find_stepped_inputs(op: UserOp) -> tuple[str, ...]:
     """The inputs of which each step has a row: those whose first size is the dimension ``steps``."""
     shapes = {name: x["shape"] if isinstance(x, Mapping) else x for name, x in op.inputs.items()}
     return tuple(name for name, shape in shapes.items() if op.steps and shape and shape[0] == op.steps)
@@ -49,7 +49,7 @@ def whole(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
     def run(**arguments: Any) -> Any:
         import torch
 
-        names = stepped(op)
+        names = find_stepped_inputs(op)
         session = Opened(kernel)
         session.start("", {name: x for name, x in arguments.items() if name not in names})
         rows: list[list[Any]] = []
@@ -71,7 +71,7 @@ def mistakes(op: UserOp) -> Iterator[tuple[tuple[Any, ...], str]]:
     """What is wrong with ``steps`` in a declaration, at which key."""
     if not op.steps:
         return
-    if not stepped(op):
+    if not find_stepped_inputs(op):
         text = f"no input has {op.steps!r} as its first size: name the dimension of which each step has one, e.g. steps: tokens"
         yield ("steps",), text
     if op.framework != "torch":

@@ -140,7 +140,7 @@ def outside(file: Path, root: str) -> set[str]:
     """The first words of the modules that ``file`` imports and that are neither in ``root`` nor beside it."""
     tree = _tree(file)
     folders = [Path(root).resolve(), file.parent]
-    names = _names(tree, file) if tree else ()
+    names = _iterate_imports(tree, file) if tree else ()
     return {name.partition(".")[0] for name, base in names if base is None and not _inside(name, folders)}
 
 
@@ -159,11 +159,13 @@ def _find_imports_cached(file: str, root: str, mtime: int, size: int) -> tuple[P
         return ()
     folders = [Path(root).resolve(), path.parent]
     return tuple(
-        found for name, base in _names(tree, path) if (found := _inside(name, base or folders)) and found != path
+        found
+        for name, base in _iterate_imports(tree, path)
+        if (found := _inside(name, base or folders)) and found != path
     )
 
 
-def _names(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path] | None]]:
+def _iterate_imports(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path] | None]]:
     """(module, where it is looked up; None for the usual places) of every import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

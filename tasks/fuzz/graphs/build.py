@@ -70,7 +70,7 @@ def twice(dtype: str, choose: Choices) -> Made:
     for _ in range(choose.int(2, 6)):
         with choose.span("step"):
             x = _put(grown, SPECS[choose.of(names)], x)
-    taken = grown.taken()
+    taken = grown.find_read_tensors()
     ends = [t for t in grown.made if t.name not in taken]
     return _finish_graph(grown, [*ends, *rewritten(grown, ends)])
 
@@ -120,7 +120,7 @@ def _fit_rank(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
 
 def _with_ends(grown: Grown) -> Made:
     """The graph with what nobody takes as its outputs, at times also something that is taken."""
-    taken = grown.taken()
+    taken = grown.find_read_tensors()
     ends = [t for t in grown.made if t.name not in taken]
     inner = [t for t in grown.made if t.name in taken]
     if inner and grown.choose.chance(1, 5):
@@ -130,7 +130,7 @@ def _with_ends(grown: Grown) -> Made:
 
 
 def _finish_graph(grown: Grown, ends: list[Tensor]) -> Made:
-    taken = grown.taken()
+    taken = grown.find_read_tensors()
     words = [f"opset={grown.opset}"]
     if grown.fed:
         words.append("parameters=run-time")
@@ -151,7 +151,7 @@ def _model(grown: Grown, ends: list[Tensor], feeds: dict[str, np.ndarray], symbo
 
     inputs = [value(name, dtype_name(x.dtype), x) for name, x in feeds.items()]
     outputs = [value(t.name, t.dtype, t.value) for t in ends]
-    taken = grown.taken()
+    taken = grown.find_read_tensors()
     weights = [numpy_helper.from_array(x, name) for name, x in grown.weights.items() if name in taken]
     made = helper.make_model(
         helper.make_graph(nodes, "graph", inputs, outputs, weights),

@@ -74,16 +74,16 @@ class Grown(Draw):
 
     def input(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
         """An input of the graph with values of its own."""
-        return self._given(self.feeds, "x", self.tensor(shape, domain, dtype=dtype).array)
+        return self._add_array(self.feeds, "x", self.tensor(shape, domain, dtype=dtype).array)
 
     def weight(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
         """An initializer, or an input of the graph, as the case has it."""
         store = self.feeds if self.fed else self.weights
-        return self._given(store, "w", self.tensor(shape, domain, dtype=dtype).array)
+        return self._add_array(store, "w", self.tensor(shape, domain, dtype=dtype).array)
 
     def constant(self, array: Any) -> Tensor:
         """An initializer of these values: what says what is computed."""
-        return self._given(self.weights, "c", np.asarray(array))
+        return self._add_array(self.weights, "c", np.asarray(array))
 
     def number(self, value: float, like: Tensor) -> Tensor:
         """A scalar initializer of the dtype of a tensor."""
@@ -93,7 +93,7 @@ class Grown(Draw):
         """An initializer of int64: axes, sizes, pads."""
         return self.constant(np.asarray(numbers, np.int64))
 
-    def _given(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> Tensor:
+    def _add_array(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> Tensor:
         name = f"{letter}{len(self.feeds) + len(self.weights)}"
         store[name] = np.array(array, order="C")
         self.tensors[name] = Tensor(name, dtype_name(array.dtype), widen(store[name]))
@@ -141,6 +141,6 @@ class Grown(Draw):
             shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             self.words.append(f"{op}.{name}={shown}")
 
-    def taken(self) -> set[str]:
+    def find_read_tensors(self) -> set[str]:
         """Names of the tensors that some node reads."""
         return {name for step in self.steps for name in step.inputs}

@@ -26,7 +26,7 @@ def samples(
         return
     derive = _derive(check)
     plain = replace(group, check=checks.FORWARD)
-    asked = _vacuous(catalog, plain) if check.any_size else None
+    asked = _explain_no_other_size(catalog, plain) if check.any_size else None
     base = first() if asked is None else Sample(0, failure=asked)
     whole = _Exported(catalog, plain, base)
     for place, number in enumerate(check.numbers):
@@ -87,7 +87,7 @@ def _derive(check: Derived) -> Callable[[Sample, int, Group, int], Sample]:
     return derive
 
 
-def _vacuous(catalog: Catalog, plain: Group) -> Failure | None:
+def _explain_no_other_size(catalog: Catalog, plain: Group) -> Failure | None:
     """Why an op has no other size, where its catalog can be asked that before the reference is made, which takes long."""
     try:
         if bare := catalog.bare(plain):

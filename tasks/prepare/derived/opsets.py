@@ -45,7 +45,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         return replace(base, index=number, columns=base.columns | {"flags": flags})
     said: dict[str, str] = {}
     culprit = ""
-    for by, make in _ways(base, number, group, model, own):
+    for by, make in _iterate_converters(base, number, group, model, own):
         try:
             made, proved = make()
         except Vacuous as error:
@@ -59,19 +59,19 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     raise Spoilt(culprit, "; ".join(said.values()))
 
 
-def _ways(
+def _iterate_converters(
     base: Sample, number: int, group: Group, model: Any, own: int
 ) -> Iterator[tuple[str, Callable[[], tuple[Any, bool]]]]:
     """(who makes the model, what makes it and says whether it is proved to be the same function); the latter raises Spoilt, Vacuous."""
     for by, found in catalogs.get(group.catalog).at_opset(group, base, number):
         yield by, functools.partial(_check_export, found, base, f"by torch's {by} exporter at opset {number}")
 
-    def converted() -> tuple[Any, bool]:
+    def convert_model() -> tuple[Any, bool]:
         made = _convert_opset(model, own, number)
         _takes_the_same(made, "converter", f"converted from opset {own} to {number}", base)
         return made, base.op_class is OpClass.RANDOM or _is_proved_same(model, made, base, own, number)
 
-    yield CONVERTER, converted
+    yield CONVERTER, convert_model
 
 
 def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any, bool]:

@@ -50,9 +50,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     model = onnx.load_model_from_string(base.model)
     feeds = feeds_of(base, model)
     try:
-        with _silent():
+        with _silence_tools():
             given = onnx.load_model_from_string(base.model)  # the tools write to what they are given
-            made = _float16(given) if number == 16 else _int8(given, feeds)
+            made = _convert_to_float16(given) if number == 16 else _quantize_to_int8(given, feeds)
             # Types as well: the second output of a LayerNormalization stays float32, and the float16 tool does not know.
             onnx.checker.check_model(made, full_check=True)
     except Exception as error:
@@ -62,14 +62,14 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         ) from None
     if not _has_changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
-    _finite(made)
+    _check_scales_finite(made)
     try:
         exact = Graph(model).run(feeds)
         graph = Graph(made)
         references, _, floors, *_ = reference_and_floor(graph, feeds, draws)
     except (NoOracle, KeyError) as error:
         raise Vacuous(f"no float64 evaluation: {error}") from None
-    steps, flips = _steps(made), _measure_flips(graph, made, feeds, references)
+    steps, flips = _find_output_steps(made), _measure_flips(graph, made, feeds, references)
     expected = []
     for leaf, name, y, delta, flip in zip(base.expected, graph.outputs, references, floors, flips, strict=True):
         floor = np.maximum(delta, STEP * np.maximum(flip, steps.get(name, 0.0)))
@@ -87,12 +87,12 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         columns=base.columns
         | {
             "flags": f"quantized={KINDS[number]} tool=onnxruntime-{version}",
-            "loss": _loss(list(exact.values()), references),
+            "loss": _measure_loss(list(exact.values()), references),
         },
     )
 
 
-def _float16(model: Any) -> Any:
+def _convert_to_float16(model: Any) -> Any:
     """With float32 inputs and outputs; the tool leaves the casts that it adds at the end, where ONNX allows none."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
@@ -102,7 +102,7 @@ def _float16(model: Any) -> Any:
     return made.model
 
 
-def _int8(model: Any, feeds: dict[str, np.ndarray]) -> Any:
+def _quantize_to_int8(model: Any, feeds: dict[str, np.ndarray]) -> Any:
     """A QDQ graph, signed and per tensor as the tool does it unasked, calibrated on ``feeds``."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
@@ -126,17 +126,17 @@ def _has_changed(made: Any, number: int) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in made.graph.node)
 
 
-def _finite(made: Any) -> None:
+def _check_scales_finite(made: Any) -> None:
     """Raise Spoilt for an infinite scale: zero is then NaN, and what a runtime makes of that is its own."""
-    if endless := [name for name, scale in _scales(made).items() if not np.isfinite(scale).all()]:
+    if endless := [name for name, scale in _read_scales(made).items() if not np.isfinite(scale).all()]:
         text = f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}"
         raise Spoilt("quantizer", text)
 
 
-def _steps(made: Any) -> dict[str, float]:
+def _find_output_steps(made: Any) -> dict[str, float]:
     """The largest scale of a DequantizeLinear that makes an output, by the output's name."""
     found: dict[str, float] = {}
-    scales = _scales(made)
+    scales = _read_scales(made)
     for node in made.graph.node:  # in order, so that what hands on follows what it is given
         if node.op_type == "DequantizeLinear" and node.input[1] in scales:
             found[node.output[0]] = float(scales[node.input[1]].max())
@@ -145,7 +145,7 @@ def _steps(made: Any) -> dict[str, float]:
     return found
 
 
-def _scales(made: Any) -> dict[str, np.ndarray]:
+def _read_scales(made: Any) -> dict[str, np.ndarray]:
     """Scales of the graph that are given, by name."""
     from onnx import numpy_helper
 
@@ -156,7 +156,7 @@ def _scales(made: Any) -> dict[str, np.ndarray]:
 
 def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]) -> list[np.ndarray]:
     """How far each output moves, as a row floor, where FLIPPED of every tensor that is quantised falls a step elsewhere."""
-    scales = _scales(made)
+    scales = _read_scales(made)
     steps = {
         node.input[0]: float(scales[node.input[1]].max())
         for node in made.graph.node
@@ -181,7 +181,7 @@ def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: lis
     return [row_floor(delta) for delta in found]
 
 
-def _loss(exact: list[Any], references: list[np.ndarray]) -> float | None:
+def _measure_loss(exact: list[Any], references: list[np.ndarray]) -> float | None:
     """Root mean square of what changed, as a share of that of the float32 model's outputs, all of them together."""
     pairs = [(np.asarray(a), b) for a, b in zip(exact, references, strict=True) if np.asarray(a).dtype.kind == "f"]
     size = sum(float(np.square(a).sum()) for a, _ in pairs)
@@ -190,7 +190,7 @@ def _loss(exact: list[Any], references: list[np.ndarray]) -> float | None:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def _silence_tools() -> Iterator[None]:
     """The tools write advice to the log and to stdout, where a child speaks to its supervisor."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -38,7 +38,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
 
     first = onnx.load_model_from_string(base.model)
     try:
-        second = _again(module, base, first)
+        second = _save_and_load(module, base, first)
         onnx.checker.check_model(second)
     except Exception as error:
         raise Spoilt(
@@ -49,7 +49,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     return replace(base, index=number, model=made, columns=base.columns | {"flags": "exported=again"})
 
 
-def _again(module: Any, base: Sample, first: Any) -> Any:
+def _save_and_load(module: Any, base: Sample, first: Any) -> Any:
     """The ModelProto of a module that torch.export has taken apart, saved and loaded."""
     import torch
 

@@ -43,11 +43,11 @@ def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
     own = feeds_of(base, model)
     if not all(isinstance(x, np.ndarray) for x in own.values()) or len(own) != len(base.args):
         raise Vacuous("an input is no tensor")
-    for open_ in _choices(model, own):
+    for open_ in _list_open_dimensions(model, own):
         sizes = [own]
         for change in (_double_size, _halve_size):
             feeds = resize_inputs(own, open_, change)
-            if any(feeds[x].shape != own[x].shape for x in own) and _valid(model, feeds):
+            if any(feeds[x].shape != own[x].shape for x in own) and _is_valid_at(model, feeds):
                 sizes.append(feeds)
         if len(sizes) > 1:
             return model, open_, sizes
@@ -101,10 +101,10 @@ def _halve_size(size: int) -> int:
     return max(1, size // 2)
 
 
-def _choices(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
+def _list_open_dimensions(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
     """Which dimensions may be open, the best choice first."""
     inputs = inputs_of(model)
-    declared = {name: _symbols(inputs[name], x) for name, x in own.items()}
+    declared = {name: _name_open_dimensions(inputs[name], x) for name, x in own.items()}
     names = list(dict.fromkeys(symbol for symbols in declared.values() for symbol in symbols if symbol))
     if names:  # some are open in name only: a network's height may be one that its pools need
         some = [names, *([x for x in names if x != left] for left in names), *([x] for x in names)]
@@ -123,7 +123,7 @@ def _choices(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
     return [batch, first, firsts, floating, by_length]
 
 
-def _symbols(value: Any, array: np.ndarray) -> list[str]:
+def _name_open_dimensions(value: Any, array: np.ndarray) -> list[str]:
     """What a model calls the open dimensions of an input; those without a name are each by itself."""
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or len(shape.dim) != array.ndim:
@@ -147,7 +147,7 @@ def _reshape(value: Any, sizes: Any) -> None:
             dim.dim_value = int(size)
 
 
-def _valid(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
+def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     """Whether the model is valid at these sizes: onnx infers its shapes without a contradiction, none of them empty, and it
     has a finite float64 evaluation."""
     import onnx

@@ -15,7 +15,7 @@ import numpy as np
 from farm.work.durations import GROUP_MS
 from farm.work.state import Flight, Plan
 from tasks import catalogs, checks
-from tasks.catalogs.told import USER, home
+from tasks.catalogs.user_definitions import USER, home
 from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.wire import Exported, Prepared
 
@@ -25,7 +25,7 @@ PREPARE_S, PREPARE_MAX, PREPARE_FIRST, EXPORT_GROUPS = 4.0, 1024, 8, 16
 WHOLE = -1
 
 
-class Stock:
+class RunGroups:
     """Groups before, in and after preparing.
 
     wanted[g, b]: samples that a backend is to run, 0 where it was never there; done: (g, b) → indices of samples that
@@ -77,12 +77,12 @@ class Stock:
     def without(self, b: int) -> list[int]:
         """A backend has no part in the run: the groups that need not be prepared any more."""
         self.wanted[:, b], self.asked[b] = 0, 0
-        nobodys = self._dropped("prepare", lambda g: not self.wanted[g].any())
-        self._dropped("export", lambda g: not self.wanted[g, self.exports(g)].any())
+        nobodys = self._drop_groups("prepare", lambda g: not self.wanted[g].any())
+        self._drop_groups("export", lambda g: not self.wanted[g, self.exports(g)].any())
         self.groups -= len(nobodys)
         return nobodys
 
-    def _dropped(self, kind: str, nobodys: Callable[[int], bool]) -> list[int]:
+    def _drop_groups(self, kind: str, nobodys: Callable[[int], bool]) -> list[int]:
         groups = list(self.queues[kind])
         dropped = [g for g in groups if nobodys(g)]
         self.queues[kind] = deque(g for g in groups if not nobodys(g))
@@ -94,20 +94,20 @@ class Stock:
         waits = self.left["export"] and b in self._exporters
         return not self.left["prepare"] and not waits
 
-    def prepared(self, g: int, message: Prepared) -> None:
+    def store_prepared(self, g: int, message: Prepared) -> None:
         self.keys[g], self.samples[g] = message.key, list(message.samples)
         self.packs[g] = str(pack_path(self._plan.cache, message.key))
-        self._shipped(g, message)
+        self._store_parcel(g, message)
 
-    def exported(self, g: int, message: Exported) -> None:
+    def store_exported(self, g: int, message: Exported) -> None:
         self.forms[g] = message.path
-        self._shipped(g, message)
+        self._store_parcel(g, message)
 
-    def _shipped(self, g: int, message: Prepared | Exported) -> None:
+    def _store_parcel(self, g: int, message: Prepared | Exported) -> None:
         if message.parcel is not None:
             self._parcels.setdefault(g, {})[message.path] = message.parcel
 
-    def timed(self, flight: Flight) -> None:
+    def learn_group_time(self, flight: Flight) -> None:
         """Learn from a preparing job, one of whose groups has come, how long a group takes: of what takes minutes before all have, or
         the jobs that wait for a slot wait for the next such job as well."""
         now, done = time.monotonic(), len(flight.done)
@@ -146,8 +146,8 @@ class Stock:
             return len(self.positions(g, b))
         return len(known if WHOLE in known else known.union(self._asked_of(g, b)))
 
-    def stored(self) -> int:
-        """Cases in the lake already of groups that are still to be prepared: `Accounts` hears of them when they are."""
+    def count_stored_cases(self) -> int:
+        """Cases in the lake already of groups that are still to be prepared: `RunCounts` hears of them when they are."""
         waiting = self.left["prepare"] > 0
         return sum(len(known) for (g, _), known in self._done.items() if g not in self.samples) if waiting else 0
 

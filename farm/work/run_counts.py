@@ -22,7 +22,7 @@ class Count:
     status: dict[str, int] = field(default_factory=dict)
 
 
-class Accounts:
+class RunCounts:
     """What was planned, done, lost and spent so far."""
 
     def __init__(self, plan: Plan) -> None:
@@ -35,19 +35,19 @@ class Accounts:
     def count(self, b: int) -> Count:
         return self.counts[self._plan.name(b)]
 
-    def planned(self, b: int, total: int, done: int) -> None:
+    def count_planned(self, b: int, total: int, done: int) -> None:
         """A group is prepared: so many cases more, of which some were done in an earlier launch."""
         self.count(b).planned += total
         self.count(b).done += done
 
-    def kept(self, b: int, rows: int, status: Mapping[str, int], busy_ms: float) -> None:
+    def count_rows(self, b: int, rows: int, status: Mapping[str, int], busy_ms: float) -> None:
         count = self.count(b)
         count.done += rows
         count.busy_ms += busy_ms
         for name, number in status.items():
             count.status[name] = count.status.get(name, 0) + number
 
-    def replaced(self, case: CaseRef) -> None:
+    def uncount_replaced(self, case: CaseRef) -> None:
         """A row is about to come; if it takes the place of one of a sick device, that one counts no more."""
         if earlier := self.again.pop(case, None):
             self.count(case.backend).done -= 1
@@ -63,7 +63,7 @@ class Accounts:
         self._alone[case] += 1
         return self._alone[case]
 
-    def tried(self, case: CaseRef, times: int) -> None:
+    def note_attempts(self, case: CaseRef, times: int) -> None:
         """A case was started in an earlier launch, as its row there says."""
         self._before[case] = times
 
@@ -72,7 +72,7 @@ class Accounts:
         failure = self.again.get(case)
         return self._before[case] + self._losses[case] + (failure.attempts if failure else 0)
 
-    def attempted(self, cases: Sequence[CaseRef]) -> dict[int, int]:
+    def find_attempts(self, cases: Sequence[CaseRef]) -> dict[int, int]:
         """`attempts` of those cases of a batch that were started before, by number."""
         if not (self._losses or self._before or self.again):
             return {}

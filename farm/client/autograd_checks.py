@@ -322,7 +322,7 @@ class GradientCase:
         changed = (lambda x: x * (1 + 1e-9), tame)
         given = [[f(x) if autograd.is_differentiable(x) else x for x in self.args] for f in changed]
         # 0.5 is a float32: a softmax of ties is no evidence, a softmax of random numbers is.
-        seen, near = ([_is_float32(y, TINY * _largest(xs)) for y in self.outputs(xs)] for xs in given)
+        seen, near = ([_is_float32(y, TINY * _find_largest_input(xs)) for y in self.outputs(xs)] for xs in given)
         if any(x and y is not False for x, y in zip(seen, near)):
             return f"it always computes in float32 or less internally: {COARSE.format('that')}"
         return ""
@@ -331,8 +331,8 @@ class GradientCase:
         """Whether inputs and saved tensors are as they were after both passes."""
         given = self.draw(self.starts(), "saved")
         left = autograd.Untouched(autograd.tensors(self.args, {}), given)
-        self.differentiate(given, made=left.made)
-        changed = left.changed()
+        self.differentiate(given, made=left.note_outputs)
+        changed = left.describe_change()
         return Check(
             "saved", not changed, None, changed or f"{left.saved} saved tensors and all inputs are as they were"
         )
@@ -378,7 +378,7 @@ def _find_unfit(problem: autograd.Problem, eps: float) -> str:
     return f"eps={eps:g} does not fit these values ({how}): omit it, and a step is taken that does"
 
 
-def _largest(args: Sequence[Any]) -> float:
+def _find_largest_input(args: Sequence[Any]) -> float:
     """The largest number among differentiable inputs, 1 at most."""
     sizes = [float(x.abs().max()) for x in args if autograd.is_differentiable(x) and x.numel()]
     return min([1.0, *sizes])
@@ -418,7 +418,7 @@ def validate_autograd_function(
         ("backward", GradientCase.judge),
         ("saved", GradientCase.check_unchanged),
         ("double_backward", GradientCase.judge),
-        ("repeats", _repeats),
+        ("repeats", _run_both_twice),
     ):
         try:
             made = GradientCase.of(name if name == "double_backward" else "backward", call, args)
@@ -438,7 +438,7 @@ def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], 
     return Check("forward", True, float(found.rows["error_units"].max()), "equals the reference")
 
 
-def _repeats(case: GradientCase) -> Check:
+def _run_both_twice(case: GradientCase) -> Check:
     """Both passes twice on the same inputs."""
     runs = [case.again().run_both() for _ in range(2)]
     same = all(torch_tree.same(a, b) for a, b in zip(*runs))

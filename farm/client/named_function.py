@@ -14,7 +14,7 @@ import numpy as np
 from farm.client.kernels import ClientError, Kernel, declared_of, kernel_of, load_function
 from farm.client.process import isolate_settings
 from tasks.arrays import autograd, torch_tree
-from tasks.catalogs.models import drawn
+from tasks.catalogs.models import drawn_inputs
 from tasks.catalogs.user import functions, load, of_torch, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import EPS, Group, is_inexact
@@ -52,27 +52,29 @@ def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Nam
             raise ClientError(
                 f"--input: {missing[0]} is not given, and the sizes declared for it may not fit the others'"
             )
-        fixed: dict[str, Any] = {"inputs": _specs(given, dtype), "dtypes": [dtype]} if given else {}
+        fixed: dict[str, Any] = {"inputs": _make_input_specs(given, dtype), "dtypes": [dtype]} if given else {}
         kernel = kernel_of(function, backward=declared.op.gradient or True, **fixed)
     else:
         assert not isinstance(function, str)
-        kernel, why = _alone(name, function, given, dtype)
+        kernel, why = _make_unreferenced_op(name, function, given, dtype)
     with isolate_settings(), load.lent(kernel.op, kernel.root):
         yield Named(f"user:{kernel.op.name}", dtype, why)
 
 
-def _inputs(texts: Sequence[str]) -> dict[str, drawn.Drawn]:
+def _inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.Drawn]:
     try:
-        found = {one.name: one for one in map(drawn.parse_input, texts)}
+        found = {one.name: one for one in map(drawn_inputs.parse_input, texts)}
     except ValueError as error:
         raise ClientError(f"--input: {error}") from None
     for text, one in zip(texts, found.values()):
         if not one.dtype or one.shape is None:
-            raise ClientError(f"--input: {text!r} has no {'sizes' if one.dtype else 'dtype'}: write {drawn.FORM}")
+            raise ClientError(
+                f"--input: {text!r} has no {'sizes' if one.dtype else 'dtype'}: write {drawn_inputs.FORM}"
+            )
     return found
 
 
-def _specs(given: Mapping[str, drawn.Drawn], dtype: str) -> dict[str, Any]:
+def _make_input_specs(given: Mapping[str, drawn_inputs.Drawn], dtype: str) -> dict[str, Any]:
     """Inputs of a declaration; floating ones are of the dtype under test."""
     made: dict[str, Any] = {}
     for name, one in given.items():
@@ -84,29 +86,31 @@ def _specs(given: Mapping[str, drawn.Drawn], dtype: str) -> dict[str, Any]:
     return made
 
 
-def _alone(name: str, function: Any, given: Mapping[str, drawn.Drawn], dtype: str) -> tuple[Kernel, str]:
+def _make_unreferenced_op(
+    name: str, function: Any, given: Mapping[str, drawn_inputs.Drawn], dtype: str
+) -> tuple[Kernel, str]:
     """(the op of a function that has no reference but itself, why it has no gradient)."""
-    taken = _arguments(name, function, given)
-    specs = {x: {"shape": list(SIZES)} for x in taken} | _specs(given, dtype)
+    taken = _split_arguments(name, function, given)
+    specs = {x: {"shape": list(SIZES)} for x in taken} | _make_input_specs(given, dtype)
     settings: dict[str, Any] = {"inputs": specs, "dtypes": [dtype], "backward": True}
     own = functions.callable_of(function)
     op = UserOp("op", own, own, specs)
     arrays = samples.arrays(op, {}, Group("user:op", "", "float64", 1), 0)
-    if not (said := _fails(own, arrays, _as_tensors)):
+    if not (said := _explain_refusal(own, arrays, _as_tensors)):
         return kernel_of(function, function, reference_framework="torch", **settings), ""
-    if also := _fails(own, arrays, lambda x: x):
+    if also := _explain_refusal(own, arrays, lambda x: x):
         hint = "" if given else f"; sizes are said by --input, e.g. --input '{taken[0]}=float64[3,4]'"
         raise ClientError(f"{name}: of tensors: {said}; of NumPy arrays: {also}{hint}")
     if hasattr(own, "backward"):
         return kernel_of(function, function, framework="numpy", **settings), ""
 
     @functools.wraps(own)
-    def followed(**inputs: Any) -> Any:
+    def call_with_arrays(**inputs: Any) -> Any:
         outputs = of_torch.of_arrays(own)(**inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    if not (why := _fails(followed, arrays, _as_tensors)):
-        return kernel_of(followed, followed, reference_framework="torch", **settings), ""
+    if not (why := _explain_refusal(call_with_arrays, arrays, _as_tensors)):
+        return kernel_of(call_with_arrays, call_with_arrays, reference_framework="torch", **settings), ""
 
     def differences(gradient: Any, **inputs: Any) -> Any:
         wrt = [x for x, y in inputs.items() if is_inexact(y.dtype.name)]
@@ -118,7 +122,7 @@ def _alone(name: str, function: Any, given: Mapping[str, drawn.Drawn], dtype: st
     return kernel_of(function, function, **settings), text
 
 
-def _arguments(name: str, function: Any, given: Mapping[str, Any]) -> list[str]:
+def _split_arguments(name: str, function: Any, given: Mapping[str, Any]) -> list[str]:
     """The inputs of a function: those that are given, and its other arguments without a default. Raises ClientError."""
     known: Mapping[str, inspect.Parameter]
     try:
@@ -142,7 +146,7 @@ def _as_tensors(x: np.ndarray) -> Any:
     return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
 
 
-def _fails(
+def _explain_refusal(
     function: Callable[..., Any], arrays: Mapping[str, np.ndarray], argument: Callable[[np.ndarray], Any]
 ) -> str:
     """Why a function does not return what it is given, tensors or arrays; "" if it does."""

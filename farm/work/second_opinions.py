@@ -9,31 +9,33 @@ import pyarrow as pa
 
 from farm import lake as lakes
 from farm.fleet.health import Failed, Health
-from farm.work.backlog import Backlog
-from farm.work.outages import Outages
+from farm.work.case_queue import CaseQueue
+from farm.work.fleet_changes import FleetChanges
 from farm.work.placement import Placement
 from farm.work.state import Doubt, Flight, Plan
 from tasks.model import Status
 from tasks.wire import Rows
 
 
-class Opinions:
+class SecondOpinions:
     """Asks for them, weighs them, and keeps the devices that must not give them busy meanwhile."""
 
-    def __init__(self, plan: Plan, health: Health, placement: Placement, backlog: Backlog, outages: Outages) -> None:
+    def __init__(
+        self, plan: Plan, health: Health, placement: Placement, case_queue: CaseQueue, fleet_changes: FleetChanges
+    ) -> None:
         self._plan, self._health, self._placement = plan, health, placement
-        self._backlog, self._outages = backlog, outages
+        self._case_queue, self._fleet_changes = case_queue, fleet_changes
         self._held: dict[int, int | None] = {}  # job that holds a device nobody is to be given → until which one begins
 
     def rows_came(self, flight: Flight, rows: Rows, new: int) -> None:
         """Count what a device did, and ask about what it failed."""
         b, place = flight.backend, flight.place
-        self._health.done(b, place, new)
+        self._health.count_rows(b, place, new)
         if rows.failing and self._placement.elsewhere(b, place) is not None:
             for failing in rows.failing:
                 case = flight.cases[failing.number]
-                if self._health.failed(case, place, Failed(failing.status, failing.attempts)):
-                    self._backlog.doubts[b].append(Doubt(case, place, failing.status, failing.error))
+                if self._health.note_failure(case, place, Failed(failing.status, failing.attempts)):
+                    self._case_queue.doubts[b].append(Doubt(case, place, failing.status, failing.error))
 
     def came(self, flight: Flight, rows: Rows) -> None:
         """Weigh what another device made of cases that failed on one; that one may be sick."""
@@ -45,7 +47,7 @@ class Opinions:
             if self._placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
                 continue
             if self._health.opinion(doubt.case, doubt.place, flight.place, status.passed, self._evidence(doubt, row)):
-                self._outages.sick(b, doubt.place, "it fails what other devices pass")
+                self._fleet_changes.sick(b, doubt.place, "it fails what other devices pass")
 
     def _evidence(self, doubt: Doubt, row: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -59,7 +61,7 @@ class Opinions:
 
     # --- devices that are held ----------------------------------------------------------------------------------------
 
-    def avoided(self, handle: int, flight: Flight, submit: Callable[[Flight], int | None]) -> None:
+    def hold_device(self, handle: int, flight: Flight, submit: Callable[[Flight], int | None]) -> None:
         """A job came to a device it was to avoid, and holds it: as long as it does, nobody is sent there.
         ``submit`` sends a job, and returns its handle.
 
@@ -74,13 +76,13 @@ class Opinions:
             for holding in (*before, handle):
                 self._plan.executor.cancel(holding)
 
-    def begun(self, handle: int) -> None:
+    def release_devices(self, handle: int) -> None:
         """A job began or ended: end those that held a device until then."""
         for holding, until in list(self._held.items()):
             if until == handle:
                 self._held[holding] = None
                 self._plan.executor.cancel(holding)
 
-    def ended(self, handle: int) -> None:
+    def forget_job(self, handle: int) -> None:
         """A job that is not flying any more is gone; it may have held a device."""
         self._held.pop(handle, None)

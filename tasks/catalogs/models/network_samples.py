@@ -42,7 +42,7 @@ class Network:
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs. Raises NoOracle."""
         graph = self.graph
-        arrays = _arrays(graph, feeds)
+        arrays = _order_inputs(graph, feeds)
         found = reference_and_floor(graph, feeds, draws)
         references, rows = found.references, found.rows
         if self._module is None:
@@ -83,11 +83,11 @@ def bare(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
     """A sample of a serialized ModelProto with nothing expected of it."""
     import onnx
 
-    arrays = _arrays(Graph(onnx.load_from_string(content)), feeds)
+    arrays = _order_inputs(Graph(onnx.load_from_string(content)), feeds)
     return Sample(0, _specs(arrays), arrays=arrays, op_class=OpClass.MODEL, model=content)
 
 
-def _arrays(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _order_inputs(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """What each input is given, in the graph's order."""
     return [np.array(feeds[name], order="C") for name in graph.inputs]
 

@@ -53,7 +53,7 @@ def in_turn(op: UserOp, group: Group, index: int) -> Lay:
         offered = {name: list(_list_fitting(op, name, x)) for name, x in names.items()}
         chosen: dict[str, str] = {}
         if op.layouts is None:
-            turn = _first(op, group) + index
+            turn = _choose_first_turn(op, group) + index
             for number, (name, options) in enumerate(offered.items()):
                 options = [*options, CONTIGUOUS]
                 chosen[name] = options[(turn + number) % len(options)]
@@ -68,7 +68,7 @@ def in_turn(op: UserOp, group: Group, index: int) -> Lay:
     return lay
 
 
-def _first(op: UserOp, group: Group) -> int:
+def _choose_first_turn(op: UserOp, group: Group) -> int:
     """The turn that a group begins with: other dtypes and distributions of an op go on where one of four samples ends."""
     dtype, distribution = list(op.dtypes).index(group.dtype), DISTRIBUTIONS.index(group.distribution)
     return zlib.crc32(op.name.encode()) + group.seed + 3 * dtype + 5 * distribution

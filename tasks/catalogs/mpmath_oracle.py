@@ -112,7 +112,7 @@ def _load_or_make(name: str, function: Function, points: np.ndarray) -> np.ndarr
         return np.asarray(np.load(path, allow_pickle=False))
     except (OSError, ValueError):
         pass
-    values = np.array([_value(function, x) for x in points.tolist()])
+    values = np.array([_evaluate_to_float64(function, x) for x in points.tolist()])
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     with open(aside, "wb") as file:
@@ -121,7 +121,7 @@ def _load_or_make(name: str, function: Function, points: np.ndarray) -> np.ndarr
     return values
 
 
-def _value(function: Function, x: float) -> float:
+def _evaluate_to_float64(function: Function, x: float) -> float:
     """f(x) to float64; NaN where it is none, or no real number."""
     from mpmath import mp
 

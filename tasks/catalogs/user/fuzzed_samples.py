@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user import gradients, laid, samples
+from tasks.catalogs.user import input_layouts, reference_gradients, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.draw.choices import Choices
 from tasks.draw.seeds import derive
@@ -56,9 +56,9 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     ends = {name: (min(given), max(given)) for name, given in op.dims.items()}
     # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
-        made = {name: _size(choose, low, high) for name, (low, high) in ends.items()}
+        made = {name: _draw_size(choose, low, high) for name, (low, high) in ends.items()}
     smallest = samples.elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
-    most = max(MOST_DIFFERENCED, min(2 * smallest, gradients.MOST)) if gradient and op.differenced else MOST
+    most = max(MOST_DIFFERENCED, min(2 * smallest, reference_gradients.MOST)) if gradient and op.differenced else MOST
     while samples.elements(op, made) > MOST or samples.elements(op, made, op.gradient) > most:
         larger = [name for name in made if made[name] > ends[name][0]]
         if not larger:
@@ -68,7 +68,7 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     return made
 
 
-def _size(choose: Choices, low: int, high: int) -> int:
+def _draw_size(choose: Choices, low: int, high: int) -> int:
     """Any power of two as often as another; every third time it, the next, or the last before another. The same choices whatever the
     size, in each of which less is smaller: Hypothesis takes fewer choices for the smaller case."""
     powers = range(low.bit_length(), high.bit_length() + 1)
@@ -156,13 +156,13 @@ class Drawn:
 
     dims: dict[str, int]
     plain: dict[str, np.ndarray]
-    places: laid.Places
+    places: input_layouts.Places
     structured: samples.Structured | None
 
-    def lay(self, structured: bool) -> laid.Lay:
+    def lay(self, structured: bool) -> input_layouts.Lay:
         """How the inputs lie in memory; elements at one address would hold other values than a structure's."""
-        lay: laid.Lay = lambda _: self.places  # noqa: E731
-        return laid.exclude_expanded(lay, self.structured.name) if structured and self.structured else lay
+        lay: input_layouts.Lay = lambda _: self.places  # noqa: E731
+        return input_layouts.exclude_expanded(lay, self.structured.name) if structured and self.structured else lay
 
 
 def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..., Any]) -> Drawn:
@@ -172,5 +172,5 @@ def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..
     plain = arrays(op, dims, dtype, choose)
     if not op.gradient:
         dims, plain = draw_empty_dim(op, dims, plain, choose, taken)
-    places = laid.draw_layouts(op, choose)(plain)
+    places = input_layouts.draw_layouts(op, choose)(plain)
     return Drawn(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))

@@ -1,5 +1,5 @@
 """Every input of ONNX's operators of one tensor, all values of the dtype in one sample, and every pair of 8 bits of those of two
-(`tasks.arrays.every`), against float64."""
+(`tasks.arrays.every_value`), against float64."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import every
-from tasks.arrays.every import FLOAT8
+from tasks.arrays import every_value
+from tasks.arrays.every_value import FLOAT8
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs import exactly
+from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Entry, Sample
 from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import Graph
@@ -41,7 +41,7 @@ def _schemas(op: str) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _opsets(op: str) -> dict[str, int]:
+def _choose_opsets(op: str) -> dict[str, int]:
     """The opset of the model, by dtype: the oldest one that takes it. No dtype of which not every value can be tried."""
     made: dict[str, int] = {}
     schemas, row = _schemas(op), operators.of(op)
@@ -53,7 +53,7 @@ def _opsets(op: str) -> dict[str, int]:
             if (
                 dtype is not None
                 and dtype not in row.refused
-                and (_has_pairs(dtype) if row.elementwise == 2 else every.has(dtype))
+                and (_has_pairs(dtype) if row.elementwise == 2 else every_value.has(dtype))
             ):
                 made.setdefault(dtype, max(schema.since_version, OLDEST))
     return made
@@ -77,7 +77,7 @@ def _element(kind: str) -> int:
 def entries(catalog: str) -> list[Entry]:
     """A line for every operator and variant."""
     return [
-        Entry(f"{catalog}:{row.name}", variant, tuple(_opsets(row.name)), distributions=(EXHAUSTIVE,))
+        Entry(f"{catalog}:{row.name}", variant, tuple(_choose_opsets(row.name)), distributions=(EXHAUSTIVE,))
         for arity in (1, 2)
         for row in operators.ROWS
         if row.elementwise == arity
@@ -103,8 +103,10 @@ def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sa
 def _values(dtype: str, row: operators.Operator, index: int, seed: int) -> list[np.ndarray]:
     """Of a dtype all values, or all pairs, twice (256, 256); of integers what is not defined is replaced."""
     if is_inexact(dtype):
-        return list(every.pairs(dtype, FLOAT8[index])) if row.elementwise == 2 else [every.values(dtype, seed)]
-    given = list(every.pairs(dtype)) if row.elementwise == 2 else [every.values(dtype, seed)]
+        return (
+            list(every_value.pairs(dtype, FLOAT8[index])) if row.elementwise == 2 else [every_value.values(dtype, seed)]
+        )
+    given = list(every_value.pairs(dtype)) if row.elementwise == 2 else [every_value.values(dtype, seed)]
     return row.defined(given) if row.defined else given
 
 
@@ -125,8 +127,8 @@ def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sa
     leaves, op_class = compute_expected(graph, feeds, draws)
     first, others = leaves[0].reference, []
     if first is not None and op_class is not OpClass.EXACT and group.dtype in (*NARROW, "float64"):
-        others = _second(model, feeds, first)
-        others += [] if group.variant or len(given) > 1 else exactly.oracle(group.op_name, given[0], first)
+        others = _compute_second_oracle(model, feeds, first)
+        others += [] if group.variant or len(given) > 1 else mpmath_oracle.oracle(group.op_name, given[0], first)
     return Sample(
         index,
         tuple(TensorSpec(id=k) for k in range(len(given))),
@@ -141,7 +143,7 @@ def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sa
 def _model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mapping[str, Any]) -> Any:
     from onnx import checker, helper
 
-    opset = _opsets(op)[dtype]
+    opset = _choose_opsets(op)[dtype]
     schema = next(s for s in reversed(_schemas(op)) if s.since_version <= opset)
     same = schema.outputs[0].type_str == schema.inputs[0].type_str
     given, made = ELEMENT_TYPE[dtype], ELEMENT_TYPE[dtype if same else "bool"]
@@ -157,7 +159,7 @@ def _model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mappi
     return model
 
 
-def _second(model: Any, feeds: Mapping[str, np.ndarray], first: np.ndarray) -> list[Oracle]:
+def _compute_second_oracle(model: Any, feeds: Mapping[str, np.ndarray], first: np.ndarray) -> list[Oracle]:
     """torch's evaluation in float64 of an operator that it has, where two libraries need to agree: not of NaN and Inf."""
     try:
         found = Graph(model, by_torch.operators()).run(feeds)["y"]

@@ -103,7 +103,7 @@ def _near_half_pi(dtype: str) -> np.ndarray:
     1983): of n/q ≈ 2ᵉ·2/π with q of as many bits as the significand, q·2ᵉ is nearly n·π/2."""
     width, largest = MANTISSA[dtype], int(np.log2(LARGEST[dtype]))
     bits = largest + 4 * width
-    pi = _pi(bits)
+    pi = _compute_scaled_pi(bits)
     found = []
     for exponent in range(-width, largest - width + 1):
         above, below = (1 << (bits + 1)) << max(exponent, 0), pi << max(-exponent, 0)  # 2ᵉ·2/π
@@ -117,7 +117,7 @@ def _near_half_pi(dtype: str) -> np.ndarray:
     return np.array(found).astype(np_dtype(dtype))
 
 
-def _pi(bits: int) -> int:
+def _compute_scaled_pi(bits: int) -> int:
     """π·2^bits, by Machin's formula."""
 
     def arctan(n: int) -> int:

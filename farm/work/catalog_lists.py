@@ -24,7 +24,7 @@ from farm.work.local import ALONE, DirectChild
 from tasks import catalogs, sources, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.catalogs.told import USER, get_announcement
+from tasks.catalogs.user_definitions import USER, get_announcement
 from tasks.model import Status
 from tasks.plugins import PluginError
 
@@ -49,7 +49,7 @@ def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Home]:
     return found
 
 
-def _path(name: str, cache: Path, home: BackendSpec | None = None) -> Path:
+def _find_list_path(name: str, cache: Path, home: BackendSpec | None = None) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     try:
         catalog = catalogs.get(name)
@@ -84,7 +84,7 @@ def list_entries(
     ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError; GivenUp soon after ``given_up`` is set.
     """
     usable = [None, *(home.spec for home in homes if not home.why)]
-    places = [(home, _path(name, cache, home)) for home in usable]
+    places = [(home, _find_list_path(name, cache, home)) for home in usable]
     for home, path in places:
         try:
             found = json.loads(path.read_text())
@@ -113,7 +113,7 @@ def list_entries(
     assert answer is not None
     where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
     told = f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}"
-    raise ConfigError("; ".join([told, *(whys or [_mend(answer.lacks)] if answer.lacks else [])]))
+    raise ConfigError("; ".join([told, *(whys or [_explain_missing_import(answer.lacks)] if answer.lacks else [])]))
 
 
 def _keep(path: Path, found: list[list[Any]]) -> None:
@@ -123,7 +123,7 @@ def _keep(path: Path, found: list[list[Any]]) -> None:
     aside.replace(path)
 
 
-def _mend(package: str) -> str:
+def _explain_missing_import(package: str) -> str:
     """What to do where no environment has what a user's module imports."""
     return (
         f"install {package} beside the farm, or name it in the packages of a backend that runs the kernels, as in "
@@ -136,7 +136,7 @@ def _ask(name: str, deadline_s: float, inline: bool = False, python: str | Inter
     if inline:
         return DirectChild().ask(command)
     env, imports = visible.for_child(None), catalogs.get(name).imports
-    child, answer = ChildProcess.asked(python or default_python(), Limits(), env, command, deadline_s, imports)
+    child, answer = ChildProcess.start_and_ask(python or default_python(), Limits(), env, command, deadline_s, imports)
     child.close()
     return answer
 

@@ -10,7 +10,7 @@ from farm.fleet.health import CaseRef
 from farm.work.state import Doubt, Plan, Portion, portions
 
 
-class Backlog:
+class CaseQueue:
     """Queues of every backend. isolated: cases that run in batches of their own; doubts: those that wait for a second
     opinion. A joint backend is given an op when all its groups are prepared."""
 
@@ -43,7 +43,7 @@ class Backlog:
             self._known[b] += cases
             self._known_ms[b] += cases * ms
 
-    def timed(self, b: int) -> int:
+    def count_timed(self, b: int) -> int:
         """How many of the cases that can be run now an earlier run has timed."""
         return self._known[b]
 

@@ -28,19 +28,19 @@ def describe_case(case: Case) -> dict[str, Any]:
     attributes, modes, more = dict[str, Any](), list[str](), dict[str, Any]()
     called, how = dict[str, str](), dict[str, str]()
     if isinstance(case, TracedCase):
-        attributes = _options(case)
+        attributes = _list_options(case)
     elif isinstance(case, CallCase):
-        attributes, modes = dict(_arguments(case)), [*_layouts(case), *_structures(case)]
-        called, how = case.called, case.lie
+        attributes, modes = dict(_list_arguments(case)), [*_layouts(case), *_describe_structures(case)]
+        called, how = case.tensor_names, case.lie
     elif isinstance(case, GraphCase):
         weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
-        attributes, modes, how = _attributes(case), _modes(case, weights), dict.fromkeys(weights, "initializer")
+        attributes, modes, how = _attributes(case), _list_modes(case, weights), dict.fromkeys(weights, "initializer")
         more = {"opset": {x.domain: int(x.version) for x in case.model.opset_import}}
     inputs = [_describe_input(called.get(k, k), x, how.get(k, "input")) for k, x in case.arrays.items()]
     return {"ops": list(case.ops), "attributes": attributes, "modes": modes, **more, "inputs": inputs}
 
 
-def _options(case: TracedCase) -> dict[str, Any]:
+def _list_options(case: TracedCase) -> dict[str, Any]:
     """Arguments of its operations that are no tensors."""
     given = [(f"{op}.{name}", value) for op, one in case.operations for name, value, _ in options(one)]
     return {name: _plain(value) for name, value in given if not (isinstance(value, dict) and value["$"] == "node")}
@@ -50,10 +50,10 @@ def _plain(node: Any) -> Any:
     return node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
 
 
-def _arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
+def _list_arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
     """(name, value) of the arguments that are no tensors: those left at their default are not among them any more."""
     op = case.ops[0].rpartition(".")[2]
-    for name, node in case.given:
+    for name, node in case.named_arguments:
         if node is not None and not tensor_specs(node):
             yield f"{op}.{name}", _plain(node)
 
@@ -70,7 +70,7 @@ def _mode(spec: TensorSpec) -> str:
     return "input with gaps" if layout in ("row_gaps", "steps", "") else f"{layout} input"
 
 
-def _structures(case: CallCase) -> list[str]:
+def _describe_structures(case: CallCase) -> list[str]:
     """What its inputs are, where it takes that."""
     return [
         structure.describe_labels(structure.label(*pair)) for pair in structure.parse_labels(case.structure).items()
@@ -116,7 +116,7 @@ def _defaults(op: str, domain: str, version: int) -> dict[str, Any]:
     return found
 
 
-def _modes(case: GraphCase, weights: set[str]) -> list[str]:
+def _list_modes(case: GraphCase, weights: set[str]) -> list[str]:
     """Ways of giving tensors that are not the usual one: an input that says what is computed at run time, open sizes."""
     found = []
     for node in case.model.graph.node:

@@ -1,4 +1,4 @@
-"""Every input of an op of one tensor, in one sample and several layouts; of an op of two every pair of 8 bits (`tasks.arrays.every`)."""
+"""Every input of an op of one tensor, in one sample and several layouts; of an op of two every pair of 8 bits (`tasks.arrays.every_value`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import every, torch_tree
-from tasks.arrays.every import FLOAT8
+from tasks.arrays import every_value, torch_tree
+from tasks.arrays.every_value import FLOAT8
 from tasks.arrays.layouts import CONTIGUOUS
-from tasks.catalogs import exactly
+from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.generated import laid_out
 from tasks.catalogs.torch.templates import Path, rebuilt, tensors
@@ -51,14 +51,14 @@ def of_two(info: Any) -> bool:
     return label_of(info.name, info.variant_test_name) in PAIRS
 
 
-def _values(info: Any, group: Group, index: int) -> list[np.ndarray]:
+def _make_values(info: Any, group: Group, index: int) -> list[np.ndarray]:
     """What stands for the tensors of a sample: (n,) all values, or twice (256, 256) all pairs."""
     if not of_two(info):
-        made = every.values(group.dtype, group.seed)
-        return [made.reshape(_shape(made.size, index))]
+        made = every_value.values(group.dtype, group.seed)
+        return [made.reshape(_choose_shape(made.size, index))]
     if is_inexact(group.dtype):
-        return list(every.pairs(group.dtype, FLOAT8[index % len(FLOAT8)]))
-    first, second = every.pairs(group.dtype)
+        return list(every_value.pairs(group.dtype, FLOAT8[index % len(FLOAT8)]))
+    first, second = every_value.pairs(group.dtype)
     if info.name in _DIVIDES or info.name in _RAISES:
         bad = second == 0 if info.name in _DIVIDES else second < 0
         second = np.where(bad, np.ones((), second.dtype), second)
@@ -77,7 +77,7 @@ def samples(
     import torch
 
     two = of_two(info)
-    if not every.has(group.dtype) or (two and not is_inexact(group.dtype) and np_dtype(group.dtype).itemsize > 1):
+    if not every_value.has(group.dtype) or (two and not is_inexact(group.dtype) and np_dtype(group.dtype).itemsize > 1):
         what = "pair of values" if two else "value"
         yield Sample(-1, failure=Failure.vacuous(f"not every {what} of {group.dtype} can be tried"))
         return
@@ -90,26 +90,26 @@ def samples(
             yield Sample(index)
             continue
         layout = LAYOUTS[index // (len(FLOAT8) if two else 1) % len(LAYOUTS)]
-        made = [laid_out(torch_tree.from_numpy(x), layout) for x in _values(info, group, index)]
+        made = [laid_out(torch_tree.from_numpy(x), layout) for x in _make_values(info, group, index)]
 
-        def replaced(path: Path, x: Any, made: list[Any] = made) -> Any:
+        def replace_leaf(path: Path, x: Any, made: list[Any] = made) -> Any:
             at = int(path[0]) if len(path) == 1 and isinstance(path[0], int) else len(made)
             if at < len(made):
                 return made[at].requires_grad_() if x.requires_grad else made[at]
             return x.detach() if isinstance(x, torch.Tensor) else x
 
         template = templates[index % len(templates)]
-        sample = make(index, rebuilt(template, replaced))
+        sample = make(index, rebuilt(template, replace_leaf))
         for oracle in sample.others:
             for leaf, other in zip(sample.expected, oracle.references):
                 _mask_special_values(made, leaf, other)
         first = sample.expected[0].reference if sample.expected else None
-        if first is not None and _plain(sample) and group.check == "forward":
-            sample.others += exactly.oracle(group.op_name, torch_tree.to_numpy(made[0]), first)
+        if first is not None and _takes_tensor_alone(sample) and group.check == "forward":
+            sample.others += mpmath_oracle.oracle(group.op_name, torch_tree.to_numpy(made[0]), first)
         yield sample
 
 
-def _plain(sample: Sample) -> bool:
+def _takes_tensor_alone(sample: Sample) -> bool:
     """Whether the op is given the tensor alone, so that it is the function of its name."""
     args: Any = sample.args
     kwargs: Any = sample.kwargs
@@ -135,7 +135,7 @@ def _is_template(source: Any, dtype: Any, count: int) -> bool:
     return set(found) == {(k,) for k in range(count)} and len({x.shape for x in found.values()}) == 1
 
 
-def _shape(count: int, index: int) -> tuple[int, ...]:
+def _choose_shape(count: int, index: int) -> tuple[int, ...]:
     """One dimension, then two: of 65,536 values 256 rows of 256."""
     rows = 1 << ((count.bit_length() - 1) // 2)
     return (count,) if index % len(LAYOUTS) == 0 else (rows, count // rows)

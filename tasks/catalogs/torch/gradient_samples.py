@@ -92,7 +92,7 @@ class GradientMaker(Maker):
                 return made
             torch.set_default_dtype(torch.float64)
             with by_formula(self.group.check):
-                return self._filled(made, args, kwargs, wide, given)
+                return self._add_gradients(made, args, kwargs, wide, given)
         except Exception as error:
             made.failure = Failure.of(error, "reference")
             return made
@@ -103,22 +103,22 @@ class GradientMaker(Maker):
         """Those of some inputs by which the op can be differentiated, by torch's word: a norm's running mean is none. All of them where
         it takes none, for the sake of what it says."""
 
-        def taken(some: tuple[int, ...]) -> bool:
+        def can_start(some: tuple[int, ...]) -> bool:
             try:
                 self._starts(args, kwargs, some, widen)
             except Exception:
                 return False
             return True
 
-        if len(wrt) == 1 or taken(wrt):
+        if len(wrt) == 1 or can_start(wrt):
             return wrt
-        return tuple(i for i in wrt if taken((i,))) or wrt
+        return tuple(i for i in wrt if can_start((i,))) or wrt
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
-        return self._differentiated(args, change)
+        return self._differentiate(args, change)
 
-    def _differentiated(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
+    def _differentiate(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
         """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none is linear."""
         own, named, given = map_leaves(args, change)
 
@@ -136,7 +136,7 @@ class GradientMaker(Maker):
     def _by_rules(self) -> contextlib.AbstractContextManager[None]:
         return derivatives.own(self.rules) if self.rules else contextlib.nullcontext()
 
-    def _moved(self, args: Any, kwargs: Any) -> Any:
+    def _compute_perturbed(self, args: Any, kwargs: Any) -> Any:
         """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it is
         rounded to the dtype under test, however exactly the inputs are given."""
         self.draw += 1
@@ -179,7 +179,7 @@ class GradientMaker(Maker):
             found.append((tuple(y.shape), dtype))
         return found
 
-    def _filled(self, made: Sample, args: Any, kwargs: Any, wide: list[Any], given: list[np.ndarray]) -> Sample:
+    def _add_gradients(self, made: Sample, args: Any, kwargs: Any, wide: list[Any], given: list[np.ndarray]) -> Sample:
         """``made`` with its cotangents, expected gradients and second oracle."""
         base = len(made.arrays)
         made.arrays += given
@@ -189,7 +189,7 @@ class GradientMaker(Maker):
         self.wrt, self.draw, self.rules = made.wrt, 0, []
         nodes: dict[str, bool] = {}
         with equalities() as met, drawing() as drew:
-            exact = self._differentiated((args, kwargs, passed), widen, nodes)
+            exact = self._differentiate((args, kwargs, passed), widen, nodes)
         self.compares = bool(met)
         drawn = drew()
         if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
@@ -202,7 +202,7 @@ class GradientMaker(Maker):
         floors = list(strict)
         if numeric:
             own = self._own((args, kwargs, passed), len(exact))
-            arrays = self._ruled((args, kwargs, passed), arrays, nodes)
+            arrays = self._apply_rules((args, kwargs, passed), arrays, nodes)
             made.oracle = describe_oracle(self.rules, nodes)
             own_error = self._own_error((args, kwargs, passed), arrays, nodes)
             if kept := derivatives.keeping(self.rules):
@@ -245,9 +245,11 @@ class GradientMaker(Maker):
         if self.choice is None or not all(gradients.is_differentiable(x) for x in places):
             return [None] * (len(chosen) + len(outputs))
         dim = self.choice.dim
-        return [_equal(torch_tree.output(torch_tree.dense(x.detach())), dim) for x in (*chosen, *outputs)]
+        return [
+            _number_equal_elements(torch_tree.output(torch_tree.dense(x.detach())), dim) for x in (*chosen, *outputs)
+        ]
 
-    def _ruled(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
+    def _apply_rules(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
         """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
         is not finite by one of both, or at a kink, is torch's own convention, and stays."""
         self.rules = derivatives.select_known(nodes) if not is_complex(self.dtype) else []
@@ -344,7 +346,7 @@ class GradientMaker(Maker):
         return gradients.second_oracle(problem, values, numbers="complex")
 
 
-def _equal(x: np.ndarray, dim: int | None) -> np.ndarray | None:
+def _number_equal_elements(x: np.ndarray, dim: int | None) -> np.ndarray | None:
     """A number for each element of ``x``, shaped as it, that those which are equal share, along a dimension or anywhere; None where none
     are."""
     distinct, numbers = np.unique(x, return_inverse=True)
@@ -372,7 +374,7 @@ def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
     return np.asarray(np.sum(there, 0)) if there else None
 
 
-def _spread(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _find_dependent_elements(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Which elements of an input of ``shape`` any of some places of an output is made of, where the input was spread over the output; of
     any other input all or none, as all places are or not."""
     padded = (1,) * (places.ndim - len(shape)) + shape
@@ -411,7 +413,7 @@ def out_of_range(
         lost = np.zeros(reference.shape, np.bool_)
         for y in forward:
             beyond = np.abs(y) > largest if y.dtype == np.float64 else np.zeros(y.shape, np.bool_)
-            lost |= _spread(beyond, reference.shape)
+            lost |= _find_dependent_elements(beyond, reference.shape)
     if not (high.any() or lost.any()):
         return floor
     made = np.zeros(reference.shape) if floor is None else np.array(floor)

@@ -86,7 +86,7 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
             "group": texts([_MARK_OF.get(g, "?") for g in newest["agrees"]]),
             "bytes": texts([NONE if k == 0 else _MARKS[min(k, len(_MARKS)) - 1] for k in rank]),
             "outlier": texts(["1" if out else NONE for out in newest["outlier"]]),
-            "change": list(_changes(newest, codes)),
+            "change": list(_find_status_changes(newest, codes)),
             "said": list(_render_verdicts(newest, codes, rank)),
             "unit": about["op_class"].map(unit),
         }
@@ -101,7 +101,7 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
     )
 
 
-def _changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[str]:
+def _find_status_changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[str]:
     """Per case the change from each of its outcomes to each, a character for a pair. Rows stand in order of their case."""
     sizes = np.bincount(codes) if len(codes) else np.zeros(0, dtype="int64")
     begin = np.concatenate([[0], np.cumsum(sizes)])

@@ -51,20 +51,20 @@ def samples(
     The values are among those that the template's own tensor has (`tasks.draw.structure.like`). A sample is vacuous where the float64
     reference does not take them, or makes NaN of them; a single one says so where no input selects.
     """
-    found = list(_templates(own, group.dtype)) if is_inexact(group.dtype) else []
+    found = list(_select_templates(own, group.dtype)) if is_inexact(group.dtype) else []
     if not found:
         yield Sample(-1, failure=Failure.vacuous("it has no floating call with an input that selects"))
         return
     most = min(CANDIDATES * group.samples, MOST)
-    for index, (source, path, code, values) in enumerate(itertools.islice(_candidates(group, found), most)):
+    for index, (source, path, code, values) in enumerate(itertools.islice(_iterate_candidates(group, found), most)):
         if index + first in skip:
             yield Sample(index)
             continue
 
-        def replaced(at: Path, x: Any, path: Path = path, values: Any = values) -> Any:
+        def replace_leaf(at: Path, x: Any, path: Path = path, values: Any = values) -> Any:
             return torch_tree.from_numpy(values) if at == path else x
 
-        made = make(index, rebuilt(source, replaced))
+        made = make(index, rebuilt(source, replace_leaf))
         if made.failure is not None or not _numbers(made):
             why = made.failure.error if made.failure is not None else "the reference is NaN"
             made = Sample(index, failure=Failure.vacuous(f"the op does not take {_format_path(path)} {code}: {why}"))
@@ -72,7 +72,7 @@ def samples(
         yield made
 
 
-def _candidates(group: Group, found: list[tuple[Any, Path]]) -> Iterator[tuple[Any, Path, str, np.ndarray]]:
+def _iterate_candidates(group: Group, found: list[tuple[Any, Path]]) -> Iterator[tuple[Any, Path, str, np.ndarray]]:
     """(template, path of the input, its structure, its values), each once: of every template one structure, then of every one another."""
     done: set[tuple[int, str]] = set()
     for step in range(TURNS):
@@ -86,7 +86,7 @@ def _candidates(group: Group, found: list[tuple[Any, Path]]) -> Iterator[tuple[A
                 yield source, path, *made
 
 
-def _templates(own: list[Any], dtype: str) -> Iterator[tuple[Any, Path]]:
+def _select_templates(own: list[Any], dtype: str) -> Iterator[tuple[Any, Path]]:
     """One sample of each structure of arguments with each of its tensors that select."""
     seen: set[Any] = set()
     for source in own:

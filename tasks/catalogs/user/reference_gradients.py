@@ -13,7 +13,7 @@ import numpy as np
 from tasks.arrays import analytic, derivatives, differences, noise
 from tasks.arrays import autograd as gradients
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.gradients import equalities
+from tasks.catalogs.torch.gradient_samples import equalities
 from tasks.catalogs.torch.noise import perturb_tensor
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
@@ -110,7 +110,7 @@ class Reference:
             return values
         return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, values)]
 
-    def excused(self, elementwise: bool) -> list[str]:
+    def find_excused(self, elementwise: bool) -> list[str]:
         """The nodes that may lose what their rounded result has lost: inside of a function everything is rounded. Of an elementwise
         function, its own result is where that is declared, and a softmax's, whose every kernel does, always."""
         kept = derivatives.keeping(self.graph.rules)
@@ -132,19 +132,19 @@ class Reference:
         stay so; kept: nodes whose derivative is torch's own, of their rounded result; fixed: maxima are constants."""
         eps, alike = EPS.get(self.dtype, 0.0), _Alike()
 
-        def moved(x: Any, place: int) -> Any:
+        def perturb_kept(x: Any, place: int) -> Any:
             assert draw is not None
             if not x.requires_grad:  # a constant, such as an exponent, or an input that the draw has moved
                 return x
             return perturb_tensor(x, eps, draw, alike.place(x, place) if compares else place)
 
-        def handed(x: Any, place: int) -> Any:
+        def perturb_handed(x: Any, place: int) -> Any:
             assert draw is not None
             return perturb_tensor(x, eps, draw, place)
 
         rules = [name for name in self.graph.rules if name not in kept]
         with derivatives.own(rules) if rules else contextlib.nullcontext():
-            change = (None, None) if draw is None else (moved, handed)
+            change = (None, None) if draw is None else (perturb_kept, perturb_handed)
             return of_torch.gradients(
                 self.check,
                 self.call,
@@ -194,7 +194,7 @@ class Reference:
         problem = self.problem(inputs, cotangents)
         with np.errstate(all="ignore"):
             outputs = problem.function(problem.inputs)
-            raw = self._chosen(inputs, cotangents, self._raw)
+            raw = self._select_outputs(inputs, cotangents, self._raw)
             return analytic.many_digits(raw, problem.inputs, outputs, problem.cotangents, only)
 
     def problem(self, inputs: Arrays, cotangents: Cotangents) -> gradients.Problem:
@@ -203,9 +203,9 @@ class Reference:
             return of_torch.problem(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents)
         start = [gradients.widen_array(inputs[name]) for name in self.names]
         given = [gradients.widen_array(c) for c in cotangents if c is not None]
-        return gradients.Problem(self._chosen(inputs, cotangents, self.values), start, given)
+        return gradients.Problem(self._select_outputs(inputs, cotangents, self.values), start, given)
 
-    def _chosen(
+    def _select_outputs(
         self, inputs: Arrays, cotangents: Cotangents, call: Callable[[Arrays], Sequence[Any]]
     ) -> differences.Function:
         def function(values: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -240,19 +240,21 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     made.arrays += given
     made.op_class, made.definition = gradients.class_of(made.op_class), ""
 
-    def passed(change: Callable[[np.ndarray], np.ndarray]) -> Cotangents:
+    def select_cotangents(change: Callable[[np.ndarray], np.ndarray]) -> Cotangents:
         return [None if i < 0 else change(made.arrays[i]) for i in made.cotangents]
 
-    def moved(draw: int) -> tuple[Arrays, Cotangents]:
+    def perturb_all(draw: int) -> tuple[Arrays, Cotangents]:
         places = itertools.count(1)
 
         def one(x: np.ndarray) -> np.ndarray:
             name = x.dtype.name
             return noise.perturb_values(_wide(x), EPS[name], draw, next(places)) if is_inexact(name) else _wide(x)
 
-        return {k: one(x) for k, x in arrays.items()}, passed(one)
+        return {k: one(x) for k, x in arrays.items()}, select_cotangents(one)
 
-    exact = _exact(reference, {k: _wide(x) for k, x in arrays.items()}, passed(_wide), outputs)
+    exact = _compute_exact_gradients(
+        reference, {k: _wide(x) for k, x in arrays.items()}, select_cotangents(_wide), outputs
+    )
     if isinstance(exact, Failure):
         made.failure = exact
         return
@@ -261,7 +263,7 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     def floor(kept: Sequence[str]) -> list[np.ndarray]:
         found = noise.floor(
             exact.values,
-            lambda drawn: (exact.again(*moved(draw), draw, kept) for draw in drawn),
+            lambda drawn: (exact.again(*perturb_all(draw), draw, kept) for draw in drawn),
             made.op_class,
             draws,
             sum(x.size for x in arrays.values()),
@@ -272,8 +274,8 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     strict = floor([])
     kept: Sequence[np.ndarray | None] = [None] * len(strict)
     floors = strict
-    lost = _of_the_result(reference, exact, arrays, passed(_wide), outputs)
-    if excused := reference.excused(lost is not None):
+    lost = _of_the_result(reference, exact, arrays, select_cotangents(_wide), outputs)
+    if excused := reference.find_excused(lost is not None):
         floors = [np.maximum(a, b) for a, b in zip(floor(excused), strict)]
     if lost is not None and reference.op.kept:
         floors = [floors[0] + lost]
@@ -337,7 +339,9 @@ class _Exact:
     plain: bool = True
 
 
-def _exact(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact | Failure:
+def _compute_exact_gradients(
+    reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]
+) -> _Exact | Failure:
     """The derivatives by autograd, with differences as the second oracle, or by differences alone where autograd cannot follow the
     reference; a failure where there are none."""
     why = "" if reference.by_torch or reference.op.alone else _not_followed(reference, inputs, outputs)
@@ -404,7 +408,7 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     def again(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
         return reference.by_autograd(moved, given, draw, bool(met), kept, shifts and bool((draw or 0) % 2))
 
-    found = None if reference.rounds else _beside(reference, inputs, cotangents, values, lost)
+    found = None if reference.rounds else _compute_differences_beside(reference, inputs, cotangents, values, lost)
     if found is None:
         errors = [np.where(m & np.isnan(g), np.inf, 0.0) for m, g in zip(lost, values)]
         other, why = None, STEPS
@@ -424,16 +428,21 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     if not any(t.any() for t in taken):
         return _Exact(values, errors, _describe_oracle(why), other, again, not any(np.isinf(e).any() for e in errors))
 
-    def patched(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
+    def replace_unreliable(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
         return [np.where(t, f, g) for t, f, g in zip(taken, beside, again(moved, given, draw, kept))]
 
     return _Exact(
-        values, errors, f"{_describe_oracle(why)}, {found.how} where that is no derivative", other, patched, False
+        values,
+        errors,
+        f"{_describe_oracle(why)}, {found.how} where that is no derivative",
+        other,
+        replace_unreliable,
+        False,
     )
 
 
-def _beside(
+def _compute_differences_beside(
     reference: Reference, inputs: Arrays, cotangents: Cotangents, values: list[np.ndarray], lost: list[np.ndarray]
 ) -> differences.Differences | None:
     """Differences of every element, or of those that autograd has lost; None where projections are to do."""

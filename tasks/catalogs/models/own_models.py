@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.arrays import held, torch_tree
-from tasks.catalogs import told
-from tasks.catalogs.models import drawn, exporting, of_file, wheels
+from tasks.arrays import module_state, torch_tree
+from tasks.catalogs import user_definitions
+from tasks.catalogs.models import drawn_inputs, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import sources
 from tasks.graphs import given
@@ -36,7 +36,7 @@ TIMES = 3
 class Own:
     """A model of the user's. source: "….onnx", a folder with saved_model.pb, "module:function" or "file.py:function"; files: an
     .npz of inputs for each sample; root: the folder that modules are looked up in; drawn: inputs that are drawn instead, as
-    `tasks.catalogs.models.drawn` reads them."""
+    `tasks.catalogs.models.drawn_inputs` reads them."""
 
     name: str
     source: str
@@ -63,27 +63,27 @@ class Own:
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
         if self.is_module:
-            made = self._exported(exporting.PLAIN)
+            made = self._export_module(exporting.PLAIN)
         else:
             path = Path(self.source)
-            _fits(path)
+            _check_memory(path)
             made = _read_as_onnx(path) if path.is_dir() else given.read_model(path)
         return self._bytes(made)
 
-    def exported(self, how: exporting.How, cache: Path) -> bytes | None:
+    def export(self, how: exporting.How, cache: Path) -> bytes | None:
         if not self.is_module:
             return None
         try:
-            return self._bytes(self._exported(how))
+            return self._bytes(self._export_module(how))
         except GivenError:
             if how.any_size:  # torch cannot leave its sizes open: then it is asked of the model as it is
                 return None
             raise
 
-    def _exported(self, how: exporting.How) -> Any:
+    def _export_module(self, how: exporting.How) -> Any:
         import torch
 
-        given, module = self._arrays(0, 0), self.made()
+        given, module = self._arrays(0, 0), self.make_module()
         try:
             example = [torch.from_numpy(x) for x in given.values()]
             return exporting.export_module(module, example, tuple(given), (), how)
@@ -118,15 +118,15 @@ class Own:
 
     def module(self, cache: Path) -> Any:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
-        return self.made() if self.is_module else None
+        return self.make_module() if self.is_module else None
 
-    def made(self) -> Any:
+    def make_module(self) -> Any:
         """It as a torch module in evaluation mode, made once in this process: what it draws, it draws by one seed. Raises GivenError."""
-        return _module(self.source, self.root, self.digest())
+        return _load_module(self.source, self.root, self.digest())
 
     def anew(self) -> Any:
-        """`made`, one that nobody has called."""
-        return _module.__wrapped__(self.source, self.root, self.digest())
+        """`make_module`, one that nobody has called."""
+        return _load_module.__wrapped__(self.source, self.root, self.digest())
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
@@ -149,17 +149,17 @@ class Own:
             found = given.arrays(Path(self.files[index]))
             return of_file.order_inputs(found, self._forward(), self.files[index], False) if self.is_module else found
         if self.drawn:
-            return self._drawn(index, seed)
+            return self._draw_arrays(index, seed)
         told = of_file.inputs(self.source, self.root, self._forward(), index, seed) if self.is_module else None
         if told is None:
             raise GivenError(self._without())
         return told
 
-    def _drawn(self, index: int, seed: int) -> Arrays:
-        wanted = {one.name: one for one in map(drawn.parse_input, self.drawn)}
+    def _draw_arrays(self, index: int, seed: int) -> Arrays:
+        wanted = {one.name: one for one in map(drawn_inputs.parse_input, self.drawn)}
         if Path(self.source).is_file():
-            return drawn.arrays(drawn.of_graph(self._graph(), wanted, self.source), index, seed)
-        found = drawn.arrays(wanted.values(), index, seed)
+            return drawn_inputs.arrays(drawn_inputs.of_graph(self._graph(), wanted, self.source), index, seed)
+        found = drawn_inputs.arrays(wanted.values(), index, seed)
         return of_file.order_inputs(found, self._forward(), self.source) if self.is_module else found
 
     def _graph(self) -> Any:
@@ -173,14 +173,14 @@ class Own:
 
     def _forward(self) -> Any:
         """What a torch module is called with. Raises GivenError."""
-        return self.made().model.forward
+        return self.make_module().model.forward
 
     def _without(self) -> str:
         """What to do where no inputs are given: the ways that there are."""
         if self.is_module:
             names = of_file.parameters(self._forward())
         else:
-            names = drawn.names(self._graph()) if Path(self.source).is_file() else []
+            names = drawn_inputs.names(self._graph()) if Path(self.source).is_file() else []
         asked = " ".join(f"--input '{x}=float32[4,8]'" for x in names or ["x"])
         saved = ", ".join(f"{x}=array" for x in names if x.isidentifier()) or "NAME=array"
         file = f", or let {of_file.INPUTS}() in its file return a list of them" if self.is_module else ""
@@ -194,16 +194,16 @@ def list_models() -> dict[str, Own]:
     """The models that this process was told of, by name."""
     return {
         one["name"]: Own(one["name"], one["model"], tuple(one["inputs"]), one["root"], tuple(one["drawn"]))
-        for one in told.definitions().get("models", [])
+        for one in user_definitions.definitions().get("models", [])
     }
 
 
 def saved_model(definitions: str) -> bool:
-    """Whether one of the models that definitions (`tasks.catalogs.told`) name is a SavedModel."""
-    return any(Path(one["model"]).is_dir() for one in told.parse_definitions(definitions).get("models", []))
+    """Whether one of the models that definitions (`tasks.catalogs.user_definitions`) name is a SavedModel."""
+    return any(Path(one["model"]).is_dir() for one in user_definitions.parse_definitions(definitions).get("models", []))
 
 
-def _fits(path: Path) -> None:
+def _check_memory(path: Path) -> None:
     """Raise GivenError for a model that this machine's memory does not hold."""
     files = path.rglob("*") if path.is_dir() else [path, *path.parent.glob(f"{path.name}?*")]
     size = sum(x.stat().st_size for x in files if x.is_file())
@@ -257,7 +257,7 @@ def _convert_saved_model(folder: Path, target: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _module(source: str, root: str, digest: str) -> Any:
+def _load_module(source: str, root: str, digest: str) -> Any:
     """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files. Raises GivenError."""
     return _wrap_outputs(of_file.make_module(source, root).eval())
 
@@ -272,7 +272,7 @@ def _wrap_outputs(module: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model = module
-            self.written: tuple[str, ...] = ()  # this and `put_back`: see `held.Renewable`
+            self.written: tuple[str, ...] = ()  # this and `put_back`: see `module_state.Renewable`
 
         def forward(self, *inputs: Any) -> Any:
             returned = [
@@ -282,9 +282,11 @@ def _wrap_outputs(module: Any) -> Any:
             ]
             for name in self.written:
                 place = name.removeprefix("inputs.")
-                returned.append((held.find(self, name) if place == name else inputs[int(place)]).detach().clone())
+                returned.append(
+                    (module_state.find(self, name) if place == name else inputs[int(place)]).detach().clone()
+                )
             return tuple(returned)
 
     made = Outputs().eval()
-    made.put_back = held.keep(made)
+    made.put_back = module_state.keep(made)
     return made

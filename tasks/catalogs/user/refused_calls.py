@@ -30,13 +30,13 @@ Evaluate = Callable[[Declared, Arrays], Any]
 def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
     """The op with what an entry of ``refuses`` says of its inputs and arguments; what that leaves out stays as declared."""
 
-    def merged(name: str) -> Any:
+    def merge_input(name: str) -> Any:
         was, now = ({"shape": x} if not isinstance(x, Mapping) else x for x in (op.inputs[name], entry[name]))
         bounded = {"low", "below"} & set(now)
         bounds = {"low", "high", "below", "is"} if "data" in now else {"data", "high", "below"} if bounded else set()
         return {k: v for k, v in was.items() if k not in bounds} | dict(now)
 
-    inputs = {name: merged(name) if name in entry else given for name, given in op.inputs.items()}
+    inputs = {name: merge_input(name) if name in entry else given for name, given in op.inputs.items()}
     kwargs = {name: entry.get(name, value) for name, value in op.kwargs.items()}
     return replace(op, inputs=inputs, kwargs=kwargs)
 

@@ -1,4 +1,4 @@
-"""Every input of a user's kernel of one tensor, element by element (`tasks.arrays.every`)."""
+"""Every input of a user's kernel of one tensor, element by element (`tasks.arrays.every_value`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import every
+from tasks.arrays import every_value
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import WITHOUT_NOISE, OpClass
 
 
 def is_applicable(op: UserOp) -> bool:
     """Whether each result is of the element in its place, as far as the class says, and the sizes are free."""
-    shape = _shape(op)
+    shape = _find_open_shape(op)
     return len(op.inputs) == 1 and bool(shape) and OpClass(op.op_class) in WITHOUT_NOISE and not op.definition
 
 
@@ -23,7 +23,7 @@ def sample(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str,
 
     Raises ValueError for a dtype of which not every value can be tried.
     """
-    values, names = every.values(dtype, seed), _shape(op)
+    values, names = every_value.values(dtype, seed), _find_open_shape(op)
     rows = 1 << ((len(values).bit_length() - 1) // 2) if len(names) > 1 else 1
     dims = {name: 1 for name in op.dims} | {names[-1]: len(values) // rows}
     if len(names) > 1:
@@ -32,7 +32,7 @@ def sample(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str,
     return dims, {name: values.reshape([dims[n] for n in names])}
 
 
-def _shape(op: UserOp) -> list[str]:
+def _find_open_shape(op: UserOp) -> list[str]:
     """The dimensions of its first input, each of any size; [] where one is fixed or made of others, or the values are given."""
     given: Any = next(iter(op.inputs.values()), {})
     spec = given if isinstance(given, Mapping) else {"shape": given}

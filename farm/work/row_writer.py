@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from farm import lake as lakes
 from farm.lake import traces
-from farm.work.accounts import Accounts
+from farm.work.run_counts import RunCounts
 from farm.work.state import Plan
 from tasks.model.row import Row
 
@@ -21,15 +21,15 @@ FLUSH_S, FLUSH_ROWS = 2.0, 50_000
 BEHIND = 4
 
 
-class Ledger:
+class RowWriter:
     """Keeps rows and writes them in parts."""
 
-    def __init__(self, plan: Plan, accounts: Accounts) -> None:
-        self._plan, self._accounts = plan, accounts
+    def __init__(self, plan: Plan, run_counts: RunCounts) -> None:
+        self._plan, self._run_counts = plan, run_counts
         self._batches: list[pa.RecordBatch] = []
         self._steps: list[pa.RecordBatch] = []
         self._rows, self._most = 0, BEHIND * FLUSH_ROWS
-        self._writer = ThreadPoolExecutor(1, "ledger")
+        self._writer = ThreadPoolExecutor(1, "row_writer")
         self._writing: Future[None] | None = None
         self._written: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])  # what it is to write
         self._flushed = time.monotonic()
@@ -50,7 +50,7 @@ class Ledger:
         self._steps += steps
         self.told(batches)
         self._rows += rows
-        self._accounts.kept(b, rows, status, busy_ms)
+        self._run_counts.count_rows(b, rows, status, busy_ms)
         if self._rows >= FLUSH_ROWS:
             self._begin(self._most)
 

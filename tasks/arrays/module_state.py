@@ -46,7 +46,7 @@ def tensors(module: Any) -> dict[str, Any]:
     import torch
 
     found: dict[int, tuple[str, Any]] = {}
-    for name, x in _parts(module):
+    for name, x in _iterate_held(module):
         if isinstance(x, torch.Tensor) and not _is_unmade(x):
             found.setdefault(id(x), (name, x))
     return dict(found.values())
@@ -54,7 +54,7 @@ def tensors(module: Any) -> dict[str, Any]:
 
 def unmade(module: Any) -> frozenset[str]:
     """Names of the parameters and buffers that torch makes at the first call."""
-    return frozenset(name for name, x in _parts(module) if _is_unmade(x))
+    return frozenset(name for name, x in _iterate_held(module) if _is_unmade(x))
 
 
 def state(module: Any) -> dict[str, np.ndarray]:
@@ -84,7 +84,7 @@ def digest(state: Mapping[str, np.ndarray]) -> str:
 def plain(module: Any) -> dict[str, str]:
     """What a module holds that is no tensor and that its making may have drawn: numbers and arrays, by name, as text."""
     found = {}
-    for name, x in _parts(module):
+    for name, x in _iterate_held(module):
         if isinstance(x, (bool, int, float, complex)):
             found[name] = repr(x)
         elif isinstance(x, np.ndarray) and x.dtype.kind in "biufc":
@@ -189,7 +189,7 @@ def place(form: Form, device: str) -> None:
 
 def _make_lazy(module: Any, state: Mapping[str, np.ndarray]) -> None:
     """Give parameters that torch makes at the first call the shapes that they have in a state."""
-    for name, x in _parts(module):
+    for name, x in _iterate_held(module):
         if _is_unmade(x) and name in state:
             value = torch_tree.from_numpy(np.array(state[name]))
             x.materialize(tuple(value.shape), dtype=value.dtype)
@@ -201,7 +201,7 @@ def _is_unmade(x: Any) -> bool:
     return isinstance(x, UninitializedTensorMixin)
 
 
-def _parts(module: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_held(module: Any) -> Iterator[tuple[str, Any]]:
     """(name, value) of what a module and those within it hold; a module that is held twice is looked into once."""
     for path, one in module.named_modules():
         own = vars(one)
@@ -210,7 +210,7 @@ def _parts(module: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}".lstrip("."), x
         for name, x in own.items():
             if (
-                not name.startswith("_torchdynamo") and name not in _bookkeeping()
+                not name.startswith("_torchdynamo") and name not in _list_torch_attributes()
             ):  # the former: addresses, of a compiled module
                 yield from _inside(f"{path}.{name}".lstrip("."), x, 0)
 
@@ -227,7 +227,7 @@ def _inside(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
         yield name, x
 
 
-def _bookkeeping() -> frozenset[str]:
+def _list_torch_attributes() -> frozenset[str]:
     """Attributes that every module of torch's has for itself."""
     import torch
 

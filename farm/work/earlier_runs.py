@@ -56,7 +56,7 @@ class Learned:
         arrays = {k: getattr(self, k)[order] for k in ("ms", "finding", "weak", "unasked", "version", "prepare_ms")}
         return replace(self, **arrays)
 
-    def filled(self, matrix: Matrix, guess_ms: Sequence[float]) -> np.ndarray:
+    def estimate_times(self, matrix: Matrix, guess_ms: Sequence[float]) -> np.ndarray:
         """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op and dtype took on the
         backend, else those of the backend, else ``guess_ms`` of it."""
         codes = {pair: n for n, pair in enumerate(dict.fromkeys((g.op, g.dtype) for g in matrix.groups))}
@@ -113,11 +113,11 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
                     known.version[g, b] = versions.setdefault(version, len(versions))
             if found > before:
                 runs.append(run_id)
-                _starts(lakes.read_run(lake, run_id), column, known.start_s)
+                _record_starts(lakes.read_run(lake, run_id), column, known.start_s)
     return replace(known, versions=tuple(versions), runs=tuple(runs))
 
 
-def _starts(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:
+def _record_starts(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:
     """Put in what starting a process took in a run, of backends of which no newer one tells."""
     with contextlib.suppress(AttributeError, TypeError, ValueError):  # a record of another time
         for name, spent in (record.get("children") or {}).items():

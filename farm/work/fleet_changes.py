@@ -7,8 +7,8 @@ import time
 
 from farm.fleet.health import Health
 from farm.fleet.inventory import Answers, Offer
-from farm.work.backlog import Backlog
-from farm.work.losses import Losses
+from farm.work.case_queue import CaseQueue
+from farm.work.lost_work import LostWork
 from farm.work.placement import Placement
 from farm.work.state import Flight, Plan
 from farm.work.supports import Supports
@@ -20,7 +20,7 @@ REST_S = (3.0, 15.0)
 NOT_ASKED = Refused("it was not asked")
 
 
-class Outages:
+class FleetChanges:
     """Keeps the offers true, and moves the work of what is gone. flights: those of the dispatcher."""
 
     def __init__(
@@ -28,13 +28,13 @@ class Outages:
         plan: Plan,
         health: Health,
         placement: Placement,
-        backlog: Backlog,
-        losses: Losses,
+        case_queue: CaseQueue,
+        lost_work: LostWork,
         supports: Supports,
         flights: dict[int, Flight],
     ) -> None:
-        self._plan, self._health, self._placement, self._backlog = plan, health, placement, backlog
-        self._losses, self._supports, self._flights = losses, supports, flights
+        self._plan, self._health, self._placement, self._case_queue = plan, health, placement, case_queue
+        self._lost_work, self._supports, self._flights = lost_work, supports, flights
         self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
         self.come: list[Offer] = []  # of backends that were awaited
         self._vanished: dict[int, float] = {}  # backend without a node → since when
@@ -56,14 +56,14 @@ class Outages:
     def look(self) -> None:
         """Take in what has become of the cluster's nodes, and what backends that were awaited have answered."""
         for offer in self._plan.late():
-            self._answered(offer)
+            self._admit_awaited(offer)
         changes = self._plan.executor.changes()
         for node in changes.gone:
-            self._left(node)
+            self._drop_node(node)
         for node, answers in changes.come.items():
-            self._joined(node, answers)
+            self._add_node(node, answers)
         if changes.gone or changes.come:
-            self._placement.changed()
+            self._placement.forget_layout()
             for handle, flight in self._flights.items():
                 if not flight.begun and flight.among and not self._placement.has_room(flight):
                     self.call_back(handle, flight)  # the nodes that are left cannot take it
@@ -77,27 +77,27 @@ class Outages:
                 why = self._plan.offer(b).too_few or "the last node that offered it left"
                 self.bury(b, f"{why}, and no other joined within {wait_s:g} s")
 
-    def _answered(self, offer: Offer) -> None:
+    def _admit_awaited(self, offer: Offer) -> None:
         """A backend that was awaited is there, or is not: then it has no part in the run."""
         b = [s.name for s in self._plan.backends].index(offer.name)
         self._plan.offers[offer.name] = offer
         self.come.append(offer)
-        self._placement.changed()
+        self._placement.forget_layout()
         if offer.available:
             self._supports.there(b)
-            self._losses.there(b)
+            self._lost_work.there(b)
         else:
             self._placement.available[b] = False
-            self._losses.never_there(b)
+            self._lost_work.never_there(b)
 
-    def _left(self, node: str) -> None:
+    def _drop_node(self, node: str) -> None:
         offers = self._plan.offers.values()
         hosts = {h for o in offers for i, h in zip(o.node_ids, o.nodes) if i == node}
         self.notices.append(f"node {', '.join(hosts) or node} left")
         for offer in offers:
             offer.dismiss(node)
 
-    def _joined(self, node: str, answers: Answers) -> None:
+    def _add_node(self, node: str, answers: Answers) -> None:
         found = next((n for n in self._plan.executor.nodes if n["id"] == node), None)
         if found is None:
             return
@@ -112,7 +112,7 @@ class Outages:
     def device_gone(self, flight: Flight, left: list[int]) -> None:
         """A new child of a backend did not find its device: elsewhere it may be there."""
         b, place = flight.backend, flight.place
-        believed = self._placement.available[b] and self._health.gone(b, place, flight.began)
+        believed = self._placement.available[b] and self._health.note_absence(b, place, flight.began)
         if believed and not self._placement.is_sick(b, place):
             if self._placement.elsewhere(b, place, alike=False) is None:
                 self._put_off(b, place, flight.gone)
@@ -120,12 +120,12 @@ class Outages:
                 self.quarantine(self._plan.name(b), place, f"a new process cannot find it: {flight.gone}")
         elif not believed and self._placement.available[b]:
             notice = (
-                f"a new process of {self._plan.name(b)} cannot find {self._called(place, 'its device on ')}: {flight.gone}; "
+                f"a new process of {self._plan.name(b)} cannot find {self._describe_place(place, 'its device on ')}: {flight.gone}; "
                 "rerunning the rest of its cases"
             )
             if notice not in self.notices:
                 self.notices.append(notice)
-        self._losses.requeue(flight, left)
+        self._lost_work.requeue(flight, left)
 
     def _put_off(self, b: int, place: Place, why: str) -> None:
         """The only device of a backend is not there: it may be again in a moment."""
@@ -160,12 +160,12 @@ class Outages:
             "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
         failures = self._health.quarantine(scope, place, covered, record)
-        self._losses.run_again(failures)
-        self._placement.changed()
+        self._lost_work.run_again(failures)
+        self._placement.forget_layout()
         for handle, flight in self._flights.items():
-            if flight.backend in covered and _concerns(flight, place):
+            if flight.backend in covered and _may_run_on(flight, place):
                 self.call_back(handle, flight)
-        what = self._called(place)
+        what = self._describe_place(place)
         self.notices.append(
             f"quarantined: {what} for {', '.join(covered.values())}: {why}; "
             f"{len(failures)} of its failures will be rerun elsewhere"
@@ -178,7 +178,7 @@ class Outages:
     def _host(self, place: Place) -> str:
         return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
 
-    def _called(self, place: Place, unnumbered: str = "") -> str:
+    def _describe_place(self, place: Place, unnumbered: str = "") -> str:
         """A device, or a whole node, for people; unnumbered: in front of the node, where it is a device without a number."""
         return f"device {place.device} of {self._host(place)}" if place.device else f"{unnumbered}{self._host(place)}"
 
@@ -186,15 +186,15 @@ class Outages:
         """A backend is gone for good: what is left of its cells becomes rows that say so."""
         self._placement.available[b], self._placement.gone[b], self._plan.offer(b).reason = False, True, why
         self.notices.append(f"{self._plan.name(b)} is no longer available: {why}")
-        self._placement.changed()
+        self._placement.forget_layout()
         for handle, flight in self._flights.items():
             if flight.backend == b:
                 self.call_back(handle, flight)
-        for g, positions in self._backlog.drain(b):
-            self._losses.unavailable(b, g, positions)
+        for g, positions in self._case_queue.drain(b):
+            self._lost_work.unavailable(b, g, positions)
 
 
-def _concerns(flight: Flight, place: Place) -> bool:
+def _may_run_on(flight: Flight, place: Place) -> bool:
     """Whether a job runs on a device, or may still come to it."""
     whole = Place(flight.place.node, "")
     return place in (flight.place, whole) if flight.begun else place.node in flight.among

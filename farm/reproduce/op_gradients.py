@@ -16,7 +16,7 @@ from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
 from farm.report.runs import load
 from farm.report.tables.coverage import FAILED_STATUSES
-from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, by_differences, two_oracles
+from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, by_differences, two_oracles
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
@@ -194,7 +194,7 @@ def plot(samples: list[PreparedSample], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from tasks.catalogs.torch.gradients import curve
+    from tasks.catalogs.torch.gradient_samples import curve
 
     figure = Figure(figsize=(7.5, 5), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)

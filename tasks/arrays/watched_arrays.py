@@ -19,9 +19,9 @@ class Run:
         """What a call returned, its arrays watched."""
         if isinstance(made, (tuple, list)):
             return type(made)(map(self.wrap, made)) if type(made) in (tuple, list) else made
-        return self.watched(made) if isinstance(made, np.ndarray) else made
+        return self.watch(made) if isinstance(made, np.ndarray) else made
 
-    def watched(self, array: np.ndarray) -> Any:
+    def watch(self, array: np.ndarray) -> Any:
         """The array, watched by this run."""
         view = array.view(Watched)
         view.run = self
