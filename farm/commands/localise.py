@@ -19,7 +19,7 @@ from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import ReproduceError, StoredCase, load, parse
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.wire import Found
 
 #: Exit codes.
@@ -68,7 +68,7 @@ def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
             if found.item is None:
                 what = found.columns.get("culprit") or "no culprit"
                 why = "has no reference of its own" if found.facts.get("nodes") else "has no nodes of its own"
-                raise NoScript(
+                raise NoProgram(
                     f"no folder: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
                 )
             alone = case.of_item(found.item, f"{found.columns['culprit']} of {case.key.case_id}")

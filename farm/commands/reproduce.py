@@ -21,7 +21,7 @@ from farm.reproduce.find import StoredCase, load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.model import DEADLY, Refusal, Status
 
 #: Exit codes.
@@ -116,10 +116,10 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.out:
         try:
             if outcome.row["status"] == Status.UNAVAILABLE:
-                raise NoScript(f"no folder: {case.spec.name} is unavailable here: {outcome.row['error']}")
+                raise NoProgram(f"no folder: {case.spec.name} is unavailable here: {outcome.row['error']}")
             write = writing.write_in_fork if args.child else writing.write_finding
             shown = write(case, outcome, Path(args.out))
-        except NoScript as error:
+        except NoProgram as error:
             refused = error
     same, said = conclusion(case, outcome.row, device)
     print(said)

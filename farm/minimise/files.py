@@ -19,7 +19,7 @@ from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.folder import RUN, write_folder
 from farm.reproduce.requirements import pin_imports, requirements
 from farm.reproduce.writing import folder_case, form_of
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.worst import beyond
 from tasks.model import Leaf, Status, is_inexact, np_dtype
 from tasks.model.dtypes import round_to_dtype
@@ -120,7 +120,7 @@ def _folder(
         if not minimal.environment and (more := [x for x in pin_imports(files) if x not in packages]):
             packages += more  # a plug-in's module, what torch's test database takes
             files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
-    except NoScript as error:
+    except NoProgram as error:
         return {}, f"none: {error}"
     listed = ", ".join([*packages, *envs.OWN_PACKAGES])
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.plain import bound_by_limit, bound_by_tolerance, error_unit
 from tasks.judge.policy import Policy, has_own_tolerance, only_stored
 from tasks.model import EPS, Leaf, OpClass, flags, is_complex, is_inexact
@@ -20,11 +20,11 @@ def expected_arrays(
     leaves: Sequence[Leaf], row: Mapping[str, Any], policy: Policy, kind: str = ""
 ) -> dict[str, np.ndarray]:
     """Arrays of each output, by name and place: its ``dtype``, the ``exact`` result, the largest difference that is ``allowed``, or of a
-    kind of bias its unit, and the ``largest`` number, which an overflow at the border stands for. Raises NoScript."""
+    kind of bias its unit, and the ``largest`` number, which an overflow at the border stands for. Raises NoProgram."""
     found, precision = dict[str, np.ndarray](), declared_precision(row)
     for k, leaf in enumerate(leaves):
         if leaf.reference is None:
-            raise NoScript("no folder: an output is defined only by its shape")
+            raise NoProgram("no folder: an output is defined only by its shape")
         if kind == KIND_BIASED:
             most = error_unit(leaf, OpClass(row["op_class"]), precision)
         else:
@@ -38,7 +38,7 @@ def expected_arrays(
 
 def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np.ndarray:
     """The largest difference that the judge leaves to each element of an output: by the limit of a row, by the classic tolerance where
-    a stored result is all there is, by the case's own tolerance, or by the rule of a policy without limits. Raises NoScript."""
+    a stored result is all there is, by the case's own tolerance, or by the rule of a policy without limits. Raises NoProgram."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
     if row["limit"] is None:
@@ -69,14 +69,14 @@ def _find_rounding_step(leaf: Leaf) -> np.ndarray:
 
 
 def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> np.ndarray:
-    """What a policy without limits leaves to each element (`tasks.judge.policy.Policy`). Raises NoScript."""
+    """What a policy without limits leaves to each element (`tasks.judge.policy.Policy`). Raises NoProgram."""
     y, rule, bound = np.asarray(leaf.reference), policy.rule, policy.bound
     if rule not in ("classic", "absolute") or leaf.reference is None:
-        raise NoScript("no folder: no limit judges it")
+        raise NoProgram("no folder: no limit judges it")
     if leaf.dtype == "str":
         return np.zeros(y.shape)
     if leaf.noise is not None and not np.isfinite(leaf.noise).all():
-        raise NoScript("no folder: rounding's effect on a result has no bound, and the policy no limit")
+        raise NoProgram("no folder: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "classic":
         return np.maximum(bound_by_tolerance(leaf, op_class, precision), _find_rounding_step(leaf))
     if not is_inexact(leaf.dtype) and bound <= 1:
@@ -86,7 +86,7 @@ def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> n
 
 def _number_beyond(leaf: Leaf, precision: str) -> float:
     """The number that an overflow at its border stands for, as in `tasks.judge.plain.at_border`; infinite where no element may overflow.
-    Raises NoScript where a coarser declared ``precision`` overflows sooner."""
+    Raises NoProgram where a coarser declared ``precision`` overflows sooner."""
     if leaf.reference is None or not is_inexact(leaf.dtype) or is_complex(leaf.dtype) or not leaf.reference.size:
         return float("inf")
     with np.errstate(all="ignore"):
@@ -94,5 +94,5 @@ def _number_beyond(leaf: Leaf, precision: str) -> float:
     reach = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
     largest, narrow = LARGEST.get(leaf.dtype, np.inf), LARGEST.get(precision, np.inf)
     if narrow < largest and reach >= narrow / 2:
-        raise NoScript("no folder: a result is at the edge of what the declared precision holds")
+        raise NoProgram("no folder: a result is at the edge of what the declared precision holds")
     return float(largest * (1 + EPS[leaf.dtype])) if reach >= largest / 2 else float("inf")

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from farm.reproduce.in_torch import literal
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import definitions
 
 _HEAD = '''"""What is compared does not depend on the choice that the result is defined up to."""
@@ -37,7 +37,7 @@ def derive(outputs, inputs):
 
 def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     """The text of definition.py for a definition by its name and encoded arguments; double: whether an input is float64, where what must
-    be equal is compared as integers. Raises NoScript."""
+    be equal is compared as integers. Raises NoProgram."""
     function: Any = definitions.DEFINITIONS[name]
     more = ""
     if isinstance(function, functools.partial):
@@ -50,7 +50,7 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     arguments = [literal(node, tensor) for node in args["v"]]
     arguments += [f"{key}={literal(node, tensor)}" for key, node in kwargs["v"]]
     if "torch." in "".join(arguments):
-        raise NoScript("no folder: an argument of its definition is torch's own")
+        raise NoProgram("no folder: an argument of its definition is torch's own")
     integers = definitions._view_as_integers.__name__
     names = [function.__name__, *[integers] * double]
     given = "".join(f", {x}" for x in arguments) + more

@@ -24,7 +24,7 @@ from farm.reproduce.program import write_program
 from tasks import judging
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.backends.shared.recipe import NoScript, Recipe
+from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.catalogs.user import load
 from tasks.checks.determinism import THREADS
 from tasks.judge import properties
@@ -88,11 +88,11 @@ class Definition:
 
 def write_folder(case: Case, packages: Sequence[str], earlier: Sequence[tuple[Form, Group]] = ()) -> dict[str, bytes]:
     """The files of a finding by name. packages: what it is run with; earlier: cases that are run before it, in the same process.
-    Raises NoScript."""
+    Raises NoProgram."""
     try:
         return _Folder(case, packages).write(earlier)
     except Unsupported as error:
-        raise NoScript(f"no folder: {error}") from None
+        raise NoProgram(f"no folder: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,14 @@ class _Folder:
         """Write the model, or the program with its files; its inputs by name or place."""
         if form.kind == "onnx":
             if form.model is None:
-                raise NoScript(f"no folder: {group.op} has no ONNX model")
+                raise NoProgram(f"no folder: {group.op} has no ONNX model")
             self.files[f"{stem}{MODEL}"] = form.model
             named = inputs_by_name(form)
             if not all(isinstance(x, np.ndarray) for x in named.values()):
-                raise NoScript("no folder: an input is no tensor")
+                raise NoProgram("no folder: an input is no tensor")
             return named
         if stem:
-            raise NoScript("no folder: a case that is run before it is no ONNX model")
+            raise NoProgram("no folder: a case that is run before it is no ONNX model")
         made = write_program(form, group, self.case.state or {}, not self.status.deadly)
         self.files |= {PROGRAM: made.text.encode(), **made.files}
         if made.held:
@@ -215,7 +215,7 @@ class _Folder:
     # -- what is expected --------------------------------------------------------------------------------------
 
     def _check(self, form: Form) -> _Check:
-        """How a run of it is judged. Raises NoScript."""
+        """How a run of it is judged. Raises NoProgram."""
         row = self.case.row
         if self.status not in (Status.WRONG, Status.IMPRECISE, Status.PASS):
             return _Check(checks.find_no_error, ("run", "inputs"), {})
@@ -241,13 +241,13 @@ class _Folder:
             return _Check(checks.find_result, ("run", "inputs"), {})
         if kind in ("process", "threads"):
             if "threads" not in self.case.backend.recipe(form).settings:
-                raise NoScript("no folder: the runtime is told no number of threads")
+                raise NoProgram("no folder: the runtime is told no number of threads")
             counts = [1, 1] if kind == "process" else [1, *THREADS]
             return _Check(checks.compare_processes, ("run", "inputs", repr(counts)), {})
         if kind == "batch":
             where = flags.of(row).get("row", "")
             if not where or form.kind not in ("torch", "onnx"):
-                raise NoScript("no folder: its inputs have no rows to separate")
+                raise NoProgram("no folder: its inputs have no rows to separate")
             place, count = map(int, where.split("/"))
             rows: list[Any] = list(form.batched)
             if form.kind == "onnx":
@@ -256,12 +256,12 @@ class _Folder:
         return None
 
     def _of_promise(self, form: Form) -> _Check:
-        """Of results that break what mathematics promises of the op. Raises NoScript."""
+        """Of results that break what mathematics promises of the op. Raises NoProgram."""
         given = list(inputs_by_name(form).values()) if form.kind == "onnx" else list(form.arrays)
         actual = self.case.actual
         found = properties.find_broken_property(self.case.group.op, given, np.asarray(actual[0])) if actual else None
         if found is None:
-            raise NoScript("no folder: the promise that was broken is kept now")
+            raise NoProgram("no folder: the promise that was broken is kept now")
         eps, smallest = EPS.get(dtype_name(given[0].dtype), 0.0), SMALLEST_NORMAL.get(dtype_name(given[0].dtype), 0.0)
         x, values = "list(inputs.values())[0]" if form.kind == "onnx" else "inputs[0]", list(map(repr, found.values))
         made: Mapping[str, tuple[Callable[..., int], list[str]]] = {
@@ -276,12 +276,12 @@ class _Folder:
             "commutative": (checks.find_order_asymmetry, []),
         }
         if found.code not in made:
-            raise NoScript(f"no folder: none is known for the promise {found.code!r}")
+            raise NoProgram(f"no folder: none is known for the promise {found.code!r}")
         function, arguments = made[found.code]
         return _Check(function, ["run(inputs)", *arguments], {})
 
     def _of_numbers(self, form: Form) -> _Check:
-        """Of results that are off by their numbers, their shapes or their dtypes. Raises NoScript."""
+        """Of results that are off by their numbers, their shapes or their dtypes. Raises NoProgram."""
         case, row, kind = self.case, self.case.row, self.case.row["kind"]
         got, op_class = "run(inputs)", OpClass(row["op_class"] or OpClass.COMPOSITE)
         before, uses = list[str](), tuple[Callable[..., Any], ...]()
@@ -295,7 +295,7 @@ class _Folder:
             return _Check(checks.compare_shapes, [got, _format_literal(told), repr(finite)], {}, before, uses)
         if case.derived is not None:
             if form.paired:
-                raise NoScript("no folder: its outputs are pairs of real numbers")
+                raise NoProgram("no folder: its outputs are pairs of real numbers")
             one = case.derived
             text = write_definition(one.name, one.args, one.kwargs, one.double)
             self.files[DEFINITION] = text.encode()
@@ -304,7 +304,7 @@ class _Folder:
             got, leaves = "got", list(one.leaves)
             row = {**row, "op_class": OpClass.COMPOSITE.value, "compute_precision": ""}
         if any(leaf.reference is None for leaf in leaves):
-            raise NoScript("no folder: an output is defined only by its shape")
+            raise NoProgram("no folder: an output is defined only by its shape")
         if any(leaf.dtype == "str" for leaf in leaves):
             function: Callable[..., int] = checks.compare_equal
         else:
@@ -359,7 +359,7 @@ def _format_literal(value: Any) -> str:
         return f"[{', '.join(map(_format_literal, value))}]"
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
-    raise NoScript(f"no folder: a setting of type {type(value).__name__} cannot be written down")
+    raise NoProgram(f"no folder: a setting of type {type(value).__name__} cannot be written down")
 
 
 def _plain(text: str) -> str:

@@ -20,7 +20,7 @@ from tasks import counterparts
 from tasks.arrays.tree import decode
 from tasks.backends.shared.function_form import input_arrays
 from tasks.backends.shared.network import TENSOR, functions, network
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.counterparts import WITHOUT_EFFECT, WORDS, Counterpart, by_torch
 from tasks.model import Form
 
@@ -36,7 +36,7 @@ _MODULE = {
 
 
 def write(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
-    """(parts of the text of a program, the arrays that it takes by name). Raises NoScript, Unsupported."""
+    """(parts of the text of a program, the arrays that it takes by name). Raises NoProgram, Unsupported."""
     calls = Calls(form.kind)
     arrays = input_arrays(form)
     found = _write_graph(form, calls, arrays) if form.model is not None else _write_call(form, calls, arrays)
@@ -46,9 +46,9 @@ def write(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
 
 
 def _write_call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
-    """What one function returns. Raises NoScript."""
+    """What one function returns. Raises NoProgram."""
     if not isinstance(form.call, Counterpart):
-        raise NoScript("no folder: it is no call of one function")
+        raise NoProgram("no folder: it is no call of one function")
     given = iter([Named(f"x[{k}]", calls) for k, _ in enumerate(arrays)])
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
@@ -117,7 +117,7 @@ class Calls:
         return Named(name, self)
 
     def source(self, x: Any) -> str:
-        """Source of an argument. Raises NoScript for what has none."""
+        """Source of an argument. Raises NoProgram for what has none."""
         if isinstance(x, Named):
             return x.text
         if isinstance(x, list):
@@ -138,7 +138,7 @@ class Calls:
             return repr(x)
         if x is ...:
             return "..."
-        raise NoScript(f"no folder: an argument of type {type(x).__name__} cannot be written down")
+        raise NoProgram(f"no folder: an argument of type {type(x).__name__} cannot be written down")
 
 
 class Named:
@@ -175,7 +175,7 @@ class Named:
 
 def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
     """Parts of a text: imports and definitions of what the expressions of counterparts of one framework name, then each of these as a
-    function of its name. Raises NoScript."""
+    function of its name. Raises NoProgram."""
     imports, made = dict[str, None](), dict[str, str]()
 
     def add(code: ast.AST, own: set[str], words: Mapping[str, Word], text: str) -> None:
@@ -190,7 +190,7 @@ def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
                 add(word.node, set(), words, text)
                 made[name] = word.text
             elif not hasattr(builtins, name):
-                raise NoScript(f"no folder: {text} needs {name}")
+                raise NoProgram(f"no folder: {text} needs {name}")
 
     for call in calls.values():
         add(ast.parse(call.text), set(call.signature.parameters), words_of(call.framework), call.text)

@@ -17,7 +17,7 @@ from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.arrays.autograd import compute_gradients
 from tasks.arrays.tree import TensorSpec, decode, tensor_specs
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import ORDERED, PROCESS
 from tasks.catalogs.torch.variants import IN_PLACE, METHOD, OUT
@@ -36,7 +36,7 @@ def to_tensor(x):
 
 
 def arguments(form: Form) -> str:
-    """Source of the arguments of a call whose tensors are ``x``. Raises NoScript."""
+    """Source of the arguments of a call whose tensors are ``x``. Raises NoProgram."""
     places = count()
 
     def tensor() -> str:
@@ -55,7 +55,7 @@ def arrays_of(form: Form) -> list[np.ndarray]:
 
 def define_tensors(form: Form, count: int, exotic: bool) -> str:
     """Source of ``tensors``, which makes those of a program of its ``count`` arrays; exotic: whether some have a dtype that numpy lacks.
-    Raises NoScript."""
+    Raises NoProgram."""
     specs = tensor_specs([form.args, form.kwargs]) if form.args is not None else []
     made, views = "to_tensor" if exotic else "torch.from_numpy", _write_views(specs)
     lines = [f"    return [{made}(x) for x in arrays]"]
@@ -67,7 +67,7 @@ def define_tensors(form: Form, count: int, exotic: bool) -> str:
 
 
 def _write_views(specs: Sequence[TensorSpec]) -> list[str]:
-    """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises NoScript."""
+    """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises NoProgram."""
     lines, ends = list[str](), accumulate(len(spec.parts) or 1 for spec in specs)
     for spec, end in reversed(list(zip(specs, ends))):  # each is one tensor then: what is before keeps its place
         shape, k = tuple(spec.shape or ()), end - (len(spec.parts) or 1)
@@ -90,13 +90,13 @@ def _write_views(specs: Sequence[TensorSpec]) -> list[str]:
 
 
 def _write_sparse(spec: TensorSpec, parts: str) -> str:
-    """Source of a sparse tensor of its parts. Raises NoScript for a layout that torch has no function for."""
+    """Source of a sparse tensor of its parts. Raises NoProgram for a layout that torch has no function for."""
     shape = _ints(spec.shape or ())
     if spec.layout == "sparse_coo":
         made = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
         return f"{made}._coalesced_({spec.flags == 'coalesced'})"
     if spec.layout not in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
-        raise NoScript(f"no folder: a tensor of layout {spec.layout!r} cannot be written down")
+        raise NoProgram(f"no folder: a tensor of layout {spec.layout!r} cannot be written down")
     return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
 
 
@@ -106,13 +106,13 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
 
 def literal(node: Any, tensor: Callable[[], str]) -> str:
     """Python source of an argument tree: names of torch are looked up here, everything else goes through repr(). tensor:
-    the name of the next tensor. Raises NoScript."""
+    the name of the next tensor. Raises NoProgram."""
     if isinstance(node, list):
         return f"[{', '.join(literal(x, tensor) for x in node)}]"
     if not isinstance(node, dict):
         if node is None or isinstance(node, (bool, int, float, str)):
             return repr(node)
-        raise NoScript(f"no folder: an argument of type {type(node).__name__} cannot be written down")
+        raise NoProgram(f"no folder: an argument of type {type(node).__name__} cannot be written down")
     kind: str = node["$"]
     v: Any = node.get("v")
     if kind == "tuple":
@@ -137,15 +137,15 @@ def literal(node: Any, tensor: Callable[[], str]) -> str:
 
         name = str(node["name"])
         if not name.isidentifier() or type(getattr(torch, name, None)).__name__ != kind.partition(".")[2]:
-            raise NoScript(f"no folder: torch has no {kind} called {name!r}")
+            raise NoProgram(f"no folder: torch has no {kind} called {name!r}")
         return f"torch.{name}"
     if kind == "tensor":
         return tensor()
-    raise NoScript(f"no folder: an argument of kind {kind!r} cannot be written down")
+    raise NoProgram(f"no folder: an argument of kind {kind!r} cannot be written down")
 
 
 def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
-    """The lines that define ``op``; tried: whether a public function is compared with it first. Raises NoScript."""
+    """The lines that define ``op``; tried: whether a public function is compared with it first. Raises NoProgram."""
     if group.check in (OUT, IN_PLACE, METHOD):
         return _write_op_variant(form, group, target, tried)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
@@ -160,7 +160,7 @@ def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True)
 
 
 def _render_op_lookup(form: Form, group: Group) -> str:
-    """The lines that take ``op`` from torch's own test database. Raises NoScript."""
+    """The lines that take ``op`` from torch's own test database. Raises NoProgram."""
     found = f"next(x for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
     said = (
         f"from {OP_DB} import op_db\n\n"
@@ -169,7 +169,7 @@ def _render_op_lookup(form: Form, group: Group) -> str:
     if form.check == FORWARD:
         return f"{said}op = {found}.op"
     if group.op_name in ORDERED:
-        raise NoScript(f"no folder: {group.op} has its outputs put in an order before they are differentiated")
+        raise NoProgram(f"no folder: {group.op} has its outputs put in an order before they are differentiated")
     process = dict(form.kwargs["v"]).get(PROCESS)
     made = "found" if process is None else "process(found)"
     several = 'INFO.sample_inputs("cpu", torch.float64, requires_grad=True)'
@@ -183,14 +183,14 @@ def _render_op_lookup(form: Form, group: Group) -> str:
 
 
 def _write_op_variant(form: Form, group: Group, target: str, tried: bool) -> str:
-    """The lines that define ``op`` as the op called with out=, in place, or as a method. Raises NoScript."""
+    """The lines that define ``op`` as the op called with out=, in place, or as a method. Raises NoProgram."""
     if group.check == OUT:
         plain = define_op(replace(form, call=None), replace(group, check=FORWARD), target, tried)
         made = (inspect.getsource(x).rstrip() for x in (variants.make_gapped, variants.into))
         return "\n\n\n".join([plain, *made, "op = into(op)"])
     path = f"torch.Tensor.{group.op_name.rpartition('.')[2]}{'_' * (group.check == IN_PLACE)}"
     if _resolve_path(path) is None:
-        raise NoScript(f"no folder: there is no {path}")
+        raise NoProgram(f"no folder: there is no {path}")
     return (
         f"op = {path}"
         if group.check == METHOD
@@ -244,14 +244,14 @@ def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: For
 
 
 def _inline_source(own: Callable[..., Any], group: Group) -> str:
-    """The source of a function of a catalog that needs torch alone. Raises NoScript."""
+    """The source of a function of a catalog that needs torch alone. Raises NoProgram."""
     try:
         text = textwrap.dedent(inspect.getsource(own))
         needs = inspect.getclosurevars(own)
     except (OSError, TypeError) as error:
-        raise NoScript(f"no folder: {group.op} has no public path in torch and no source ({error})") from None
+        raise NoProgram(f"no folder: {group.op} has no public path in torch and no source ({error})") from None
     others = sorted({*needs.nonlocals, *needs.globals} - {"torch"})
     if others or not text.startswith("def "):
         what = f"it needs {', '.join(others)}" if others else "its source is no plain function"
-        raise NoScript(f"no folder: {group.op} has no public path in torch and cannot be inlined: {what}")
+        raise NoProgram(f"no folder: {group.op} has no public path in torch and cannot be inlined: {what}")
     return f"{text.rstrip()}\n\n\nop = {own.__name__}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import networks, training
 from tasks.catalogs.models.architectures import ARCHITECTURES, Architecture
 from tasks.model import Form, Group
@@ -23,10 +23,10 @@ def hold(device):
 
 
 def define(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
-    """(parts of the text of a program, the weights by name). Raises NoScript."""
+    """(parts of the text of a program, the weights by name). Raises NoProgram."""
     one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
     if one is None:
-        raise NoScript("no folder: the network comes without its source")
+        raise NoProgram("no folder: the network comes without its source")
     module: Any = step.module if step else form.call
     held = {
         name.removeprefix("model."): np.array(torch_tree.to_numpy((step.before(name) if step else x).detach().cpu()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.reproduce.in_torch import arguments
 from tasks.arrays import module_state, torch_tree
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file
 from tasks.catalogs.models.own_models import Own
 from tasks.catalogs.user import functions, load, sources
@@ -52,16 +52,16 @@ def program(*x):
 
 
 def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]]:
-    """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoScript."""
+    """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoProgram."""
     one = load.load_ops()[group.op_name]
     if one.op.steps:
-        raise NoScript(f"no folder: {group.op} is a session, which is called step by step")
+        raise NoProgram(f"no folder: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")
     file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
     if not file or "<" in name:
-        raise NoScript(f"no folder: {group.op} is no named function in a file")
+        raise NoProgram(f"no folder: {group.op} is no named function in a file")
     if one.backward and (form.check != FORWARD or hasattr(kernel, "backward")):
-        raise NoScript(f"no folder: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
+        raise NoProgram(f"no folder: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
     files, module = _copy_files(file, one.root)
     asked = one.outside()
     if "tasks" in asked:
@@ -70,7 +70,7 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
     called = f"{module}.{name}"
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
-            raise NoScript(f"no folder: {group.op} takes arrays of a dtype that numpy lacks")
+            raise NoProgram(f"no folder: {group.op} takes arrays of a dtype that numpy lacks")
         return [*parts, _IN_NUMPY.strip().format(name=called, arguments=arguments(form))], files
     if (taken := functions.parameters_of(kernel)) is not None:
         given = [name for name, _ in form.kwargs["v"]]
@@ -90,7 +90,7 @@ def _stand_in(asked: set[str]) -> str:
 
 
 def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
-    """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises NoScript."""
+    """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises NoProgram."""
     path = Path(file).resolve()
     every = sources.closure(path, root)
     home = Path(root).resolve()
@@ -104,7 +104,7 @@ def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
                 if folder != Path(".") and (init := home / folder / "__init__.py").is_file():
                     names[str(folder / "__init__.py")] = init.read_bytes()
     except OSError as error:
-        raise NoScript(f"no folder: {file} cannot be read: {error.strerror or error}") from None
+        raise NoProgram(f"no folder: {file} cannot be read: {error.strerror or error}") from None
     module = ".".join(path.relative_to(home).with_suffix("").parts)
     if not all(word.isidentifier() for word in module.split(".")) or module in (
         "program",
@@ -112,17 +112,17 @@ def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
         "definition",
         "run",
     ):
-        raise NoScript(f"no folder: {path.name} cannot be imported by its name")
+        raise NoProgram(f"no folder: {path.name} cannot be imported by its name")
     return names, module
 
 
 def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that makes a module of the user's, OP, and gives it the tensors that were judged, the files that
-    it takes). Raises NoScript."""
+    it takes). Raises NoProgram."""
     name, _, function = one.source.rpartition(":")
     found = load.load(name, one.root, ())
     if not found.__file__:
-        raise NoScript(f"no folder: {one.name} is in no file")
+        raise NoProgram(f"no folder: {one.name} is in no file")
     files, module = _copy_files(found.__file__, one.root)
     made, given = getattr(found, function, None), ""
     if isinstance(made, type) and hasattr(found, of_file.INIT):

@@ -18,7 +18,7 @@ import numpy as np
 from farm.reproduce import in_framework, in_torch, networks, own_code
 from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.function_form import input_arrays
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import own_models
 from tasks.counterparts.table import FRAMEWORKS
@@ -47,13 +47,13 @@ class Program:
 
 def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tried: bool = True) -> Program:
     """The program of a form that is no ONNX model. state: the tensors that a module of the user's holds; tried: whether a public name
-    of torch's is run beside the catalog's function, to see that it is the same. Raises NoScript, Unsupported."""
+    of torch's is run beside the catalog's function, to see that it is the same. Raises NoProgram, Unsupported."""
     title, files = f"{group.label}, as the case calls it.", dict[str, bytes]()
     if form.kind in FRAMEWORKS:
         parts, held = in_framework.write(form)
         return Program(compose(title, parts, held), input_arrays(form), held)
     if form.kind != "torch":
-        raise NoScript(f"no folder: none is known for the form {form.kind!r}")
+        raise NoProgram(f"no folder: none is known for the form {form.kind!r}")
     held, arrays = {}, in_torch.arrays_of(form)
     if group.catalog == "models" and (form.model is None or isinstance(form.call, TrainingStep)):
         module = own_models.list_models().get(group.op_name)

@@ -17,13 +17,13 @@ from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.backends.shared.network import complete_form
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Form
 from tasks.model.row import declared_precision
 
 
 def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str) -> Case:
-    """What a finding's folder is made of. Raises NoScript."""
+    """What a finding's folder is made of. Raises NoProgram."""
     row = outcome.row
     return Case(
         title=title,
@@ -40,10 +40,10 @@ def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str
 
 
 def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
-    """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoScript, ReproduceError."""
+    """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoProgram, ReproduceError."""
     check = checks.get_or_default(case.sample.owner.check)
     if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
-        raise NoScript(
+        raise NoProgram(
             f"no folder: none can be written for the {check.name} check: it builds or runs its programs in its own way"
         )
     backend = outcome.backend or case.spec.create()
@@ -63,14 +63,14 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
 
 
 def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
-    """`write_finding` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoScript."""
+    """`write_finding` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoProgram."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         code = 2
         try:
             code = 0 if write_finding(case, outcome, folder) else 1
-        except NoScript as error:
+        except NoProgram as error:
             print(f"error: {error}", file=sys.stderr)
         except ReproduceError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -82,13 +82,13 @@ def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
-        raise NoScript(
+        raise NoProgram(
             f"no folder: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
         )
     if code == 3:
         raise ReproduceError(f"{folder} was not written")
     if code == 2:
-        raise NoScript("no finding was written")
+        raise NoProgram("no finding was written")
     return code == 0
 
 
@@ -99,4 +99,4 @@ def form_of(case: StoredCase, backend: Backend) -> Form:
             return complete_form(case.sample.form(kind, exported))
         except Exception as error:
             reason = error
-    raise NoScript(f"no folder: {reason}")
+    raise NoProgram(f"no folder: {reason}")

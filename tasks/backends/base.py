@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.backends.needs import Need, secure
-from tasks.backends.shared.recipe import NoScript, Recipe
+from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.interpreter import IMAGE
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
@@ -238,8 +238,8 @@ class Backend:
         return self.build(form)
 
     def recipe(self, form: Form) -> Recipe:
-        """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
-        raise NoScript(f"no folder: none is known for {self.name}")
+        """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises NoProgram."""
+        raise NoProgram(f"no folder: none is known for {self.name}")
 
     def levels(self) -> Mapping[str, Backend]:
         """The same backend at each of its levels of optimisation, by name, the least first and itself last.

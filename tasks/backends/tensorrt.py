@@ -182,7 +182,7 @@ class TensorRt(Backend):
         return Recipe(run_model, settings, uses)
 
     def _engine_settings(self, form: Form) -> dict[str, Any]:
-        """Arguments of `build_engine` with which it builds as `_configure` does. Raises NoScript."""
+        """Arguments of `build_engine` with which it builds as `_configure` does. Raises NoProgram."""
         check_model(form)
         return {
             "module": self.module,

@@ -14,7 +14,7 @@ from farm.reproduce.folder import PROGRAM, RUN, Case, write_folder
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import architectures, own_models, training
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf
@@ -112,5 +112,5 @@ def test_a_network_that_came_without_its_source_is_not_written_down() -> None:
         Group("models:magika", "", "float32", 1),
     )
     backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
-    with pytest.raises(NoScript, match="comes without its source"):
+    with pytest.raises(NoProgram, match="comes without its source"):
         write_folder(Case("A title.", form, group, backend, policy, row, []), [])

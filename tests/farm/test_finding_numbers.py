@@ -10,7 +10,7 @@ import pytest
 
 from farm.reproduce import checks
 from farm.reproduce.bounds import allowed_difference, expected_arrays
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import properties, verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
@@ -71,7 +71,7 @@ def test_a_finding_says_of_each_number_what_the_judge_does(name: str, dtype: str
             status, _ = judge(compare([a], [leaf], op_class), policy, "torch:x", op_class, dtype, oracle)
             row = {"status": "wrong", "op_class": op_class.value, "limit": limit, "dtype": dtype, "oracle": oracle}
             if limit is None and floor is not None and np.isinf(noise):
-                with pytest.raises(NoScript, match="has no bound"):
+                with pytest.raises(NoProgram, match="has no bound"):
                     expected_arrays([leaf], row, policy)
                 continue
             shown = checks.compare([a], expected_arrays([leaf], row, policy))
@@ -89,7 +89,7 @@ def test_a_finding_takes_zero_for_what_a_device_flushes_and_needs_a_limit() -> N
         1
     ] < 1e-36
     assert allowed_difference(leaf, {**row, "flags": "flushes=float16"}, policy)[0] < 1e-44
-    with pytest.raises(NoScript, match="no limit judges it"):
+    with pytest.raises(NoProgram, match="no limit judges it"):
         allowed_difference(leaf, {**row, "limit": None}, policy)
 
 

@@ -20,7 +20,7 @@ from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.network import complete_form
-from tasks.backends.shared.recipe import NoScript, Recipe
+from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, is_inexact, np_dtype
 from tasks.model.dtypes import TABLE
@@ -82,7 +82,7 @@ def test_a_finding_shows_a_broken_promise(op: str, name: str, wrong: bool) -> No
     if wrong:
         assert exit_code(written(form, [leaf], "ort-cpu", [y], **row)) == 1
     else:
-        with pytest.raises(NoScript, match="is kept now"):
+        with pytest.raises(NoProgram, match="is kept now"):
             written(form, [leaf], "ort-cpu", [y], **row)
 
 
@@ -183,7 +183,7 @@ def test_nothing_of_a_setting_becomes_code() -> None:
     hostile = '\');import os;os.abort()#\n"""@data@\\'
     for value in (hostile, {hostile: [hostile]}, (hostile,), "it's", 'say "no"', "a\\"):
         assert eval(_format_literal(value)) == value
-    with pytest.raises(NoScript):
+    with pytest.raises(NoProgram):
         _format_literal(object())
 
 
@@ -420,7 +420,7 @@ def test_a_finding_calls_a_framework_that_is_not_here(backend: str, framework: s
 
 def test_a_call_that_a_framework_does_not_take_is_not_written_down() -> None:
     sub, x = counterparts.counterpart("jax", "torch:sub", "", "float32"), np.ones(2, np.float32)
-    with pytest.raises(NoScript, match="has no alpha"):
+    with pytest.raises(NoProgram, match="has no alpha"):
         called("jax-cpu", "torch:sub", sub, x, x, other=2.0, alpha=2)
 
 
@@ -433,7 +433,7 @@ def test_every_expression_of_the_table_can_be_written_down() -> None:
                 made = counterparts.Counterpart(framework, label, row.signature, text)
                 try:
                     compile("\n".join(in_framework.define_words({"op": made})), label, "exec")
-                except NoScript as error:
+                except NoProgram as error:
                     lacking.append(str(error))
     assert len(lacking) < 10, lacking
 
@@ -501,7 +501,7 @@ def test_a_finding_of_other_numbers_of_threads_asks_the_runtime_for_them() -> No
         and "threads=threads" in text
         and "compare_processes(run, inputs, [1, " in text
     )
-    with pytest.raises(NoScript, match="no number of threads"):
+    with pytest.raises(NoProgram, match="no number of threads"):
         of_model(model, {"x": x}, [x], "iree-cpu", kind="threads")
 
 

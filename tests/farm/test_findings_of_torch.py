@@ -19,7 +19,7 @@ from farm.reproduce.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs import user_definitions
 from tasks.judge import verdict
@@ -244,7 +244,7 @@ def nothing(x):
 
     assert code("two") == 0 and code("two", kind="structure") == 0
     assert code("nothing", kind="structure") == 1
-    with pytest.raises(NoScript, match="dtype that numpy lacks"):
+    with pytest.raises(NoProgram, match="dtype that numpy lacks"):
         code("two", "bfloat16")
     for kind in ("mutation", "nondeterministic", "numbers"):
         assert code("spends", kind=kind) == 0

@@ -30,7 +30,7 @@ from farm.reproduce import find, trial, versions
 from farm.reproduce.in_torch import literal
 from farm.reproduce.show import METRICS, conclusion
 from tasks.backends import BackendSpec
-from tasks.backends.shared.recipe import NoScript
+from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Group
 
 CONFIG = """
@@ -267,7 +267,7 @@ def test_nothing_of_an_argument_becomes_code() -> None:
         {hostile: 1},
     )
     for node in ({"$": "torch.dtype", "name": "float32;x"}, {"$": "torch.dtype", "name": "load"}, {"$": hostile}):
-        with pytest.raises(NoScript):
+        with pytest.raises(NoProgram):
             literal(node, str)
 
 

@@ -15,7 +15,7 @@ from tasks import checks
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.backends.shared.recipe import NoScript, Recipe
+from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import compute_expected
@@ -220,7 +220,7 @@ class Small(Backend):
         elif self.device == "sometimes":
             known = {"Relu": run_sometimes_wrong}
         if len(ops) > 1 or ops[0] not in known:
-            raise NoScript("no folder: none is planted")
+            raise NoProgram("no folder: none is planted")
         uses = (count_run,) if known[ops[0]] in (run_and_stall, run_sometimes_wrong) else ()
         return Recipe(known[ops[0]], {}, uses)
 

@@ -11,7 +11,7 @@ from typing import Any
 from tasks.model import Form, Refusal
 
 
-class NoScript(Refusal):
+class NoProgram(Refusal):
     """A case that no program of its own can show; the text says why."""
 
 
@@ -38,12 +38,12 @@ class Recipe:
 
 
 def check_model(form: Form) -> None:
-    """Raises NoScript for a form without an ONNX model."""
+    """Raises NoProgram for a form without an ONNX model."""
     if form.kind != "onnx" or form.model is None:
-        raise NoScript(f"no folder: {form.op} has no ONNX model")
+        raise NoProgram(f"no folder: {form.op} has no ONNX model")
 
 
 def check_program(form: Form) -> None:
-    """Raises NoScript for a form that is no program of torch's."""
+    """Raises NoProgram for a form that is no program of torch's."""
     if form.kind != "torch":
-        raise NoScript(f"no folder: none is known for the form {form.kind!r}")
+        raise NoProgram(f"no folder: none is known for the form {form.kind!r}")
