@@ -36,6 +36,8 @@ LINEAR, EXTRAPOLATED = "differences on a linear piece", "extrapolated difference
 TIGHT, ROUNDING = 2.0**-30, 2.0**-40
 #: Directions that are looked along. Whatever is wrong in a gradient shows in any of them, unless it is orthogonal to it.
 WAYS = 2
+#: Pairs of directions whose slopes must add up before a gradient is contradicted.
+PAIRS = 4
 #: Steps on a linear piece, longest first; a long one has less roundoff, and meets more kinks.
 PIECES = (2.0**-6, 2.0**-12, 2.0**-17)
 #: How often the long step of an extrapolation is shortened, to an eighth: near a pole, or a kink.
@@ -143,15 +145,31 @@ def look_along(
             others.append((name, way))
     for name, way in others:
         slopes = [way(line, centre) for line in lines]
-        if all(_is_confirmed(slope, line, centre, gradients) for slope, line in zip(slopes, lines)):
+        confirmed = all(_is_confirmed(slope, line, centre, gradients) for slope, line in zip(slopes, lines))
+        if confirmed and _is_additive(way, lines[0], centre):
             return name, _trace(way, lines[0], centre, gradients)
     return None
 
 
-def _coarse_directions(inputs: Arrays) -> list[list[np.ndarray]]:
+def _is_additive(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays) -> bool:
+    """Whether slopes along directions add up to those along their sums. At a tie a median is linear along every line, and has no gradient."""
+
+    def look(direction: Arrays) -> tuple[Slope, float]:
+        slope = way(Along(line.function, line.inputs, line.cotangents, direction), centre)
+        return slope, slope.error + 8 * TIGHT * abs(slope.value)
+
+    ways = _coarse_directions(line.inputs, 2 * PAIRS)
+    for first, second in zip(ways[::2], ways[1::2]):
+        (one, off), (other, gap), (both, error) = map(look, (first, second, [x + y for x, y in zip(first, second)]))
+        if not abs(one.value + other.value - both.value) <= off + gap + error:
+            return False
+    return True
+
+
+def _coarse_directions(inputs: Arrays, count: int = WAYS) -> list[list[np.ndarray]]:
     """`directions` of few bits: what is moved along them by a power of two, is moved exactly."""
     return [
-        [np.round(d / s * 64) / 64 * s for d, s in zip(way, map(scales, inputs))] for way in directions(inputs, WAYS)
+        [np.round(d / s * 64) / 64 * s for d, s in zip(way, map(scales, inputs))] for way in directions(inputs, count)
     ]
 
 
@@ -173,8 +191,8 @@ def _is_apart(slope: Slope, line: Along, gradients: Arrays) -> bool:
 def _is_confirmed(slope: Slope, line: Along, centre: Arrays, gradients: Arrays) -> bool:
     """Whether central differences of real numbers are nearer to a slope than to the gradients. Near a pole or in a tail complex arithmetic
     underflows where the function does not, and differences are 0 as well: such a slope is none. Nor is the mean of both sides of a kink."""
-    if not slope.value or not _is_apart(slope, line, gradients):
-        return False
+    if not slope.error <= abs(slope.value) / 16 or not _is_apart(slope, line, gradients):
+        return False  # of a function that has saturated a step on, a slope says what is there
     beside = line.steepest(centre)
     gap = abs(slope.value - project(gradients, line.direction))
     return bool(not beside.why and beside.value and abs(beside.value - slope.value) <= gap / 16)
@@ -243,11 +261,13 @@ def _linear_slope(line: Along, centre: Arrays) -> Slope:
     """By the longest step on which the function is linear: what is left of its second difference, curvature or roundoff, is the error."""
     best = Slope(np.nan, np.inf)
     for h in PIECES:
-        up, down = line.at(h), line.at(-h)
-        if not all(u.shape == m.shape == v.shape for u, m, v in zip(up, centre, down)):
+        up, half, down = line.at(h), line.at(h / 2), line.at(-h)
+        if not all(u.shape == m.shape == v.shape == w.shape for u, m, v, w in zip(up, centre, down, half)):
             return best
         given = [*zip(line.cotangents, up, centre, down)]
         bend = sum(float(np.sum(np.abs(c) * np.abs(u - 2 * m + v))) for c, u, m, v in given)
+        # A step in the middle of both has no second difference.
+        bend += sum(float(np.sum(np.abs(c) * np.abs(u - 2 * w + m))) for (c, u, m, _), w in zip(given, half))
         size = sum(float(np.sum(np.abs(c) * (np.abs(u) + np.abs(v)))) for c, u, m, v in given)
         found = Slope(line.between(up, down) / (2 * h), (2 * bend + EPS64 * size) / h)
         if found.error < best.error:
