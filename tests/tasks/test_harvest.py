@@ -86,7 +86,7 @@ def test_of_a_case_the_largest_numbers_and_the_most_cancelling_instance_are_kept
 def test_a_node_alone_is_a_valid_model_with_static_shapes_that_gives_what_the_whole_gave() -> None:
     ort = pytest.importorskip("onnxruntime")
     found = harvested(model("MatMul w", "Softmax", "Relu"))
-    chosen, lost = found.chosen(1)
+    chosen, lost = found.select_instances(1)
     assert lost == 0 and sorted(one.op for _, one in chosen) == ["MatMul", "Relu", "Softmax"]
     for kind, one in chosen:
         part = onnx.load_from_string(one.model)
@@ -101,7 +101,7 @@ def test_a_node_alone_is_a_valid_model_with_static_shapes_that_gives_what_the_wh
 def test_the_budget_keeps_as_many_cases_as_it_can() -> None:
     weights = {"w": SQUARE, "wide": RNG.standard_normal((8, 4096)).astype(np.float32)}
     found = harvested(model("MatMul w", "Relu", "MatMul wide", weights=weights))
-    chosen, lost = found.chosen(0.05)
+    chosen, lost = found.select_instances(0.05)
     assert lost == 1 and {one.op for _, one in chosen} == {"MatMul", "Relu"}
     assert sum(one.size for _, one in chosen) <= 0.05 * 2**20
 
@@ -112,7 +112,7 @@ def test_what_is_no_case_is_left_out_and_counted() -> None:
 
 
 def written(path: Path, *models: Any) -> Path:
-    chosen, _ = harvested(*models).chosen(10)
+    chosen, _ = harvested(*models).select_instances(10)
     folder.write(path, chosen)
     return path
 

@@ -269,7 +269,7 @@ def test_strides_that_are_declared_are_the_inputs_only_layout(tmp_path: Path) ->
     [
         ({"layouts": ["contigous"]}, "unknown layout 'contigous'; did you mean contiguous?"),
         ({"layouts": ["row_gaps"]}, "add contiguous: every kernel is given contiguous inputs"),
-        ({"layouts": "contiguous"}, "'contiguous' is no list; give [contiguous]"),
+        ({"layouts": "contiguous"}, "'contiguous' is no list; give ['contiguous']"),
         (
             {"layouts": ["contiguous", "reversed"]},
             "torch has no negative strides; arrays of NumPy have (framework: numpy)",
