@@ -21,7 +21,7 @@ def _each(function: Callable[[float], float]) -> Function:
     made = np.frompyfunc(function, 1, 1)
 
     def of(x: np.ndarray) -> np.ndarray:
-        return np.asarray(made(x.astype(np.float64)), np.float64).astype(x.dtype)
+        return np.asanyarray(made(x.astype(np.float64)), np.float64).astype(x.dtype)
 
     return of
 
@@ -32,12 +32,12 @@ erf, erfc = _each(math.erf), _each(math.erfc)
 def sigmoid(x: np.ndarray, exp: Function = np.exp) -> np.ndarray:
     """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
     small = exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, np.ones((), small.dtype), small) / (1 + small))
+    return np.asanyarray(np.where(x >= 0, np.ones((), small.dtype), small) / (1 + small))
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(−|x|))."""
-    return np.asarray(np.logaddexp(np.zeros((), x.dtype), x))
+    return np.asanyarray(np.logaddexp(np.zeros((), x.dtype), x))
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
     Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small.
     """
-    return np.asarray(x * erfc(x * x.dtype.type(-math.sqrt(0.5))) / 2)
+    return np.asanyarray(x * erfc(x * x.dtype.type(-math.sqrt(0.5))) / 2)
 
 
 def gelu_tanh(x: np.ndarray, scale: float = math.sqrt(2 / math.pi), exp: Function = np.exp) -> np.ndarray:
@@ -53,13 +53,13 @@ def gelu_tanh(x: np.ndarray, scale: float = math.sqrt(2 / math.pi), exp: Functio
 
     (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u.
     """
-    return np.asarray(x * sigmoid(x.dtype.type(2 * scale) * (x + x.dtype.type(0.044715) * x**3), exp))
+    return np.asanyarray(x * sigmoid(x.dtype.type(2 * scale) * (x + x.dtype.type(0.044715) * x**3), exp))
 
 
 def softmax(x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, shifted: bool = True) -> np.ndarray:
     """exp(x − max) over its sum along axes; the maximum is left out where it is not ``shifted``."""
     e = exp(_shift(x, axes) if shifted else x)
-    return np.asarray(e / e.sum(axis=axes, keepdims=True))
+    return np.asanyarray(e / e.sum(axis=axes, keepdims=True))
 
 
 def log_softmax(
@@ -67,11 +67,11 @@ def log_softmax(
 ) -> np.ndarray:
     """x − max − log(sum(exp(x − max))) along axes; the maximum is left out where it is not ``shifted``."""
     some = _shift(x, axes) if shifted else x
-    return np.asarray(some - log(exp(some).sum(axis=axes, keepdims=True)))
+    return np.asanyarray(some - log(exp(some).sum(axis=axes, keepdims=True)))
 
 
 def _shift(x: np.ndarray, axes: Axes) -> np.ndarray:
-    return np.asarray(x - x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)))
+    return np.asanyarray(x - x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)))
 
 
 def log_sum_exp(
@@ -81,15 +81,15 @@ def log_sum_exp(
     top = x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)) if shifted else np.zeros((), x.dtype)
     top = np.where(np.isfinite(top), top, np.zeros((), x.dtype))
     found = log(exp(x - top).sum(axis=axes, keepdims=True)) + top
-    return np.asarray(found if keep else found.squeeze(axis=axes))
+    return np.asanyarray(found if keep else found.squeeze(axis=axes))
 
 
 def one_pass_variance(x: np.ndarray, axes: Axes) -> np.ndarray:
     """E[x²] − E[x]² along axes, which are kept: it cancels where the mean is large."""
-    return np.asarray(np.square(x).mean(axis=axes, keepdims=True) - np.square(x.mean(axis=axes, keepdims=True)))
+    return np.asanyarray(np.square(x).mean(axis=axes, keepdims=True) - np.square(x.mean(axis=axes, keepdims=True)))
 
 
 def standardise(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> np.ndarray:
     """(x − mean)/√(biased variance + eps) along axes; without ``centred`` x over its root mean square."""
     apart = x - x.mean(axis=axes, keepdims=True) if centred else x
-    return np.asarray(apart / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + eps))
+    return np.asanyarray(apart / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + eps))
