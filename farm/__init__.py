@@ -3,8 +3,7 @@
 import os
 import sys
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm.doors import Door
 
@@ -48,11 +47,3 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'farm' has no attribute {name!r}")
     return getattr(import_module("farm.client"), name)
-
-
-class CallableRoom(ModuleType):
-    """A package of the farm (`farm.reproduce`, `farm.minimise`) that has the name of a function of the client: once it is imported,
-    `farm` has the package by that name, and a call of it is a call of the function."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module("farm.client"), self.__name__.rpartition(".")[2])(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
@@ -18,6 +19,14 @@ if __name__ == "__main__":
 """
 
 
+class CallableRoom(ModuleType):
+    """A package of the farm (`farm.reproduce`, `farm.minimise`) that has the name of a function of the client: once it is imported,
+    `farm` has the package by that name, and a call of it is a call of the function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module("farm.client"), self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
 class Door:
     """Loads the module of a command, which no file is of. `Door.find_spec` goes first on `sys.meta_path`: a folder that git has left
     behind, with nothing but what Python compiled, is found as a package."""
@@ -30,10 +39,8 @@ class Door:
         package, _, name = fullname.partition(".")
         if package != "farm":
             return None
-        command, own = (
-            name.removesuffix(".__main__"),
-            f"{HERE}/{name.replace('.', '/')}",
-        )  # a package is run by its `__main__`
+        command = name.removesuffix(".__main__")  # a package is run by that
+        own = f"{HERE}/{name.replace('.', '/')}"
         if command.startswith("_") or any(map(os.path.isfile, (f"{own}.py", f"{own}/__init__.py"))):
             return None
         if not os.path.isfile(f"{HERE}/commands/{command}.py"):
@@ -43,8 +50,6 @@ class Door:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """`farm.fuzz` is a function of the client, and is called as that though the module has its name."""
-        from farm import CallableRoom
-
         return CallableRoom(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:

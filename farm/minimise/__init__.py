@@ -3,6 +3,6 @@ the client's function of the same name."""
 
 import sys
 
-from farm import CallableRoom
+from farm.doors import CallableRoom
 
 sys.modules[__name__].__class__ = CallableRoom

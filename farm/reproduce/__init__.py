@@ -2,6 +2,6 @@
 
 import sys
 
-from farm import CallableRoom
+from farm.doors import CallableRoom
 
 sys.modules[__name__].__class__ = CallableRoom
