@@ -22,6 +22,11 @@ MOVEMENT = frozenset(
 PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
+def only_moves(func: Any) -> bool:
+    """Whether an op of torch's dispatcher rounds nothing."""
+    return func.is_view or func.overloadpacket.__name__.rstrip("_") in MOVEMENT
+
+
 @contextlib.contextmanager
 def compute_in_float64(
     eps: float = 0.0, draw: int = 0, elsewhere: float | None = None, places: Iterator[int] | None = None
@@ -52,8 +57,8 @@ def compute_in_float64(
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             args = tuple(map(wide, args))
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
-            name = func.overloadpacket.__name__.rstrip("_")
-            if eps and not (func.is_view or name in MOVEMENT):
+            if eps and not only_moves(func):
+                name = func.overloadpacket.__name__
                 coarse = elsewhere is None or any(part in name for part in PRODUCTS)
                 for x in out if isinstance(out, (tuple, list)) else (out,):
                     move(x, eps if coarse or elsewhere is None else elsewhere)
