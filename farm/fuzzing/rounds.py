@@ -252,11 +252,11 @@ class Fuzzing:
         matrix = Matrix(groups, self.plan.backends, wanted)
         plan = replace(self.plan, matrix=matrix, offers=offers, run_id=self.run_id, late=lambda: [])
         dispatcher, came = Dispatcher(plan, before), list[pa.RecordBatch]()
-        dispatcher.row_writer.told = came.extend
+        dispatcher.state.row_writer.told = came.extend
         try:
             dispatcher.run()
         finally:
-            for name, spent in dispatcher.run_counts.spent.items():
+            for name, spent in dispatcher.state.run_counts.spent.items():
                 total = self._spent.setdefault(name, {})
                 for what, value in spent.items():
                     total[what] = total.get(what, 0.0) + value

@@ -30,6 +30,7 @@ class RunCounts:
         self.counts = {s.name: Count() for s in plan.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
         self.again: dict[CaseRef, Failed] = {}  # failed on a device that is sick: to be run elsewhere
+        self.supervisors_lost = 0
         self._losses, self._alone, self._before = (Counter[CaseRef]() for _ in range(3))
 
     def count(self, b: int) -> Count:

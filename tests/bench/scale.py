@@ -296,7 +296,7 @@ def simulate(
         driver.run()
     finally:
         time.monotonic = real
-    assert not list(driver.missing())
+    assert not list(driver.state.missing())
     parts = parts_of(request.lake, "r")
     took_s = cluster.last - started
     return {

@@ -23,11 +23,11 @@ from farm.plan import request as requests
 from farm.plan.matrix import Matrix
 from farm.work import executors, lanes, launch, local, ray_or_local, row_writer, supervisor
 from farm.work.claims import Claim
-from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
 from farm.work.launch import Run, ready
 from farm.work.local import Inline
+from farm.work.run_state import RunState
 from tasks.backends import BackendSpec
 from tasks.model import Group
 from tasks.wire import Place
@@ -125,7 +125,7 @@ def test_rows_and_figures_come_while_a_job_goes_on(
         monkeypatch.setattr(module, name, 0.0)
     seen: list[tuple[int, int]] = []  # rows on disk and cases done, whenever progress is shown
 
-    def progress(run: Dispatcher) -> None:
+    def progress(run: RunState) -> None:
         seen.append((lake.read_table(results).num_rows, run.run_counts.counts["null-cpu"].done))
 
     where = lake.open_lake(str(results))
