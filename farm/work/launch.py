@@ -74,7 +74,9 @@ def ready(
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
         homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline)
-        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background, contextlib.ExitStack() as asked:
+        # In this very process one after another: of what one thread is importing, another sees half.
+        at_once = 1 if inline else 2
+        with concurrent.futures.ThreadPoolExecutor(at_once) as background, contextlib.ExitStack() as asked:
             given_up = threading.Event()
             asked.callback(given_up.set)  # nobody waits for an environment any more
             listing = {
