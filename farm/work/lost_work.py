@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from farm.fleet.health import CaseRef, Failed
+from farm.fleet.health import CaseRef
 from farm.work.run_groups import WHOLE
 from farm.work.run_state import RunState
 from farm.work.state import Flight, portions
@@ -15,6 +15,7 @@ from tasks.model import Status
 from tasks.model.row import NAMES
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
+from tasks.wire import Failing
 
 #: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had nothing
 #: else in flight at which that is recorded as the cause: whoever kills processes at random must not hit it so often.
@@ -61,7 +62,7 @@ class LostWork:
         else:
             self.unavailable(b, g, positions)
 
-    def run_again(self, failures: Mapping[CaseRef, Failed]) -> None:
+    def run_again(self, failures: Mapping[CaseRef, Failing]) -> None:
         """Run again what failed on a device that is sick; the new row takes the place of the old one."""
         for case, failed in failures.items():
             self._state.run_counts.again[case] = failed

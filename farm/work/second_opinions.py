@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.fleet.health import Failed
 from farm.work.fleet_changes import FleetChanges
 from farm.work.run_state import RunState
 from farm.work.state import Doubt, Flight
@@ -30,8 +29,8 @@ class SecondOpinions:
         if rows.failing and self._state.placement.elsewhere(b, place) is not None:
             for failing in rows.failing:
                 case = flight.cases[failing.number]
-                if self._state.health.note_failure(case, place, Failed(failing.status, failing.attempts)):
-                    self._state.case_queue.doubts[b].append(Doubt(case, place, failing.status, failing.error))
+                if self._state.health.note_failure(case, place, failing):
+                    self._state.case_queue.doubts[b].append(Doubt(case, place, failing))
 
     def came(self, flight: Flight, rows: Rows) -> None:
         """Weigh what another device made of cases that failed on one; that one may be sick."""
@@ -51,8 +50,8 @@ class SecondOpinions:
         return {
             "case_id": row["case_id"],
             "backend": self._plan.name(doubt.case.backend),
-            "status": doubt.status,
-            "error": doubt.error,
+            "status": doubt.failing.status,
+            "error": doubt.failing.error,
             "elsewhere": row["status"],
             "on": " ".join(filter(None, [row["node"], row["device_ids"]])),
         }
