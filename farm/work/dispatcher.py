@@ -22,7 +22,7 @@ from farm.work.job_source import JobSource
 from farm.work.lost_work import LostWork
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
-from farm.work.state import Before, Flight, Plan
+from farm.work.state import Flight
 from tasks import wire
 from tasks.catalogs.base import Failure
 from tasks.model import Status
@@ -32,26 +32,18 @@ SILENCE_S = 120.0
 
 
 class Dispatcher:
-    """Runs a matrix to its end. One use: construct, `run`, read its `state`.
+    """Runs what a state has planned to its end. One use: construct, `run`, read the state."""
 
-    ``before``: what is in the lake already (a resumed run); ``had``: the backends that were available when the run began.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        before: Before | None = None,
-        had: Collection[str] = (),
-        progress: Callable[[RunState], None] = lambda state: None,
-    ) -> None:
-        self.plan, self.state = plan, RunState.of(plan, before, had)
-        self.progress, self._stuck, self._looked = progress, 0.0, float("-inf")
-        left_s = plan.request.left_s
-        self._until = float("inf") if left_s is None else self.state.started + budget.usable_s(plan.request, left_s)
-        self.jobs = JobSource(self.state)
-        self.lost_work = LostWork(self.state)
-        self.fleet_changes = FleetChanges(self.state, self.lost_work)
-        self.second_opinions = SecondOpinions(self.state, self.fleet_changes)
+    def __init__(self, state: RunState, progress: Callable[[RunState], None] = lambda state: None) -> None:
+        self.state, self.plan, self.progress = state, state.plan, progress
+        self._stuck, self._looked = 0.0, float("-inf")
+        request = state.plan.request
+        left_s = float("inf") if request.left_s is None else budget.usable_s(request, request.left_s)
+        self._until = state.started + left_s
+        self.jobs = JobSource(state)
+        self.lost_work = LostWork(state)
+        self.fleet_changes = FleetChanges(state, self.lost_work)
+        self.second_opinions = SecondOpinions(state, self.fleet_changes)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 

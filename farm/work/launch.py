@@ -272,9 +272,8 @@ class Run:
                 self._record_offers()
             progress(run)
 
-        dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, show_progress)
-        self.state = dispatcher.state
-        dispatcher.run()
+        self.state = RunState(replace(self.plan, run_id=self.run_id), self.before, self.had)
+        Dispatcher(self.state, show_progress).run()
 
     def finish(self, change: lakes.Change | None = None) -> tuple[pd.DataFrame, str]:
         """(rows of the run, what is missing of it: "" if nothing is). change: of what only all rows of a case together

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 
 from farm.fleet.health import Health
 from farm.fleet.inventory import Offer
@@ -17,49 +16,25 @@ from farm.work.state import Before, Flights, Plan
 from farm.work.supports import Supports
 
 
-@dataclass(frozen=True)
 class RunState:
     """The parts of a run, each of which changes as it goes on.
 
-    flights: the jobs under way; notices: what happened to nodes and devices, for whoever watches; come: backends that were
-    awaited and have answered; left_out: cells (group, backend) of which the end of the budget left cases out; started: when
-    this launch began (monotonic seconds).
+    before: what is in the lake already, of a run that is resumed; had: the backends that were available when it began;
+    started: when this launch did (monotonic seconds); flights: the jobs under way.
     """
 
-    plan: Plan
-    before: Before
-    health: Health
-    run_counts: RunCounts
-    row_writer: RowWriter
-    placement: Placement
-    run_groups: RunGroups
-    case_queue: CaseQueue
-    supports: Supports
-    flights: Flights = field(default_factory=Flights)
-    notices: list[str] = field(default_factory=list)
-    come: list[Offer] = field(default_factory=list)
-    left_out: set[tuple[int, int]] = field(default_factory=set)
-    started: float = field(default_factory=time.monotonic)
-
-    @classmethod
-    def of(cls, plan: Plan, before: Before | None = None, had: Collection[str] = ()) -> RunState:
-        """The state of a run that begins. before: what is in the lake already, of a run that is resumed; had: the backends
-        that were available when it began."""
-        before, health, run_counts = before or Before(), Health(), RunCounts(plan)
-        placement = Placement(plan, health, had)
-        there = [a or g for a, g in zip(placement.available, placement.gone, strict=True)]
-        run_groups = RunGroups(plan, there, before.done)
-        return cls(
-            plan,
-            before,
-            health,
-            run_counts,
-            RowWriter(plan, run_counts),
-            placement,
-            run_groups,
-            CaseQueue(plan, run_groups.queues["prepare"]),
-            Supports(plan, run_groups),
-        )
+    def __init__(self, plan: Plan, before: Before | None = None, had: Collection[str] = ()) -> None:
+        self.plan, self.before, self.started = plan, before or Before(), time.monotonic()
+        self.flights, self.health, self.run_counts = Flights(), Health(), RunCounts(plan)
+        self.row_writer = RowWriter(plan, self.run_counts)
+        self.placement = Placement(plan, self.health, had)
+        there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
+        self.run_groups = RunGroups(plan, there, self.before.done)
+        self.case_queue = CaseQueue(plan, self.run_groups.queues["prepare"])
+        self.supports = Supports(plan, self.run_groups)
+        self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
+        self.come: list[Offer] = []  # of backends that were awaited
+        self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
 
     def missing(self) -> Iterator[tuple[str, int]]:
         """(backend, cases) planned without a row; empty after a finished run."""

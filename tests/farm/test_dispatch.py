@@ -91,9 +91,8 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build(config, {"load": catalogs.get("load").entries()})
         request = Request(config, verdict.load("error_units"), lakes, cache)
-        dispatcher = Dispatcher(Plan(request, plan, cluster, offers, "r", late))
-        dispatcher.run()
-        made = dispatcher.state
+        made = RunState(Plan(request, plan, cluster, offers, "r", late))
+        Dispatcher(made).run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
         assert rows["case_id"].groupby(rows["backend"]).nunique().eq(more.get("total", TOTAL)).all()
