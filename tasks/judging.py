@@ -20,7 +20,7 @@ from tasks.checks import Observation
 from tasks.judge import coarser, fingerprint, flushing, profile, properties, training_step, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
-from tasks.judge.policy import Policy, has_own_tolerance, judge, only_stored
+from tasks.judge.policy import Policy, judge, only_stored
 from tasks.judge.worst import element, furthest
 from tasks.model import (
     EPS,
@@ -49,6 +49,7 @@ from tasks.model.kind import (
     KIND_TOLERANCE,
 )
 from tasks.model.leaf import floor_of_kept, reorder_ties
+from tasks.model.row import has_own_tolerance
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
 
@@ -149,6 +150,11 @@ class Case:
         return self.sample.record.oracle
 
     @property
+    def own_tolerance(self) -> bool:
+        """Whether the sample brings a tolerance of its own, which alone tells right from wrong."""
+        return has_own_tolerance(self.sample.record.columns)
+
+    @property
     def definition(self) -> str:
         return self.sample.record.definition
 
@@ -180,8 +186,8 @@ class Case:
 
     def verdict(self, metrics: Metrics) -> tuple[Status, str]:
         """(status, kind) of some metrics by the policy."""
-        group = self.group
-        return judge(metrics, self.policy, group.label, self.op_class.value, group.dtype, self.oracle, self.precision)
+        case = self.group.label, self.op_class.value, self.group.dtype, self.oracle, self.precision, self.own_tolerance
+        return judge(metrics, self.policy, *case)
 
 
 Step = Callable[[Case, Judgement], Judgement]
@@ -506,7 +512,7 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     sums = _narrow_sums(case)
     if not sums.words:
         return found
-    if found.status is Status.PASS and not has_own_tolerance(case.oracle):
+    if found.status is Status.PASS and not case.own_tolerance:
         return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, _make_cause_columns(sums))
     return found.note(_make_cause_columns(sums))
 
@@ -527,7 +533,7 @@ def word_failure(case: Case, found: Judgement) -> Judgement:
     metrics = found.metrics
     if found.status is not Status.WRONG:
         return found
-    if has_own_tolerance(case.oracle) and found.kind in ("numbers", KIND_TOLERANCE):
+    if case.own_tolerance and found.kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(case.expected[0], case.op_class, case.precision)
         error = (
             f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"

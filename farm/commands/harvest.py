@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,8 @@ from tasks.catalogs.nodes import folder
 from tasks.graphs.given import GivenError, read_case
 from tasks.graphs.harvest import Harvest
 from tasks.graphs.widening import NoOracle
-from tasks.model import Refusal, Unavailable, label_of
+from tasks.model import Refusal, Unavailable, culprit, label_of
 from tasks.nearest import nearest
-
-#: What a located culprit says of itself: a node, or the first and last of a window.
-_NODE, _WINDOW = re.compile(r"node (.+) \(\S+\)"), re.compile(r"window (.+)\.\.(.+)")
 
 #: A model with its inputs, what it is called, and the names of the only nodes that are wanted (none: all).
 Source = tuple[Any, dict[str, Any], str, list[str]]
@@ -140,7 +136,8 @@ def _find_culprits(results: str, run_id: str) -> Iterator[Source]:
     opened = lake.open_lake(results)
     known = lake.run_ids(opened)
     rows = lake.read(opened, run_id=known[-1] if run_id == "last" and known else run_id)
-    rows = rows[(rows["catalog"] == "models") & rows["culprit"].fillna("").str.match(r"node |window ")]
+    located = rows["culprit"].fillna("").map(lambda text: culprit.ends(text) is not None)
+    rows = rows[(rows["catalog"] == "models") & located]
     if rows.empty:
         raise GivenError(f"the run {run_id} has located no culprit in a model of the catalog")
     for _, some in rows.fillna({"variant": ""}).groupby(["op", "variant", "sample", "seed"]):
@@ -153,14 +150,12 @@ def _find_culprits(results: str, run_id: str) -> Iterator[Source]:
         yield model, feeds, f"models:{label_of(*name)}/{one['sample']}", nodes
 
 
-def _find_culprit_nodes(model: Any, culprit: str) -> list[str]:
+def _find_culprit_nodes(model: Any, text: str) -> list[str]:
     """Names of the nodes that a culprit names."""
     from tasks.graphs.evaluate import Graph
 
-    if found := _NODE.fullmatch(culprit):
-        return [found[1]]
-    if found := _WINDOW.fullmatch(culprit):
-        names = [node.name for node in Graph(model).nodes]
-        if found[1] in names and found[2] in names:
-            return names[names.index(found[1]) : names.index(found[2]) + 1]
-    return []
+    found = culprit.ends(text)
+    if found is None or found[0] == found[1]:
+        return list(found or ())[:1]
+    names = [node.name for node in Graph(model).nodes]
+    return names[names.index(found[0]) : names.index(found[1]) + 1] if set(found) <= set(names) else []

@@ -30,13 +30,13 @@ from farm.policies.vote import apply_vote
 from farm.program import program
 from farm.work import executors
 from farm.work.budget import apply_budget
-from farm.work.dispatcher import Dispatcher
 from farm.work.durations import Estimate, format_duration
 from farm.work.executor import Executor
 from farm.work.launch import Run, read_finished, ready
 from farm.work.left import Left
 from farm.work.monitoring import Watch
 from farm.work.progress import Progress, print_preflight
+from farm.work.run_state import RunState
 from farm.work.state import Plan
 from tasks.catalogs import is_generated
 from tasks.catalogs.base import Entry
@@ -359,10 +359,10 @@ def _run(plan: Plan, console: Console) -> int:
     progress = Progress(console, left)
     watch = Watch(run.run_id, left) if plan.executor.has_metrics else None
 
-    def show_progress(dispatcher: Dispatcher) -> None:
-        progress(dispatcher)
+    def show_progress(state: RunState) -> None:
+        progress(state)
         if watch:
-            watch(dispatcher)
+            watch(state)
 
     # pandas takes a while to import, and the end of the run needs it: while the first children start.
     later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
@@ -371,15 +371,15 @@ def _run(plan: Plan, console: Console) -> int:
     try:
         with interruptible():
             run.dispatch(show_progress)
-            if watch and run.dispatcher:
-                watch.close(run.dispatcher, request.cache)
-        progress.close(run.dispatcher)
+            if watch and run.state:
+                watch.close(run.state, request.cache)
+        progress.close(run.state)
     except KeyboardInterrupt:
-        progress.close(run.dispatcher)
+        progress.close(run.state)
         say(f"interrupted; resume with: {again}")
         return INCOMPLETE
     except OSError as error:
-        progress.close(run.dispatcher)
+        progress.close(run.state)
         print(f"error: stopped: {error}; fix that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:

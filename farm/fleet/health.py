@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tasks.wire import Place
+from tasks.wire import Failing, Place
 
 #: Of the last OPINIONS second opinions on a device, so many must have passed what it failed; and such failures must be
 #: TIMES as frequent there as on the devices that passed them, where a kernel that fails now and then fails as often.
@@ -33,18 +33,11 @@ class CaseRef(NamedTuple):
     position: int
 
 
-class Failed(NamedTuple):
-    """A row that says that a case failed."""
-
-    status: str
-    attempts: int
-
-
 @dataclass
 class _Chart:
     """What is known of one backend on one device."""
 
-    failures: dict[CaseRef, Failed] = field(default_factory=dict)
+    failures: dict[CaseRef, Failing] = field(default_factory=dict)
     rows: int = 0
     asked: int = 0  # second opinions
     answered: int = 0
@@ -87,7 +80,7 @@ class Health:
         """How many rows a backend has made on a device."""
         return self._chart(backend, place).rows
 
-    def note_failure(self, case: CaseRef, place: Place, failure: Failed) -> bool:
+    def note_failure(self, case: CaseRef, place: Place, failure: Failing) -> bool:
         """Note a failure; whether a second opinion on it is due."""
         chart = self._chart(case.backend, place)
         chart.failures[case] = failure
@@ -136,13 +129,13 @@ class Health:
 
     def quarantine(
         self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]
-    ) -> dict[CaseRef, Failed]:
+    ) -> dict[CaseRef, Failing]:
         """Close a device for a scope; the failures it caused there, to be run again elsewhere.
 
         backends: names of those the scope covers, by number in the plan.
         """
         self.sick.setdefault(scope, set()).add(place)
-        found: dict[CaseRef, Failed] = {}
+        found: dict[CaseRef, Failing] = {}
         evidence: list[dict[str, Any]] = []
         for b in backends:
             if chart := self._charts.pop((b, place), None):

@@ -23,6 +23,7 @@ from farm.work.durations import JOINT_MS
 from farm.work.earlier_runs import LOOKED_AT
 from farm.work.launch import Run
 from farm.work.run_counts import Count
+from farm.work.run_state import RunState
 from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.model import Group
@@ -251,12 +252,12 @@ class Fuzzing:
         offers = {name: replace(offer, awaited=False) for name, offer in self.plan.offers.items()}
         matrix = Matrix(groups, self.plan.backends, wanted)
         plan = replace(self.plan, matrix=matrix, offers=offers, run_id=self.run_id, late=lambda: [])
-        dispatcher, came = Dispatcher(plan, before), list[pa.RecordBatch]()
-        dispatcher.row_writer.told = came.extend
+        state, came = RunState(plan, before), list[pa.RecordBatch]()
+        state.row_writer.told = came.extend
         try:
-            dispatcher.run()
+            Dispatcher(state).run()
         finally:
-            for name, spent in dispatcher.run_counts.spent.items():
+            for name, spent in state.run_counts.spent.items():
                 total = self._spent.setdefault(name, {})
                 for what, value in spent.items():
                     total[what] = total.get(what, 0.0) + value

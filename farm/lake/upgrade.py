@@ -43,6 +43,13 @@ _ARITHMETIC = re.compile(
 _EXECUTION = r"(?s)^(?P<execution>emulated|interpreted|unverified)(?:: )?(?P<placement>.*)$"
 
 
+#: What an oracle's name said beside who it is: that the case brings a tolerance, and why a gradient has no second oracle.
+_OWN_TOLERANCE = ", own tolerance"
+_NO_DIFFERENCES = r"(?s)^(?P<before>.*?) \(no differences: (?P<why>.*)\)(?P<after>.*)$"
+#: How the name of an oracle began that was differences, in whatever way they were taken.
+_DIFFERENCES = r"^(finite differences|complex step|differences in \d+ digits)"
+
+
 def code_of(cause: str | None) -> str:
     """The code of a cause (`tasks.model.kind`) by its sentence: arithmetic is told from the rest; "" for none."""
     if not cause:
@@ -83,12 +90,34 @@ def _fill_execution(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("placement"), "placement", told)
 
 
+def _fill_oracle(table: pa.Table) -> pa.Table:
+    oracle = table["oracle"].cast(pa.string())
+    none = pa.scalar(None, pa.bool_())
+    own = pc.ends_with(oracle, _OWN_TOLERANCE)
+    oracle = pc.if_else(own, pc.utf8_slice_codeunits(oracle, 0, -len(_OWN_TOLERANCE)), oracle)
+    parts = pc.extract_regex(oracle, _NO_DIFFERENCES)
+    lacks = pc.is_valid(parts)
+    who = pc.binary_join_element_wise(pc.struct_field(parts, "before"), pc.struct_field(parts, "after"), "")
+    oracle = pc.if_else(lacks, who, oracle)
+    filled = {
+        "own_tolerance": pc.if_else(own, True, none),
+        "by_differences": pc.if_else(pc.match_substring_regex(oracle, _DIFFERENCES), True, none),
+        "no_second_oracle": pc.struct_field(parts, "why"),
+    }
+    for name, values in filled.items():
+        table = table.append_column(name, values)
+    return table.set_column(table.column_names.index("oracle"), "oracle", oracle)
+
+
 UPGRADES = (
     Upgrade(
         "acquitted", ("was_status", "was_kind", "acquitted", "error"), ("status", "kind", "error"), _fill_acquitted
     ),
     Upgrade("cause_code", ("cause_code",), ("cause",), _fill_causes),
     Upgrade("execution", ("execution", "placement"), ("placement",), _fill_execution),
+    Upgrade(
+        "own_tolerance", ("own_tolerance", "by_differences", "no_second_oracle", "oracle"), ("oracle",), _fill_oracle
+    ),
 )
 
 

@@ -27,7 +27,7 @@ from tasks.judge.policy import only_stored
 from tasks.judge.verdict import Policy
 from tasks.model import MEASURED, OpClass, Status, label_of, names
 from tasks.model.kind import KIND_CAST, KIND_TOLERANCE, OF_NUMBERS
-from tasks.model.row import declared_precision
+from tasks.model.row import declared_precision, has_own_tolerance
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
 DECIDED = tuple(names(MEASURED))
@@ -40,6 +40,7 @@ _READ = (
     "dtype",
     "op_class",
     "oracle",
+    "own_tolerance",
     "compute_precision",
     "status",
     "kind",
@@ -137,7 +138,7 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
         numel=int(row["numel"]),
         classic=bool(row["classic"]),
     )
-    status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision)
+    status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision, has_own_tolerance(row))
     # What explains the numbers is no matter of policy; within its limit a lost cast is imprecise (`tasks.judging`).
     if row["kind"] == KIND_CAST and (
         kind == "numbers" or (status is Status.PASS and row["status"] == Status.IMPRECISE)

@@ -9,11 +9,11 @@ import numpy as np
 
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.plain import bound_by_limit, bound_by_tolerance, error_unit
-from tasks.judge.policy import Policy, has_own_tolerance, only_stored
+from tasks.judge.policy import Policy, only_stored
 from tasks.model import EPS, Leaf, OpClass, flags, is_complex, is_inexact
 from tasks.model.dtypes import LARGEST, SMALLEST_NORMAL, round_to_dtype
 from tasks.model.kind import KIND_BIASED
-from tasks.model.row import declared_precision
+from tasks.model.row import declared_precision, has_own_tolerance
 
 
 def expected_arrays(
@@ -52,7 +52,7 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
         if is_inexact(leaf.dtype):  # the exact result, rounded, is right
             most = np.maximum(most, _find_rounding_step(leaf))
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
-        if only_stored(oracle, op_class) or has_own_tolerance(oracle):
+        if only_stored(oracle, op_class) or has_own_tolerance(row):
             most = np.maximum(bound_by_tolerance(leaf, op_class, precision), _find_rounding_step(leaf))
         if leaf.dtype in flags.parse_flushed(row.get("flags")):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))

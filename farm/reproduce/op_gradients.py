@@ -16,7 +16,7 @@ from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
 from farm.report.runs import load
 from farm.report.tables.coverage import FAILED_STATUSES
-from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, by_differences, two_oracles
+from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
@@ -106,7 +106,8 @@ def check(question: Question, cache: Path | None = None) -> Answer:
 
 
 _COLUMNS = (
-    "sample shapes check status kind stage error oracle limit error_units nonfinite second_oracle second_units oracles_units"
+    "sample shapes check status kind stage error oracle limit error_units nonfinite second_oracle second_units oracles_units "
+    "by_differences no_second_oracle"
 ).split()
 
 
@@ -173,12 +174,13 @@ def line(row: dict[str, Any]) -> str:
     if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
         return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
     units = f"{row['error_units']:.3g}"
-    if by_differences(row["oracle"]):
+    if row["by_differences"] is True:
         return f"{head} {units} from {plain(row['oracle'])}"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
         second, apart = _apart(row["second_units"]), _apart(row["oracles_units"])
         return f"{head} {units} from autograd, {second} from differences, {apart} between"
-    return f"{head} {units} from autograd, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
+    why = row["no_second_oracle"]
+    return f"{head} {units} from autograd" + (f", no differences: {plain(why)}" if isinstance(why, str) else "")
 
 
 def _apart(units: float) -> str:

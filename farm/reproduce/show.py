@@ -21,7 +21,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst
 from tasks.model import EXHAUSTIVE, OpClass, Status, trace, wide
-from tasks.model.row import COLUMNS, declared_precision
+from tasks.model.row import COLUMNS, declared_precision, has_own_tolerance
 from tasks.model.trace import Step
 from tasks.prepare.cases import PreparedSample
 
@@ -56,10 +56,9 @@ def print_case(case: StoredCase) -> None:
     if case.policy.rule == "error_units":
         precision = declared_precision(case.row)
         limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision)}"
-    line(
-        "policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record.oracle}"
-    )
     record = case.sample.record
+    own = ", within the case's own tolerance" * has_own_tolerance(record.columns)
+    line("policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {record.oracle}{own}")
     try:
         arrays = case.sample.inputs()
     except Exception as error:  # a damaged cache must not hide the rest

@@ -11,11 +11,10 @@ import numpy as np
 
 from farm.plan.config import ConfigError
 from farm.plan.request import Request
-from farm.work.case_queue import CaseQueue
 from farm.work.durations import Estimate
 from farm.work.earlier_runs import Learned, learn_from_runs
-from farm.work.run_groups import RunGroups
-from farm.work.state import Flight, Plan
+from farm.work.run_state import RunState
+from farm.work.state import Plan
 
 #: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the report.
 SHARE = 0.85
@@ -108,16 +107,16 @@ def usable_s(request: Request, left_s: float) -> float:
     return max(left_s - min(request.budget_s - left_s, END_SHARE * request.budget_s), 0.0)
 
 
-def undone(run_groups: RunGroups, case_queue: CaseQueue, flights: Iterable[Flight]) -> set[tuple[int, int]]:
+def undone(run: RunState) -> set[tuple[int, int]]:
     """Cells (group, backend) of which not all cases have been done."""
-    left = {(g, b) for g, b in np.argwhere(run_groups.wanted).tolist() if g not in run_groups.samples}
-    exports = list(run_groups.queues["export"])
-    for flight in flights:
+    left = {(g, b) for g, b in np.argwhere(run.run_groups.wanted).tolist() if g not in run.run_groups.samples}
+    exports = list(run.run_groups.queues["export"])
+    for flight in run.flights.values():
         left |= {(flight.cases[n].group, flight.backend) for n in flight.remaining if flight.cases}
         exports += flight.groups if flight.job.export else []
-    left |= {(g, b) for g in exports for b in run_groups.exports(g)}
-    left |= {(g, b) for b in range(len(case_queue.ready)) for g, _ in case_queue.drain(b)}
-    return {(g, b) for g, b in left if g not in run_groups.samples or run_groups.positions(g, b)}
+    left |= {(g, b) for g in exports for b in run.run_groups.exports(g)}
+    left |= {(g, b) for b in range(len(run.case_queue.ready)) for g, _ in run.case_queue.drain(b)}
+    return {(g, b) for g, b in left if g not in run.run_groups.samples or run.run_groups.positions(g, b)}
 
 
 def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:

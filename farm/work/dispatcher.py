@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +12,17 @@ import pyarrow as pa
 
 from farm import lake as lakes
 from farm.fleet.child_process import STARVED
-from farm.fleet.health import CaseRef, Health
+from farm.fleet.health import CaseRef
 from farm.lake import traces
 from farm.work import budget
-from farm.work.case_queue import CaseQueue
 from farm.work.claims import ONE
 from farm.work.executor import Unplaced
 from farm.work.fleet_changes import FleetChanges
 from farm.work.job_source import JobSource
 from farm.work.lost_work import LostWork
-from farm.work.placement import Placement
-from farm.work.row_writer import RowWriter
-from farm.work.run_counts import RunCounts
-from farm.work.run_groups import RunGroups
+from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
-from farm.work.state import Before, Flight, Flights, Plan
-from farm.work.supports import Supports
+from farm.work.state import Flight
 from tasks import wire
 from tasks.catalogs.base import Failure
 from tasks.model import Status
@@ -37,49 +32,18 @@ SILENCE_S = 120.0
 
 
 class Dispatcher:
-    """Runs a matrix to its end. One use: construct, `run`, read `run_counts`.
+    """Runs what a state has planned to its end. One use: construct, `run`, read the state."""
 
-    ``before``: what is in the lake already (a resumed run); ``had``: the backends that were available when the run began.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        before: Before | None = None,
-        had: Collection[str] = (),
-        progress: Callable[[Dispatcher], None] = lambda d: None,
-    ) -> None:
-        self.plan = plan
-        self.progress, self.started, self._stuck = progress, time.monotonic(), 0.0
-        self._looked = float("-inf")
-        left_s = plan.request.left_s
-        self._until = float("inf") if left_s is None else self.started + budget.usable_s(plan.request, left_s)
-        self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
-        self.flights = Flights()
-        self.health = Health()
-        self.run_counts, self._before = RunCounts(plan), before or Before()
-        self.row_writer = RowWriter(plan, self.run_counts)
-        self.placement = Placement(plan, self.health, had)
-        there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
-        self.run_groups = RunGroups(plan, there, self._before.done)
-        self.case_queue = CaseQueue(plan, self.run_groups.queues["prepare"])
-        self.supports = Supports(plan, self.run_groups)
-        self.jobs = JobSource(
-            plan, self.run_groups, self.case_queue, self.placement, self.run_counts, self.supports, self.flights
-        )
-        self.lost_work = LostWork(
-            plan, self.run_groups, self.case_queue, self.placement, self.run_counts, self.row_writer
-        )
-        self.fleet_changes = FleetChanges(
-            plan, self.health, self.placement, self.case_queue, self.lost_work, self.supports, self.flights
-        )
-        self.second_opinions = SecondOpinions(plan, self.health, self.placement, self.case_queue, self.fleet_changes)
-
-    def missing(self) -> Iterator[tuple[str, int]]:
-        """(backend, cases) planned without a row; empty after a finished run."""
-        yield from self.run_counts.missing()
-        if left := self.run_groups.left["prepare"]:
-            yield "(not prepared)", left
+    def __init__(self, state: RunState, progress: Callable[[RunState], None] = lambda state: None) -> None:
+        self.state, self.plan, self.progress = state, state.plan, progress
+        self._stuck, self._looked = 0.0, float("-inf")
+        request = state.plan.request
+        left_s = float("inf") if request.left_s is None else budget.usable_s(request, request.left_s)
+        self._until = state.started + left_s
+        self.jobs = JobSource(state)
+        self.lost_work = LostWork(state)
+        self.fleet_changes = FleetChanges(state, self.lost_work)
+        self.second_opinions = SecondOpinions(state, self.fleet_changes)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -89,9 +53,9 @@ class Dispatcher:
         Whatever ends it, rows that have arrived are flushed first if they can be.
         """
         try:
-            self.progress(self)
+            self.progress(self.state)
             there, slots = (
-                np.flatnonzero(self.run_groups.wanted.any(axis=0)).tolist(),
+                np.flatnonzero(self.state.run_groups.wanted.any(axis=0)).tolist(),
                 self.plan.executor.slots(None, ONE),
             )
             offers = {b: self.plan.offer(b) for b in there}
@@ -100,9 +64,9 @@ class Dispatcher:
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()
-                elif not any(flight.begun for flight in self.flights.values()):
+                elif not any(flight.begun for flight in self.state.flights.values()):
                     break
-                if self.flights:
+                if self.state.flights:
                     self._stuck = 0.0
                 elif self._waits():
                     time.sleep(0.1)  # for a node to come
@@ -116,33 +80,33 @@ class Dispatcher:
                 self._show()
             self._leave_out()
         finally:
-            self.row_writer.flush()
-            self.progress(self)
-            self.supports.save()
+            self.state.row_writer.flush()
+            self.progress(self.state)
+            self.state.supports.save()
 
     def _leave_out(self) -> None:
         """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
         if time.monotonic() < self._until:
             return
-        self.left_out = budget.undone(self.run_groups, self.case_queue, self.flights.values())
-        for count in self.run_counts.counts.values():
+        self.state.left_out.update(budget.undone(self.state))
+        for count in self.state.run_counts.counts.values():
             count.planned = count.done
-        self.run_groups.left = dict.fromkeys(self.run_groups.left, 0)
-        for handle in self.flights:
+        self.state.run_groups.left = dict.fromkeys(self.state.run_groups.left, 0)
+        for handle in self.state.flights:
             self.plan.executor.cancel(handle)
 
     def _show(self) -> None:
         """Rows to the lake and figures to the screen, as often as is good for them. Raises OSError."""
-        self.row_writer.flush_if_due()
-        self.progress(self)
+        self.state.row_writer.flush_if_due()
+        self.progress(self.state)
 
     def _waits(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
         if any(offer.awaited for offer in self.plan.offers.values()):
             return True
-        if any(self.case_queue.waits(b) for b in self.fleet_changes.waited_for):
+        if any(self.state.case_queue.waits(b) for b in self.fleet_changes.waited_for):
             return True
-        if not any(self.run_groups.left.values()):
+        if not any(self.state.run_groups.left.values()):
             return False
         now = time.monotonic()
         self._stuck = self._stuck or now
@@ -152,9 +116,9 @@ class Dispatcher:
 
     def _fill(self) -> None:
         """Submit until every pool has about two jobs per device under way."""
-        for pool in self.placement.pools():
-            while (load := self.flights.load(pool.name)) < 2 * pool.devices - 1e-9:
-                flight = self.jobs.next(pool, load < pool.devices, self.flights.preparing)
+        for pool in self.state.placement.pools():
+            while (load := self.state.flights.load(pool.name)) < 2 * pool.devices - 1e-9:
+                flight = self.jobs.next(pool, load < pool.devices, self.state.flights.preparing)
                 if flight is None:
                     break
                 flight.pool = pool.name
@@ -162,7 +126,7 @@ class Dispatcher:
 
     def _submit(self, flight: Flight) -> int | None:
         """Hand a job to the executor; its handle, None if no node is left that may do it."""
-        to = self.placement.destination(flight)
+        to = self.state.placement.destination(flight)
         if to is None:
             return None
         flight.job = replace(flight.job, avoid=to.avoid)
@@ -175,7 +139,7 @@ class Dispatcher:
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
         flight.among = tuple(self.plan.executor.nodes_of(handle)) or tuple(to.among)
-        self.flights[handle] = flight
+        self.state.flights[handle] = flight
         return handle
 
     def _give_up_silent(self) -> None:
@@ -183,7 +147,7 @@ class Dispatcher:
         if now - self._looked < 1.0:
             return
         self._looked = now
-        for handle, flight in self.flights.items():
+        for handle, flight in self.state.flights.items():
             if flight.begun and now - flight.heard > flight.patience_s:
                 flight.heard = now
                 self.plan.executor.cancel(handle)
@@ -193,7 +157,7 @@ class Dispatcher:
     def _handle(self, handle: int, event: Any) -> None:
         """A message of a job; None or an exception at its end."""
         ended = event is None or isinstance(event, BaseException)
-        flight = self.flights.get(handle)
+        flight = self.state.flights.get(handle)
         if flight is None:  # it held a device, and was called back
             if ended:
                 self.second_opinions.forget_job(handle)
@@ -202,7 +166,7 @@ class Dispatcher:
         if not ended:
             self._heard(handle, flight, event)
             return
-        del self.flights[handle]
+        del self.state.flights[handle]
         self.second_opinions.release_devices(handle)
         # A stream can end early without an error: what was not heard of is done again.
         left = flight.remaining
@@ -229,11 +193,11 @@ class Dispatcher:
             flight.begun, flight.began, flight.place = True, time.monotonic(), message.place
             self.second_opinions.release_devices(handle)
         elif isinstance(message, wire.Avoided):
-            del self.flights[handle]
+            del self.state.flights[handle]
             self.second_opinions.hold_device(handle, flight, self._submit)
             self.lost_work.requeue(flight, list(range(len(flight.cases))))
         elif isinstance(message, wire.Spent):
-            self.run_counts.spend(
+            self.state.run_counts.spend(
                 self.plan.name(flight.backend) if flight.backend >= 0 else f"({flight.job.kind})", message
             )
         elif isinstance(message, wire.Gone):
@@ -249,15 +213,15 @@ class Dispatcher:
         if message.number in flight.done:
             return
         flight.done.add(message.number)
-        self.run_groups.learn_group_time(flight)
+        self.state.run_groups.learn_group_time(flight)
         g = flight.groups[message.number]
         if isinstance(message, wire.Failed):
             self._group_failed(flight, g, message.failure)
         elif isinstance(message, wire.Exported):
-            self.run_groups.store_exported(g, message)
+            self.state.run_groups.store_exported(g, message)
             self._group_exported(g)
         else:
-            self.run_groups.store_prepared(g, message)
+            self.state.run_groups.store_prepared(g, message)
             self._group_prepared(g)
 
     def _group_failed(self, flight: Flight, g: int, failure: Failure) -> None:
@@ -265,58 +229,58 @@ class Dispatcher:
         if flight.job.export:
             self._group_exported(g)
             return
-        self.run_groups.left["prepare"] -= 1
+        self.state.run_groups.left["prepare"] -= 1
         self.lost_work.fail_group(g, failure)
-        self.case_queue.group_came(g)
+        self.state.case_queue.group_came(g)
 
     def _group_prepared(self, g: int) -> None:
-        self.run_groups.left["prepare"] -= 1
+        self.state.run_groups.left["prepare"] -= 1
         backends = range(len(self.plan.backends))
-        left = [self.run_groups.positions(g, b) for b in backends]
+        left = [self.state.run_groups.positions(g, b) for b in backends]
         for b, positions in enumerate(left):
-            if total := self.run_groups.rows(g, b):
-                self.run_counts.count_planned(b, total, total - len(positions))
-            tried = self._before.gone.get((g, b), {}) if self._before.gone else {}
+            if total := self.state.run_groups.rows(g, b):
+                self.state.run_counts.count_planned(b, total, total - len(positions))
+            tried = self.state.before.gone.get((g, b), {}) if self.state.before.gone else {}
             for position in positions if tried else ():
-                self.run_counts.note_attempts(
-                    CaseRef(g, b, position), tried.get(self.run_groups.samples[g][position], 0)
+                self.state.run_counts.note_attempts(
+                    CaseRef(g, b, position), tried.get(self.state.run_groups.samples[g][position], 0)
                 )
-        for b, gone in enumerate(self.placement.gone):
+        for b, gone in enumerate(self.state.placement.gone):
             if gone:
                 self.lost_work.fail_absent_backend(g, b)
-        waiting = self.run_groups.to_export(g)
+        waiting = self.state.run_groups.to_export(g)
         self._can_run(g, [b for b in backends if b not in waiting and left[b]])
-        if any(self.placement.available[b] and left[b] for b in waiting):
-            self.run_groups.left["export"] += 1
-            self.run_groups.queues["export"].append(g)
-        self.case_queue.group_came(g)
+        if any(self.state.placement.available[b] and left[b] for b in waiting):
+            self.state.run_groups.left["export"] += 1
+            self.state.run_groups.queues["export"].append(g)
+        self.state.case_queue.group_came(g)
 
     def _group_exported(self, g: int) -> None:
-        self.run_groups.left["export"] -= 1
-        self._can_run(g, self.run_groups.exports(g))
+        self.state.run_groups.left["export"] -= 1
+        self._can_run(g, self.state.run_groups.exports(g))
 
     def _can_run(self, g: int, backends: Collection[int]) -> None:
         """The group's cases can be run by some backends, or become rows where one has gone since."""
         for b in backends:
-            if self.placement.available[b]:
-                if positions := self.run_groups.positions(g, b):
-                    self.case_queue.add_prepared(b, (g, positions))
-            elif self.placement.gone[b]:
+            if self.state.placement.available[b]:
+                if positions := self.state.run_groups.positions(g, b):
+                    self.state.case_queue.add_prepared(b, (g, positions))
+            elif self.state.placement.gone[b]:
                 self.lost_work.fail_absent_backend(g, b)
 
     def _rows_came(self, flight: Flight, rows: wire.Rows) -> None:
         b = flight.backend
-        if flight.moved and self.placement.is_sick(b, flight.place):
+        if flight.moved and self.state.placement.is_sick(b, flight.place):
             return  # on their way when the device was quarantined: these cases are run again elsewhere
         fresh = flight.done.isdisjoint(rows.numbers)
         new = range(len(rows.numbers)) if fresh else [k for k, n in enumerate(rows.numbers) if n not in flight.done]
         flight.done.update(rows.numbers)
-        for k in new if self.run_counts.again else ():
-            self.run_counts.uncount_replaced(flight.cases[rows.numbers[k]])
+        for k in new if self.state.run_counts.again else ():
+            self.state.run_counts.uncount_replaced(flight.cases[rows.numbers[k]])
         self.second_opinions.rows_came(flight, rows, len(new))
         batches = lakes.from_stream(rows.stream)
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
-        self.row_writer.keep(b, batches, rows.status, rows.busy_ms, traces.from_stream(rows.trace))
+        self.state.row_writer.keep(b, batches, rows.status, rows.busy_ms, traces.from_stream(rows.trace))
         if Status.UNSUPPORTED.value in rows.status:
-            self.supports.learn(flight, [rows.numbers[k] for k in new], batches)
+            self.state.supports.learn(flight, [rows.numbers[k] for k in new], batches)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import datetime
 import time
 
-from farm.fleet.health import Health
 from farm.fleet.inventory import Answers, Offer
-from farm.work.case_queue import CaseQueue
 from farm.work.lost_work import LostWork
-from farm.work.placement import Placement
-from farm.work.state import Flight, Plan
-from farm.work.supports import Supports
+from farm.work.run_state import RunState
+from farm.work.state import Flight
 from tasks.wire import Place, Refused
 
 #: Seconds until a backend without a device is asked again, each time; without a row in between it is given up then.
@@ -21,29 +18,17 @@ NOT_ASKED = Refused("it was not asked")
 
 
 class FleetChanges:
-    """Keeps the offers true, and moves the work of what is gone. flights: those of the dispatcher."""
+    """Keeps the offers true, and moves the work of what is gone."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        health: Health,
-        placement: Placement,
-        case_queue: CaseQueue,
-        lost_work: LostWork,
-        supports: Supports,
-        flights: dict[int, Flight],
-    ) -> None:
-        self._plan, self._health, self._placement, self._case_queue = plan, health, placement, case_queue
-        self._lost_work, self._supports, self._flights = lost_work, supports, flights
-        self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
-        self.come: list[Offer] = []  # of backends that were awaited
+    def __init__(self, state: RunState, lost_work: LostWork) -> None:
+        self._state, self._plan, self._lost_work = state, state.plan, lost_work
         self._vanished: dict[int, float] = {}  # backend without a node → since when
         self._rests: dict[int, tuple[int, int]] = {}  # backend → how often it was put off, and after how many rows
 
     @property
     def waited_for(self) -> list[int]:
         """Backends whose last node has left, and one may still come, and those that are asked again later."""
-        return [*self._vanished, *self._placement.resting]
+        return [*self._vanished, *self._state.placement.resting]
 
     def call_back(self, handle: int, flight: Flight) -> None:
         """End a job; its cases count no loss."""
@@ -63,14 +48,14 @@ class FleetChanges:
         for node, answers in changes.come.items():
             self._add_node(node, answers)
         if changes.gone or changes.come:
-            self._placement.forget_layout()
-            for handle, flight in self._flights.items():
-                if not flight.begun and flight.among and not self._placement.has_room(flight):
+            self._state.placement.forget_layout()
+            for handle, flight in self._state.flights.items():
+                if not flight.begun and flight.among and not self._state.placement.has_room(flight):
                     self.call_back(handle, flight)  # the nodes that are left cannot take it
         now = time.monotonic()
         wait_s = self._plan.config.node_wait_s
-        for b, available in enumerate(self._placement.available):
-            if not available or self._placement.nodes(b) or self._plan.offer(b).awaited:
+        for b, available in enumerate(self._state.placement.available):
+            if not available or self._state.placement.nodes(b) or self._plan.offer(b).awaited:
                 self._vanished.pop(b, None)
             elif now - self._vanished.setdefault(b, now) >= wait_s:
                 del self._vanished[b]
@@ -81,19 +66,19 @@ class FleetChanges:
         """A backend that was awaited is there, or is not: then it has no part in the run."""
         b = [s.name for s in self._plan.backends].index(offer.name)
         self._plan.offers[offer.name] = offer
-        self.come.append(offer)
-        self._placement.forget_layout()
+        self._state.come.append(offer)
+        self._state.placement.forget_layout()
         if offer.available:
-            self._supports.there(b)
+            self._state.supports.there(b)
             self._lost_work.there(b)
         else:
-            self._placement.available[b] = False
+            self._state.placement.available[b] = False
             self._lost_work.never_there(b)
 
     def _drop_node(self, node: str) -> None:
         offers = self._plan.offers.values()
         hosts = {h for o in offers for i, h in zip(o.node_ids, o.nodes) if i == node}
-        self.notices.append(f"node {', '.join(hosts) or node} left")
+        self._state.notices.append(f"node {', '.join(hosts) or node} left")
         for offer in offers:
             offer.dismiss(node)
 
@@ -104,53 +89,53 @@ class FleetChanges:
         new = [o.name for o in self._plan.offers.values() if not o.admit(found, answers.get(o.name, NOT_ASKED))]
         for b in range(len(self._plan.backends)):
             if self._plan.name(b) in new:
-                self._supports.another_host(b, found["host"])
-        self.notices.append(f"node {found['host']} joined with {', '.join(new) or 'no backends'}")
+                self._state.supports.another_host(b, found["host"])
+        self._state.notices.append(f"node {found['host']} joined with {', '.join(new) or 'no backends'}")
 
     # --- devices ----------------------------------------------------------------------------------------------------
 
     def device_gone(self, flight: Flight, left: list[int]) -> None:
         """A new child of a backend did not find its device: elsewhere it may be there."""
         b, place = flight.backend, flight.place
-        believed = self._placement.available[b] and self._health.note_absence(b, place, flight.began)
-        if believed and not self._placement.is_sick(b, place):
-            if self._placement.elsewhere(b, place, alike=False) is None:
+        believed = self._state.placement.available[b] and self._state.health.note_absence(b, place, flight.began)
+        if believed and not self._state.placement.is_sick(b, place):
+            if self._state.placement.elsewhere(b, place, alike=False) is None:
                 self._put_off(b, place, flight.gone)
             else:
                 self.quarantine(self._plan.name(b), place, f"a new process cannot find it: {flight.gone}")
-        elif not believed and self._placement.available[b]:
+        elif not believed and self._state.placement.available[b]:
             notice = (
                 f"a new process of {self._plan.name(b)} cannot find {self._describe_place(place, 'its device on ')}: {flight.gone}; "
                 "rerunning the rest of its cases"
             )
-            if notice not in self.notices:
-                self.notices.append(notice)
+            if notice not in self._state.notices:
+                self._state.notices.append(notice)
         self._lost_work.requeue(flight, left)
 
     def _put_off(self, b: int, place: Place, why: str) -> None:
         """The only device of a backend is not there: it may be again in a moment."""
-        if self._placement.rests(b):
+        if self._state.placement.rests(b):
             return  # jobs side by side see one incident
-        rows = self._health.rows(b, place)
+        rows = self._state.health.rows(b, place)
         times, before = self._rests.get(b, (0, rows))
         times = times if rows == before else 0
         if times >= len(REST_S):
             self.bury(b, f"{why} (probed again {times} times)")
             return
         self._rests[b] = times + 1, rows
-        self._placement.resting[b] = time.monotonic() + REST_S[times]
-        self.notices.append(f"{self._plan.name(b)} will be probed again in {REST_S[times]:g} s: {why}")
+        self._state.placement.resting[b] = time.monotonic() + REST_S[times]
+        self._state.notices.append(f"{self._plan.name(b)} will be probed again in {REST_S[times]:g} s: {why}")
 
     def sick(self, b: int, place: Place, why: str) -> None:
         """A device is not to be believed, whatever the backend. Jobs side by side see one incident."""
-        if not self._placement.is_sick(b, place):
+        if not self._state.placement.is_sick(b, place):
             offer = self._plan.offer(b)
             self.quarantine(offer.device_vendor or offer.name, place, why)
 
     def quarantine(self, scope: str, place: Place, why: str) -> None:
         """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
         numbers = range(len(self._plan.backends))
-        covered = {b: self._plan.name(b) for b in numbers if scope in self._placement.scopes(b)}
+        covered = {b: self._plan.name(b) for b in numbers if scope in self._state.placement.scopes(b)}
         record = {
             "scope": scope,
             "node": self._host(place),
@@ -159,19 +144,19 @@ class FleetChanges:
             "why": why,
             "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
-        failures = self._health.quarantine(scope, place, covered, record)
+        failures = self._state.health.quarantine(scope, place, covered, record)
         self._lost_work.run_again(failures)
-        self._placement.forget_layout()
-        for handle, flight in self._flights.items():
+        self._state.placement.forget_layout()
+        for handle, flight in self._state.flights.items():
             if flight.backend in covered and _may_run_on(flight, place):
                 self.call_back(handle, flight)
         what = self._describe_place(place)
-        self.notices.append(
+        self._state.notices.append(
             f"quarantined: {what} for {', '.join(covered.values())}: {why}; "
             f"{len(failures)} of its failures will be rerun elsewhere"
         )
         for b in covered:
-            if self._placement.available[b] and not self._placement.nodes(b):
+            if self._state.placement.available[b] and not self._state.placement.nodes(b):
                 many = "all" if self._plan.offer(b).ranks == 1 else "too many of"
                 self.bury(b, f"{many} its devices are quarantined, the last one, {what}, because {why}")
 
@@ -184,13 +169,13 @@ class FleetChanges:
 
     def bury(self, b: int, why: str) -> None:
         """A backend is gone for good: what is left of its cells becomes rows that say so."""
-        self._placement.available[b], self._placement.gone[b], self._plan.offer(b).reason = False, True, why
-        self.notices.append(f"{self._plan.name(b)} is no longer available: {why}")
-        self._placement.forget_layout()
-        for handle, flight in self._flights.items():
+        self._state.placement.available[b], self._state.placement.gone[b], self._plan.offer(b).reason = False, True, why
+        self._state.notices.append(f"{self._plan.name(b)} is no longer available: {why}")
+        self._state.placement.forget_layout()
+        for handle, flight in self._state.flights.items():
             if flight.backend == b:
                 self.call_back(handle, flight)
-        for g, positions in self._case_queue.drain(b):
+        for g, positions in self._state.case_queue.drain(b):
             self._lost_work.unavailable(b, g, positions)
 
 

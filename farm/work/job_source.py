@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from farm.work import batching
-from farm.work.case_queue import CaseQueue
 from farm.work.job import Job
-from farm.work.placement import Placement, Pool
-from farm.work.run_counts import RunCounts
-from farm.work.run_groups import PREPARE_FIRST, RunGroups
-from farm.work.state import Cases, Flight, Flights, Plan, Portion, portions
+from farm.work.placement import Pool
+from farm.work.run_groups import PREPARE_FIRST
+from farm.work.run_state import RunState
+from farm.work.state import Cases, Flight, Portion, portions
 from farm.work.supervisor import CHUNK_S
-from farm.work.supports import Supports
 from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
 
@@ -29,18 +27,8 @@ OPINION_CASES, PATIENCE = 4, 5.0
 class JobSource:
     """Makes jobs of what waits."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        run_groups: RunGroups,
-        case_queue: CaseQueue,
-        placement: Placement,
-        run_counts: RunCounts,
-        supports: Supports,
-        flights: Flights,
-    ) -> None:
-        self._plan, self._run_groups, self._case_queue, self._flights = plan, run_groups, case_queue, flights
-        self._placement, self._run_counts, self._supports = placement, run_counts, supports
+    def __init__(self, state: RunState) -> None:
+        self._state, self._plan = state, state.plan
         self._begun: set[int] = set()  # backends that have had a batch
 
     def next(self, pool: Pool, idle: bool, preparing: int) -> Flight | None:
@@ -68,7 +56,9 @@ class JobSource:
         """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from handing them out."""
         if pool.devices < MANY:
             return False
-        left_s = sum(self._case_queue.left_s(b, self._run_counts.case_ms(b)) for b in pool.backends if self._may(b))
+        left_s = sum(
+            self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)) for b in pool.backends if self._may(b)
+        )
         return left_s > 2 * batching.BATCH_S * pool.devices
 
     def _first(self, pool: Pool, half: bool, slots: int) -> Flight | None:
@@ -82,18 +72,18 @@ class JobSource:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def _preparing(self, slots: int, most: int = 0) -> Flight | None:
-        groups = self._run_groups.take("prepare", slots, most)
+        groups = self._state.run_groups.take("prepare", slots, most)
         items = tuple(ToPrepare(self._plan.matrix.groups[g]) for g in groups)
         return self._of_groups("prepare", groups, prepare=items) if groups else None
 
     def _exporting(self, slots: int) -> Flight | None:
-        groups = self._run_groups.take("export", slots)
+        groups = self._state.run_groups.take("export", slots)
         items = []
         parcels: dict[str, Any] = {}
         for g in groups:
-            most = max(int(self._run_groups.wanted[g, b]) for b in self._run_groups.exports(g))
-            items.append(ToExport(self._plan.matrix.groups[g], self._run_groups.packs[g], "onnx", most))
-            parcels |= self._run_groups.parcels(g)
+            most = max(int(self._state.run_groups.wanted[g, b]) for b in self._state.run_groups.exports(g))
+            items.append(ToExport(self._plan.matrix.groups[g], self._state.run_groups.packs[g], "onnx", most))
+            parcels |= self._state.run_groups.parcels(g)
         return self._of_groups("export", groups, export=tuple(items), parcels=parcels) if groups else None
 
     def _of_groups(self, kind: str, groups: list[int], **what: Any) -> Flight:
@@ -103,7 +93,7 @@ class JobSource:
 
     def _chunk_s(self) -> float:
         """Seconds between two messages of a job: all slots together send no more than the driver can take."""
-        every_s = sum(pool.devices for pool in self._placement.pools()) / MESSAGES
+        every_s = sum(pool.devices for pool in self._state.placement.pools()) / MESSAGES
         return every_s if every_s > CHUNK_S else 0.0
 
     # --- cases ------------------------------------------------------------------------------------------------------
@@ -113,44 +103,50 @@ class JobSource:
 
         ``joint`` False leaves out the backends that compile.
         """
-        demands = {b: self._demand(b, pool) for b in pool.backends if self._case_queue.has(b) and self._may(b)}
+        demands = {b: self._demand(b, pool) for b in pool.backends if self._state.case_queue.has(b) and self._may(b)}
         left_s = {b: demand.left_s for b, demand in demands.items()}
-        order = batching.order(left_s, not self._run_groups.left["prepare"] and not self._run_groups.left["export"])
+        order = batching.order(
+            left_s, not self._state.run_groups.left["prepare"] and not self._state.run_groups.left["export"]
+        )
         # Each backend has its first numbers, and is timed, before any has its second batch.
-        order = sorted(order, key=self._case_queue.place if self._plan.rank is not None else self._begun.__contains__)
+        order = sorted(
+            order, key=self._state.case_queue.place if self._plan.rank is not None else self._begun.__contains__
+        )
         for b in order:
             compiles = self._plan.offer(b).joint
             if compiles and not joint:
                 continue
-            if self._case_queue.doubts[b]:
+            if self._state.case_queue.doubts[b]:
                 return self._second_opinion(b)
-            if self._case_queue.isolated[b]:
-                return self._batch(b, portions(self._case_queue.isolated[b].popleft()))
-            timed = self._run_counts.count(b).done + self._case_queue.count_timed(b)
-            if not compiles and batching.waits(demands[b], timed, self._run_counts.starts(b), self._flights.batches[b]):
+            if self._state.case_queue.isolated[b]:
+                return self._batch(b, portions(self._state.case_queue.isolated[b].popleft()))
+            timed = self._state.run_counts.count(b).done + self._state.case_queue.count_timed(b)
+            if not compiles and batching.waits(
+                demands[b], timed, self._state.run_counts.starts(b), self._state.flights.batches[b]
+            ):
                 continue
             if worth_s := batching.size(demands[b], sum(left_s.values()), small):
                 most = batching.most_cases(demands[b].cases, demands[b].slots, timed)
-                usual_ms = self._run_counts.case_ms(b)
-                return self._batch(b, self._case_queue.take(b, worth_s, usual_ms, most, torn=not compiles))
+                usual_ms = self._state.run_counts.case_ms(b)
+                return self._batch(b, self._state.case_queue.take(b, worth_s, usual_ms, most, torn=not compiles))
         return None
 
     def _may(self, b: int) -> bool:
-        return self._placement.available[b] and not self._placement.rests(b)
+        return self._state.placement.available[b] and not self._state.placement.rests(b)
 
     def _demand(self, b: int, pool: Pool) -> batching.Demand:
         return batching.Demand(
-            cases=self._case_queue.cases[b],
-            left_s=self._case_queue.left_s(b, self._run_counts.case_ms(b)),
-            start_s=self._run_counts.start_s(b),
-            slots=max(self._placement.claim(b).jobs_on(pool.devices), 1),
+            cases=self._state.case_queue.cases[b],
+            left_s=self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)),
+            start_s=self._state.run_counts.start_s(b),
+            slots=max(self._state.placement.claim(b).jobs_on(pool.devices), 1),
             first=b not in self._begun,
-            complete=self._run_groups.complete(b),
+            complete=self._state.run_groups.complete(b),
         )
 
     def _second_opinion(self, b: int) -> Flight:
         """A batch of cases that failed on one device, for another one."""
-        doubts = self._case_queue.doubts[b]
+        doubts = self._state.case_queue.doubts[b]
         asked = [doubts.popleft()]
         while doubts and doubts[0].place == asked[0].place and len(asked) < OPINION_CASES:
             asked.append(doubts.popleft())
@@ -160,7 +156,7 @@ class JobSource:
 
     def make_typical_job(self, b: int, timed: bool = False) -> Job:
         """A batch of a backend without cases: what its children serve."""
-        fraction = self._placement.claim(b, timed).fraction
+        fraction = self._state.placement.claim(b, timed).fraction
         shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
         return Job(
             name=self._plan.name(b),
@@ -187,16 +183,18 @@ class JobSource:
         items = []
         parcels: dict[str, Any] = {}
         for g, positions in chosen:
-            exported = self._run_groups.forms.get(g, "")
-            exported = exported if exported and b in self._run_groups.exports(g) else ""
-            items.append(ToRun(self._plan.matrix.groups[g], self._run_groups.packs[g], tuple(positions), exported))
-            parcels |= self._run_groups.parcels(g)
+            exported = self._state.run_groups.forms.get(g, "")
+            exported = exported if exported and b in self._state.run_groups.exports(g) else ""
+            items.append(
+                ToRun(self._plan.matrix.groups[g], self._state.run_groups.packs[g], tuple(positions), exported)
+            )
+            parcels |= self._state.run_groups.parcels(g)
         job = replace(
             self.make_typical_job(b, timed),
             name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
             run=tuple(items),
-            attempts=self._run_counts.find_attempts(cases),
-            known=self._supports.find_unsupported(b, chosen),
+            attempts=self._state.run_counts.find_attempts(cases),
+            known=self._state.supports.find_unsupported(b, chosen),
             parcels=parcels,
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._chunk_s(),

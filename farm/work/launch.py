@@ -35,6 +35,7 @@ from farm.work import budget, catalog_lists, executors, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
 from farm.work.local import ALONE
+from farm.work.run_state import RunState
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.user_definitions import USER, home
@@ -73,7 +74,9 @@ def ready(
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
         homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline)
-        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background, contextlib.ExitStack() as asked:
+        # In this very process one after another: of what one thread is importing, another sees half.
+        at_once = 1 if inline else 2
+        with concurrent.futures.ThreadPoolExecutor(at_once) as background, contextlib.ExitStack() as asked:
             given_up = threading.Event()
             asked.callback(given_up.set)  # nobody waits for an environment any more
             listing = {
@@ -211,7 +214,7 @@ class Run:
         self.plan, self.request = plan, plan.request
         self.before = Before()
         self.had: list[str] = []
-        self.dispatcher: Dispatcher | None = None
+        self.state: RunState | None = None  # as soon as it is dispatched
         if self.request.record is None:
             self.record = new_record(self.request)
         else:
@@ -245,7 +248,7 @@ class Run:
     def _left_out(self) -> None:
         """Say in the record what the budget leaves out."""
         if self.plan.whole is not None:
-            told = budget.left_out(self.plan, self.dispatcher.left_out if self.dispatcher else ())
+            told = budget.left_out(self.plan, self.state.left_out if self.state else ())
             self.record["left_out"] = told or None
 
     def _record_offers(self) -> None:
@@ -258,26 +261,26 @@ class Run:
         }
         lakes.write_run(self.request.lake, self.run_id, self.record)
 
-    def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
+    def dispatch(self, progress: Callable[[RunState], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
         come = 0
 
-        def show_progress(run: Dispatcher) -> None:
+        def show_progress(run: RunState) -> None:
             nonlocal come
-            if len(run.fleet_changes.come) > come:  # before the first of their rows, so that a resumed run has them too
-                come = len(run.fleet_changes.come)
+            if len(run.come) > come:  # before the first of their rows, so that a resumed run has them too
+                come = len(run.come)
                 self._record_offers()
             progress(run)
 
-        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, show_progress)
-        self.dispatcher.run()
+        self.state = RunState(replace(self.plan, run_id=self.run_id), self.before, self.had)
+        Dispatcher(self.state, show_progress).run()
 
     def finish(self, change: lakes.Change | None = None) -> tuple[pd.DataFrame, str]:
         """(rows of the run, what is missing of it: "" if nothing is). change: of what only all rows of a case together
         decide. Raises OSError."""
-        run, record, lake = self.dispatcher, self.record, self.request.lake
+        run, record, lake = self.state, self.record, self.request.lake
         assert run is not None
-        record["quarantined"], record["notices"] = run.health.records, run.fleet_changes.notices
+        record["quarantined"], record["notices"] = run.health.records, run.notices
         record["children"] = {
             name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.run_counts.spent.items()
         }
@@ -296,7 +299,7 @@ class Run:
 def run_request(
     request: Request,
     interrupted: Callable[[str], None] = lambda run_id: None,
-    progress: Callable[[Dispatcher], None] = lambda dispatcher: None,
+    progress: Callable[[RunState], None] = lambda state: None,
 ) -> tuple[pd.DataFrame, dict[str, Any], str]:
     """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing is).
     interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written; progress: told of the run while it

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from farm.work.claims import ONE
-from farm.work.dispatcher import Dispatcher
 from farm.work.durations import EXPORT_MS, GUESS, Estimate
+from farm.work.run_state import RunState
 
 
 class Left:
@@ -18,7 +18,7 @@ class Left:
         self.estimate = estimate
         self._first_s: float | None = None  # work that was done when this launch began
 
-    def __call__(self, run: Dispatcher) -> tuple[float, str]:
+    def __call__(self, run: RunState) -> tuple[float, str]:
         """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
         cases, done = expected_cases(run), [float(count.done) for count in run.run_counts.counts.values()]
         if sum(done) >= sum(cases):
@@ -36,14 +36,14 @@ class Left:
         return (1 - done_s / work_s) * (total_s + elapsed_s) / (1 + made)
 
 
-def expected_cases(run: Dispatcher) -> list[float]:
+def expected_cases(run: RunState) -> list[float]:
     """Cases of every backend: those planned, and those of what is not prepared yet as far as they can be told."""
     share = run.run_groups.left["prepare"] / max(run.run_groups.groups, 1)
     counts = run.run_counts.counts.values()
     return [max(c.planned + share * asked, c.done) for c, asked in zip(counts, run.run_groups.asked, strict=True)]
 
 
-def measure_left_s(run: Dispatcher) -> float:
+def measure_left_s(run: RunState) -> float:
     """Seconds left by what cases and preparing took so far."""
     counts = run.run_counts.counts.values()
     cases_ms = sum(
@@ -55,7 +55,7 @@ def measure_left_s(run: Dispatcher) -> float:
     return (cases_ms + making_ms) / 1e3 / slots
 
 
-def _is_guess(run: Dispatcher) -> bool:
+def _is_guess(run: RunState) -> bool:
     """Whether `measure_left_s` takes the time of some backend's cases from a guess: it has run hardly any of them."""
     counts = run.run_counts.counts.values()
     return any(c.done < min(GUESS, n) for n, c in zip(expected_cases(run), counts, strict=True))

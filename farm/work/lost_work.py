@@ -6,18 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from farm.fleet.health import CaseRef, Failed
-from farm.work.case_queue import CaseQueue
-from farm.work.placement import Placement
-from farm.work.row_writer import RowWriter
-from farm.work.run_counts import RunCounts
-from farm.work.run_groups import WHOLE, RunGroups
-from farm.work.state import Flight, Plan, portions
+from farm.fleet.health import CaseRef
+from farm.work.run_groups import WHOLE
+from farm.work.run_state import RunState
+from farm.work.state import Flight, portions
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.model.row import NAMES
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
+from tasks.wire import Failing
 
 #: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had nothing
 #: else in flight at which that is recorded as the cause: whoever kills processes at random must not hit it so often.
@@ -32,36 +30,26 @@ PARTS = 8
 class LostWork:
     """Blames nobody for a lost supervisor until the same work was in flight alone."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        run_groups: RunGroups,
-        case_queue: CaseQueue,
-        placement: Placement,
-        run_counts: RunCounts,
-        row_writer: RowWriter,
-    ) -> None:
-        self._plan, self._run_groups, self._case_queue = plan, run_groups, case_queue
-        self._placement, self._run_counts, self._row_writer = placement, run_counts, row_writer
+    def __init__(self, state: RunState) -> None:
+        self._state, self._plan = state, state.plan
         self._told: set[tuple[int, int]] = set()  # (group, backend) that have rows because the backend is gone
-        self._stood, self._not_begun = dict(run_groups.left), 0
+        self._stood, self._not_begun = dict(state.run_groups.left), 0
         self._unprepared: list[tuple[int, Failure]] = []
-        self.supervisors = 0  # that were lost
 
     def requeue(self, flight: Flight, left: list[int]) -> None:
         """Queue a job's work again, which nobody is to blame for."""
         if flight.asked:
             return
         if flight.backend < 0:
-            self._run_groups.queues[flight.job.kind].extendleft(flight.groups[n] for n in left)
+            self._state.run_groups.queues[flight.job.kind].extendleft(flight.groups[n] for n in left)
             return
         for g, positions in portions(flight.cases[number] for number in left):
             self.again(flight.backend, g, positions)
 
     def not_begun(self, flight: Flight, left: list[int]) -> None:
         """Queue groups again that no process came to. Raises OSError if no group is had between so many such jobs."""
-        if self._run_groups.left != self._stood:
-            self._stood, self._not_begun = dict(self._run_groups.left), 0
+        if self._state.run_groups.left != self._stood:
+            self._stood, self._not_begun = dict(self._state.run_groups.left), 0
         self._not_begun += 1
         if self._not_begun >= NOT_BEGUN:
             raise OSError(f"no process lives long enough to prepare cases ({flight.gone}); is memory short?")
@@ -69,42 +57,42 @@ class LostWork:
 
     def again(self, b: int, g: int, positions: Sequence[int]) -> None:
         """Run cases again if their backend is still there."""
-        if self._placement.available[b]:
-            self._case_queue.add(b, (g, positions))
+        if self._state.placement.available[b]:
+            self._state.case_queue.add(b, (g, positions))
         else:
             self.unavailable(b, g, positions)
 
-    def run_again(self, failures: Mapping[CaseRef, Failed]) -> None:
+    def run_again(self, failures: Mapping[CaseRef, Failing]) -> None:
         """Run again what failed on a device that is sick; the new row takes the place of the old one."""
         for case, failed in failures.items():
-            self._run_counts.again[case] = failed
+            self._state.run_counts.again[case] = failed
             self.again(case.backend, case.group, [case.position])
 
     def lost(self, flight: Flight, left: list[int], why: str) -> list[tuple[int, Failure]]:
         """A supervisor is gone: its work is queued again, what was in flight at two such losses in smaller and smaller
         jobs. Returns the groups that cannot be had, with the story."""
         kind, b = flight.job.kind, flight.backend
-        self.supervisors += 1
+        self._state.run_counts.supervisors_lost += 1
         work = flight.cases or [CaseRef(g, -1, 0 if kind == "prepare" else 1) for g in flight.groups]
         again: list[CaseRef] = []
         suspects: list[CaseRef] = []
         for one in (work[number] for number in left):
-            times = self._run_counts.lost(one)
+            times = self._state.run_counts.lost(one)
             # A process that was killed while it started had nothing in flight; one that never starts must come to an end.
             alone = len(work) == 1 and (flight.begun or times >= NOT_BEGUN)
-            if alone and self._run_counts.lost_alone(one) >= ALONE:
+            if alone and self._state.run_counts.lost_alone(one) >= ALONE:
                 return self._blame_cases(flight, one, times, why)
             (again if times < SUSPECT else suspects).append(one)
         size = -(-len(suspects) // PARTS) or 1
         for part in (suspects[at : at + size] for at in range(0, len(suspects), size)):
             if b < 0:
-                self._run_groups.suspects[kind].append([one.group for one in part])
-            elif self._placement.available[b]:
-                self._case_queue.isolated[b].append(part)
+                self._state.run_groups.suspects[kind].append([one.group for one in part])
+            elif self._state.placement.available[b]:
+                self._state.case_queue.isolated[b].append(part)
             else:
                 again += part
         if b < 0:
-            self._run_groups.queues[kind].extendleft(one.group for one in again)
+            self._state.run_groups.queues[kind].extendleft(one.group for one in again)
         for g, positions in portions(again) if b >= 0 else ():
             self.again(b, g, positions)
         return []
@@ -119,33 +107,33 @@ class LostWork:
             "stage": "run",
             "error_type": "",
             "error": _describe_loss("in flight", times, why),
-            "attempts": self._run_counts.attempts(one),
+            "attempts": self._state.run_counts.attempts(one),
         }
-        self._settle(one, self._run_groups.group(one.group), told)
+        self._settle(one, self._state.run_groups.group(one.group), told)
         return []
 
     def _settle(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
         """The row of a case that no process could report."""
-        self._run_counts.uncount_replaced(case)
-        self._row_writer.write(case.backend, sample_columns(group.samples[case.position]) | told)
+        self._state.run_counts.uncount_replaced(case)
+        self._state.row_writer.write(case.backend, sample_columns(group.samples[case.position]) | told)
 
     def fail_group(self, g: int, failure: Failure) -> None:
         """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is there."""
-        self._run_groups.samples[g] = [WHOLE]
+        self._state.run_groups.samples[g] = [WHOLE]
         self._unprepared.append((g, failure))
         for b in range(len(self._plan.backends)):
             if not self._plan.offer(b).awaited:
                 self._invalid(b, g, failure)
 
     def _invalid(self, b: int, g: int, failure: Failure) -> None:
-        if self._run_groups.wanted[g, b]:
-            left = len(self._run_groups.positions(g, b))
-            total = self._run_groups.rows(g, b)
-            self._run_counts.count_planned(b, total, total - left)
+        if self._state.run_groups.wanted[g, b]:
+            left = len(self._state.run_groups.positions(g, b))
+            total = self._state.run_groups.rows(g, b)
+            self._state.run_counts.count_planned(b, total, total - left)
             if left:
                 told = {name: value for name, value in asdict(failure).items() if name in NAMES}
                 row = {"sample": WHOLE, "digest": "", "shapes": "", **told}
-                self._row_writer.write(b, self._plan.matrix.groups[g].columns | row)
+                self._state.row_writer.write(b, self._plan.matrix.groups[g].columns | row)
 
     def there(self, b: int) -> None:
         """A backend that was awaited is there."""
@@ -154,30 +142,30 @@ class LostWork:
 
     def never_there(self, b: int) -> None:
         """A backend that was awaited has no part in the run."""
-        for _ in self._case_queue.drain(b):
+        for _ in self._state.case_queue.drain(b):
             pass
-        self._run_counts.count(b).planned = 0
-        for g in self._run_groups.without(b):
-            self._case_queue.group_came(g)
+        self._state.run_counts.count(b).planned = 0
+        for g in self._state.run_groups.without(b):
+            self._state.case_queue.group_came(g)
 
     def fail_absent_backend(self, g: int, b: int) -> None:
         """Rows of a group's cases on a backend that went away after the run had begun; once."""
         if (g, b) not in self._told:
             self._told.add((g, b))
-            self.unavailable(b, g, self._run_groups.positions(g, b))
+            self.unavailable(b, g, self._state.run_groups.positions(g, b))
 
     def unavailable(self, b: int, g: int, positions: Iterable[int]) -> None:
         """Rows of cases whose backend went away."""
         prepared: PreparedGroup | None = None
         for position in positions:
-            prepared = prepared or self._run_groups.group(g)
+            prepared = prepared or self._state.run_groups.group(g)
             case = CaseRef(g, b, position)
             told = {
                 "status": Status.UNAVAILABLE.value,
                 "stage": "",
                 "error_type": "",
                 "error": f"available when the run began, gone since: {self._plan.offer(b).reason}",
-                "attempts": self._run_counts.attempts(case) + 1,
+                "attempts": self._state.run_counts.attempts(case) + 1,
             }
             self._settle(case, prepared, told)
 

@@ -15,8 +15,8 @@ from tasks.backends import BackendSpec
 from tasks.wire import Rows
 
 if TYPE_CHECKING:
-    from farm.work.dispatcher import Dispatcher
     from farm.work.left import Left
+    from farm.work.run_state import RunState
 
 #: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by itself), and two scrapes
 #: of `farm monitor`.
@@ -57,7 +57,7 @@ class Watch:
         self._run, self._left, self._at = run_id, left, float("-inf")
         self._told: dict[tuple[str, ...], float] = {}
 
-    def __call__(self, run: Dispatcher) -> None:
+    def __call__(self, run: RunState) -> None:
         if time.monotonic() - self._at < EXPORT_S:
             return
         self._at = time.monotonic()
@@ -67,12 +67,12 @@ class Watch:
             self._set(max(count.planned, count.done), "farm_cases", backend=name)
         for name, spent in run.run_counts.spent.items():
             self._add(spent.get("starts", 0.0), "farm_starts", backend=name)
-        self._set(run.lost_work.supervisors, "farm_lost")
+        self._set(run.run_counts.supervisors_lost, "farm_lost")
         self._set(run.plan.executor.slots(None, ONE), "farm_slots", state="there")
         self._set(sum(flight.begun for flight in run.flights.values()), "farm_slots", state="busy")
         self._set(self._left(run)[0], "farm_left_seconds")
 
-    def close(self, run: Dispatcher, cache: Path) -> None:
+    def close(self, run: RunState, cache: Path) -> None:
         """Tell the last figures, and wait for `farm monitor`, if it runs, to see them: a Ray of the farm's own ends with the run."""
         self._at = float("-inf")
         self(run)

@@ -22,8 +22,8 @@ from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
 
 if TYPE_CHECKING:
-    from farm.work.dispatcher import Dispatcher
     from farm.work.run_counts import Count
+    from farm.work.run_state import RunState
 
 #: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two looks for the
 #: first numbers there, and between two drawings where there is one.
@@ -47,11 +47,11 @@ class Progress:
         self._noticed = self._come = 0
         self._begun = False  # rows have been told of
 
-    def __call__(self, run: Dispatcher) -> None:
-        for text in run.fleet_changes.notices[self._noticed :]:
+    def __call__(self, run: RunState) -> None:
+        for text in run.notices[self._noticed :]:
             self.console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
-        self._noticed = len(run.fleet_changes.notices)
-        if come := run.fleet_changes.come[self._come :]:
+        self._noticed = len(run.notices)
+        if come := run.come[self._come :]:
             self._come += len(come)
             print_preflight(self.console, come, run.plan.offers, run.plan.describe_sharing)
         now = time.monotonic()
@@ -66,7 +66,7 @@ class Progress:
             self._drawn = now
             self._print(run)
 
-    def close(self, run: Dispatcher | None = None) -> None:
+    def close(self, run: RunState | None = None) -> None:
         """Stop redrawing; elsewhere print what changed since the last line."""
         if self._live is not None:
             self._live.stop()
@@ -74,7 +74,7 @@ class Progress:
         elif run is not None:
             self._print(run)
 
-    def _print(self, run: Dispatcher) -> None:
+    def _print(self, run: RunState) -> None:
         """The state, and what came since the last line; where nothing did for a while, what is at work."""
         new = {
             name: Counter(count.status) - self._told.get(name, Counter())
@@ -90,7 +90,7 @@ class Progress:
         self._told = {name: Counter(count.status) for name, count in run.run_counts.counts.items()}
         self.console.print(self._state(run) + news, highlight=False, soft_wrap=True)
 
-    def _table(self, run: Dispatcher) -> Table:
+    def _table(self, run: RunState) -> Table:
         wide = self.console.width >= WIDE
         table = Table(title=self._state(run), title_justify="left", box=None, pad_edge=False)
         for name in ("backend", "done", "", "by status"):
@@ -103,7 +103,7 @@ class Progress:
             table.add_row(name, f"{count.done}/{count.planned}", bar, _all(count) if wide else _short(count))
         return table
 
-    def _state(self, run: Dispatcher) -> str:
+    def _state(self, run: RunState) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
         done = sum(count.done for count in run.run_counts.counts.values()) + run.run_groups.count_stored_cases()
@@ -121,13 +121,13 @@ class Progress:
 
 
 @contextlib.contextmanager
-def show_on_terminal() -> Iterator[Callable[[Dispatcher], None]]:
+def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
     """What tells of a run that a function started: on a terminal as `Progress` does, once it takes longer than a moment; elsewhere
     nothing, for what is written there is the caller's."""
     console = Console(emoji=False)
     progress = Progress(console, Left())
 
-    def tell(run: Dispatcher) -> None:
+    def tell(run: RunState) -> None:
         if console.is_terminal and sys.stdout.isatty() and time.monotonic() - run.started > MOMENT_S:
             progress(run)
 
@@ -171,7 +171,7 @@ def _news(new: dict[str, Counter[str]]) -> str:
     return f"; since the last line: {', '.join(told)}" if told else ""
 
 
-def _at_work(run: Dispatcher, now: float) -> str:
+def _at_work(run: RunState, now: float) -> str:
     """The jobs that have been silent for longest, each with what it is at."""
     told = []
     for flight in sorted((f for f in run.flights.values() if f.begun and f.remaining), key=lambda f: f.heard)[:NAMED]:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from farm.fleet.health import CaseRef, Failed
+from farm.fleet.health import CaseRef
 from farm.work.durations import GUESS, START_S, guess_case_ms
 from farm.work.state import Plan
-from tasks.wire import Spent
+from tasks.wire import Failing, Spent
 
 
 @dataclass
@@ -29,7 +29,8 @@ class RunCounts:
         self._plan = plan
         self.counts = {s.name: Count() for s in plan.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
-        self.again: dict[CaseRef, Failed] = {}  # failed on a device that is sick: to be run elsewhere
+        self.again: dict[CaseRef, Failing] = {}  # failed on a device that is sick: to be run elsewhere
+        self.supervisors_lost = 0
         self._losses, self._alone, self._before = (Counter[CaseRef]() for _ in range(3))
 
     def count(self, b: int) -> Count:

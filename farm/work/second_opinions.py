@@ -8,11 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.fleet.health import Failed, Health
-from farm.work.case_queue import CaseQueue
 from farm.work.fleet_changes import FleetChanges
-from farm.work.placement import Placement
-from farm.work.state import Doubt, Flight, Plan
+from farm.work.run_state import RunState
+from farm.work.state import Doubt, Flight
 from tasks.model import Status
 from tasks.wire import Rows
 
@@ -20,22 +18,19 @@ from tasks.wire import Rows
 class SecondOpinions:
     """Asks for them, weighs them, and keeps the devices that must not give them busy meanwhile."""
 
-    def __init__(
-        self, plan: Plan, health: Health, placement: Placement, case_queue: CaseQueue, fleet_changes: FleetChanges
-    ) -> None:
-        self._plan, self._health, self._placement = plan, health, placement
-        self._case_queue, self._fleet_changes = case_queue, fleet_changes
+    def __init__(self, state: RunState, fleet_changes: FleetChanges) -> None:
+        self._state, self._plan, self._fleet_changes = state, state.plan, fleet_changes
         self._held: dict[int, int | None] = {}  # job that holds a device nobody is to be given → until which one begins
 
     def rows_came(self, flight: Flight, rows: Rows, new: int) -> None:
         """Count what a device did, and ask about what it failed."""
         b, place = flight.backend, flight.place
-        self._health.count_rows(b, place, new)
-        if rows.failing and self._placement.elsewhere(b, place) is not None:
+        self._state.health.count_rows(b, place, new)
+        if rows.failing and self._state.placement.elsewhere(b, place) is not None:
             for failing in rows.failing:
                 case = flight.cases[failing.number]
-                if self._health.note_failure(case, place, Failed(failing.status, failing.attempts)):
-                    self._case_queue.doubts[b].append(Doubt(case, place, failing.status, failing.error))
+                if self._state.health.note_failure(case, place, failing):
+                    self._state.case_queue.doubts[b].append(Doubt(case, place, failing))
 
     def came(self, flight: Flight, rows: Rows) -> None:
         """Weigh what another device made of cases that failed on one; that one may be sick."""
@@ -44,17 +39,19 @@ class SecondOpinions:
         found = pa.Table.from_batches(lakes.from_stream(rows.stream)).to_pylist()
         for number, row in zip(rows.numbers, found):
             doubt, status = flight.asked[number], Status(row["status"])
-            if self._placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
+            if self._state.placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
                 continue
-            if self._health.opinion(doubt.case, doubt.place, flight.place, status.passed, self._evidence(doubt, row)):
+            if self._state.health.opinion(
+                doubt.case, doubt.place, flight.place, status.passed, self._evidence(doubt, row)
+            ):
                 self._fleet_changes.sick(b, doubt.place, "it fails what other devices pass")
 
     def _evidence(self, doubt: Doubt, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "case_id": row["case_id"],
             "backend": self._plan.name(doubt.case.backend),
-            "status": doubt.status,
-            "error": doubt.error,
+            "status": doubt.failing.status,
+            "error": doubt.failing.error,
             "elsewhere": row["status"],
             "on": " ".join(filter(None, [row["node"], row["device_ids"]])),
         }

@@ -26,7 +26,7 @@ from farm.work.job import Job
 from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
-from tasks.wire import Place
+from tasks.wire import Failing, Place
 
 #: Where a job runs that names no node: in this process or a child of it.
 HERE = Place("local", "")
@@ -170,8 +170,7 @@ class Doubt:
 
     case: CaseRef
     place: Place
-    status: str
-    error: str
+    failing: Failing
 
 
 @dataclass

@@ -146,13 +146,14 @@ def look_along(
     for name, way in others:
         slopes = [way(line, centre) for line in lines]
         confirmed = all(_is_confirmed(slope, line, centre, gradients) for slope, line in zip(slopes, lines))
-        if confirmed and _is_additive(way, lines[0], centre):
+        if confirmed and _has_gradient(way, lines[0], centre):
             return name, _trace(way, lines[0], centre, gradients)
     return None
 
 
-def _is_additive(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays) -> bool:
-    """Whether slopes along directions add up to those along their sums. At a tie a median is linear along every line, and has no gradient."""
+def _has_gradient(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays) -> bool:
+    """Whether there is a gradient: slopes along two directions add up to the one along their sum. At a tie a median is linear along
+    every line, and has none."""
 
     def look(direction: Arrays) -> tuple[Slope, float]:
         slope = way(Along(line.function, line.inputs, line.cotangents, direction), centre)

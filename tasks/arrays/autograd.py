@@ -469,7 +469,7 @@ def second_oracle(
                 if why == differences.BLIND and _agree_beyond_chance(how, gradients):
                     return Oracle(how.how, list(gradients)), ""
                 if oracle is not None and _differ(oracle.references, gradients):
-                    if not _is_additive(found, how, gradients):
+                    if not _explains_slopes(found, how, gradients):
                         return None, differences.KINK
                 return oracle, why
             return _project_gradients(found, gradients, step, slack, eps)
@@ -488,8 +488,8 @@ def _agree_beyond_chance(how: differences.Differences, gradients: Sequence[np.nd
     return all((np.abs(y - g) <= NEAR * most).all() for y, g in zip(how.gradients, gradients))
 
 
-def _is_additive(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
-    """Whether the slopes along some directions are what the differences of single elements add up to. At a tie of three a median stands
+def _explains_slopes(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+    """Whether differences of single elements explain the slopes along some directions, which they add up to. At a tie of three a median stands
     still under each of them alone, and yet moves with all of them; max(min(x, y), min(x, z)) moves with y and z, if both fall."""
     centre = found.function(found.inputs)
     (mixed,) = differences.directions(found.inputs, 1)

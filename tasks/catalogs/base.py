@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks import importing
-from tasks.arrays.tree import encode
+from tasks.arrays.tree import TensorSpec, encode
 from tasks.draw.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, OwnKernel, Refusal, errors, label_of
 
@@ -137,6 +137,11 @@ class Sample:
     columns: dict[str, Any] = field(default_factory=dict)
     #: Why there is no expected output; None where there is one.
     failure: Failure | None = None
+
+    @classmethod
+    def of(cls, index: int, arrays: list[np.ndarray], **fields: Any) -> Sample:
+        """A sample whose positional arguments are its arrays, each a tensor. fields: its others."""
+        return cls(index, tuple(TensorSpec(id=k) for k in range(len(arrays))), arrays=arrays, **fields)
 
     def encoded(self) -> tuple[Any, Any]:
         """Its args and kwargs as encoded trees (`tasks.arrays.tree`). Raises NotEncodable."""

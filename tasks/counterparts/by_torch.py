@@ -5,14 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.widening import NoOracle
 from tasks.operators.call import Call, Evaluate
 from tasks.operators.table import EVALUATED, NAMED, ROWS
 from tasks.operators.torch_names import CASTS, Counterpart, Over
+
+#: What rows call the oracle.
+NAME = "torch-operators-float64"
 
 
 def operators(names: Iterable[str] | None = None) -> dict[str, Evaluate]:
@@ -20,6 +25,19 @@ def operators(names: Iterable[str] | None = None) -> dict[str, Evaluate]:
     those that it is to witness): what torch does not do is done by NumPy."""
     names = [row.name for row in ROWS if row.witnessed] if names is None else names
     return EVALUATED | {name: _or_numpy(alone(name), EVALUATED.get(name)) for name in names}
+
+
+def evaluate(
+    model: Any, feeds: Mapping[str, np.ndarray], names: Iterable[str] | None = None
+) -> list[np.ndarray] | None:
+    """The outputs of a ModelProto in float64, its operators of some names by torch (see `operators`); None where torch is not here or
+    does not take them."""
+    try:
+        graph = Graph(model, operators(names))
+        found = graph.run(feeds)
+    except (ImportError, RuntimeError, NoOracle):
+        return None
+    return [np.array(found[name], order="C") for name in graph.outputs]
 
 
 def alone(op: str) -> Evaluate:

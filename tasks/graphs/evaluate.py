@@ -71,6 +71,10 @@ class Graph:
         }
         self._foreign: dict[tuple[str, ...], Any] = {}
 
+    def order_inputs(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """What each input is given, in the graph's order."""
+        return [np.array(feeds[name], order="C") for name in self.inputs]
+
     def node(self, name: str) -> Node:
         """The node of a name, in subgraphs as well. Raises KeyError."""
         return self._by_name[name]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.hunt.dialogue import Piece
+from tasks.model import culprit
 
 #: What a tensor, by its name, becomes.
 Move = Callable[[str, np.ndarray], np.ndarray]
@@ -54,8 +55,14 @@ class Program:
         raise NotImplementedError
 
     def title(self, place: int) -> str:
-        """A node as a culprit is called."""
+        """A node for people."""
         return f"{self.name(place)} ({self.op(place)})"
+
+    def blame(self, first: int, last: int | None = None) -> str:
+        """A node as a culprit, or those from the first to the last."""
+        if last is None or last == first:
+            return culprit.of_node(self.name(first), self.op(first))
+        return culprit.of_window(self.name(first), self.name(last))
 
     def makes(self, place: int) -> Sequence[str]:
         """Names of the tensors that a node makes."""

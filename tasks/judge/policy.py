@@ -23,8 +23,6 @@ BAND, DIGIT = 8.0, 1 / 16
 OF_FACTORS = ("tfloat32",)
 #: What a limit may say of results beyond it, see `Limit`.
 IMPRECISE = ("band", "digits", "classic", "never")
-#: End of the name of an oracle whose case brings a tolerance of its own, which alone tells right from wrong.
-OWN_TOLERANCE = ", own tolerance"
 
 
 @dataclass(frozen=True)
@@ -131,29 +129,31 @@ class Policy:
         return {}
 
 
-def has_own_tolerance(oracle: str) -> bool:
-    """Whether a case brings a tolerance of its own, by its row's oracle: that alone tells right from wrong."""
-    return oracle.endswith(OWN_TOLERANCE)
-
-
 def only_stored(oracle: str, op_class: str) -> bool:
     """Whether there is a stored output and no float64 evaluation, so no noise floor; that of an exact op is exact."""
     return oracle == "stored" and op_class != OpClass.EXACT
 
 
 def judge(
-    metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str, precision: str = ""
+    metrics: Metrics,
+    policy: Policy,
+    label: str,
+    op_class: str,
+    dtype: str,
+    oracle: str,
+    precision: str = "",
+    own_tolerance: bool = False,
 ) -> tuple[Status, str]:
     """(status, kind) of a result with these metrics; ``precision``: the declared compute precision, if coarser.
 
     Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
     decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own
-    (`has_own_tolerance`), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind "tolerance"
+    (``own_tolerance``), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind "tolerance"
     where the limit would have passed it. A noise floor of a model that is not finite makes the case invalid, and what is merely
     imprecise is wrong (kind "flip") where it decides otherwise.
     """
-    found = _judge(metrics, policy, label, op_class, dtype, oracle, precision)
-    missed = policy.rule == "error_units" and has_own_tolerance(oracle) and not metrics.classic
+    found = _judge(metrics, policy, label, op_class, dtype, oracle, precision, own_tolerance)
+    missed = policy.rule == "error_units" and own_tolerance and not metrics.classic
     if missed and found[0] in (Status.PASS, Status.IMPRECISE):
         return Status.WRONG, KIND_TOLERANCE if found[0] is Status.PASS else found[1]
     if found[0] is Status.PASS and policy.signed_zeros and metrics.zero_signs:
@@ -162,7 +162,14 @@ def judge(
 
 
 def _judge(
-    metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str, precision: str
+    metrics: Metrics,
+    policy: Policy,
+    label: str,
+    op_class: str,
+    dtype: str,
+    oracle: str,
+    precision: str,
+    own_tolerance: bool,
 ) -> tuple[Status, str]:
     if metrics.kind:
         return Status.WRONG, metrics.kind
@@ -177,7 +184,7 @@ def _judge(
         return (Status.PASS, "") if ok else (Status.WRONG, kind)
     if policy.rule == "classic" or only_stored(oracle, op_class):
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    if has_own_tolerance(oracle) and metrics.classic:
+    if own_tolerance and metrics.classic:
         return Status.PASS, ""
     limit = policy.limit(label, str(op_class), dtype, precision)
     value = limit.measure(metrics)

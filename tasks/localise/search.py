@@ -76,7 +76,7 @@ def _where(question: Question, first: Ran) -> Search[Culprit]:
         alone = yield from windows.fails(question, [culprit.place])
         if alone is False and not (yield from _errs_alone(question, culprit)):
             return (yield from _beside(question, found, culprit))
-        return replace(found, name=f"node {question.program.title(culprit.place)}", alone=alone)
+        return replace(found, name=question.program.blame(culprit.place), alone=alone)
     if _fail_together(question, probe):
         worst = max(probe.suspects, key=lambda x: x.units)
         told = f"nodes, {len(probe.suspects)} of them, the worst {question.program.title(worst.place)}"
@@ -125,7 +125,7 @@ def _window(question: Question, found: Culprit) -> Search[Culprit]:
         if len(places) > windows.SHOWN:
             return replace(found, name="fusion", why=why)
     feeds = question.program.piece(places).feeds
-    named = "fusion" if wide else f"window {span}" if len(places) > 1 else f"node {question.program.title(places[0])}"
+    named = "fusion" if wide else question.program.blame(places[0], places[-1])
     return replace(found, name=named, places=tuple(places), alone=True, feeds=feeds, why=why)
 
 

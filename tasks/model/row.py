@@ -45,6 +45,11 @@ def declared_precision(row: Mapping[str, Any]) -> str:
     return precision if precision != row.get("dtype") and precision in EPS else ""
 
 
+def has_own_tolerance(row: Mapping[str, Any]) -> bool:
+    """Whether a row's case brings a tolerance of its own; pandas has NaN where the lake has none."""
+    return row.get("own_tolerance") in (True,)
+
+
 def columns_of(record: Any) -> tuple[Column, ...]:
     """The columns of a dataclass whose fields are made by `column`."""
     return tuple(Column(f.name, *f.metadata["column"]) for f in fields(record))
@@ -278,6 +283,15 @@ class Row:
     oracle: str | None = column(
         "string", "case", "who computed the expected output: float64, numpy-float64, stored, metadata, …"
     )
+    own_tolerance: bool | None = column(
+        "bool", "case", "the case brings a tolerance of its own, which alone tells right from wrong; null: it does not"
+    )
+    by_differences: bool | None = column(
+        "bool", "case", "gradients: the oracle is differences of the reference, not its autograd; null: it is not"
+    )
+    no_second_oracle: str | None = column(
+        "string", "case", "gradients: why differences say nothing beside the oracle; null: they do, or are the oracle"
+    )
     compute_precision: str | None = column(
         "string", "outcome", "precision the backend was asked to compute in; the dtype if it declares none"
     )
@@ -325,19 +339,20 @@ class Row:
     )
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Row:
-        """The row of some values by column, at the price of one dict: a frozen dataclass of fifty fields takes ten times
-        as long to construct, which is half of what a trivial case takes. Raises TypeError for a name that is no column.
+    def of(cls, values: dict[str, Any]) -> Row:
+        """The row of some values by column, a dict that is the row's own from then on: a frozen dataclass of fifty fields
+        takes ten times as long to construct, which is half of what a trivial case takes. Raises TypeError for a name
+        that is no column.
         """
         if not NAMES.issuperset(values):
             raise TypeError(f"no column of a row: {', '.join(sorted(set(values) - NAMES))}")
         return cls.read(values)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Row:
+    def read(cls, values: dict[str, Any]) -> Row:
         """As `of`, for the values of a row that another process made."""
         made = object.__new__(cls)
-        made.__dict__.update(values)
+        object.__setattr__(made, "__dict__", values)
         return made
 
     @property

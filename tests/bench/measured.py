@@ -13,6 +13,7 @@ from farm.commands.run import main
 from farm.plan import matrix
 from farm.work import catalog_lists, executors
 from farm.work.dispatcher import Dispatcher
+from farm.work.run_state import RunState
 from tests.bench.fake import FakeCluster
 
 figures: dict[str, Any] = {}
@@ -33,7 +34,7 @@ def watch(owner: Any, name: str, key: str) -> None:
 
 if __name__ == "__main__":
     watch(matrix, "build", "plan_s")
-    watch(Dispatcher, "__init__", "plan_s")
+    watch(RunState, "__init__", "plan_s")
     watch(catalog_lists, "entries", "plan_s")
     inner_run = Dispatcher.run
 

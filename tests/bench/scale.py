@@ -32,6 +32,7 @@ from farm.work.claims import Claim
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.job import Job
+from farm.work.run_state import RunState
 from farm.work.state import Plan
 from farm.work.supervisor import CHUNK_ROWS, CHUNK_S
 from tasks import wire
@@ -292,11 +293,11 @@ def simulate(
     time.monotonic = clock.now  # type: ignore[assignment]
     try:
         started = clock.now()
-        driver = Dispatcher(Plan(request, matrix, cluster, offers, "r"))
-        driver.run()
+        state = RunState(Plan(request, matrix, cluster, offers, "r"))
+        Dispatcher(state).run()
     finally:
         time.monotonic = real
-    assert not list(driver.missing())
+    assert not list(state.missing())
     parts = parts_of(request.lake, "r")
     took_s = cluster.last - started
     return {

@@ -28,6 +28,7 @@ from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.lost_work import NOT_BEGUN
 from farm.work.run_groups import WHOLE, RunGroups
+from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
 from farm.work.state import Flight, Plan
 from farm.work.supervisor import STRIKES
@@ -42,7 +43,7 @@ OPS, SAMPLES = 10, 30
 LATE = 12
 TOTAL = OPS * SAMPLES
 
-Run = Callable[..., tuple[Dispatcher, Simulated, pd.DataFrame]]
+Run = Callable[..., tuple[RunState, Simulated, pd.DataFrame]]
 
 
 @pytest.fixture
@@ -90,8 +91,8 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build(config, {"load": catalogs.get("load").entries()})
         request = Request(config, verdict.load("error_units"), lakes, cache)
-        made = Dispatcher(Plan(request, plan, cluster, offers, "r", late))
-        made.run()
+        made = RunState(Plan(request, plan, cluster, offers, "r", late))
+        Dispatcher(made).run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
         assert rows["case_id"].groupby(rows["backend"]).nunique().eq(more.get("total", TOTAL)).all()
@@ -208,10 +209,7 @@ def test_what_is_awaited_joins_late_or_has_no_part(run: Run, joint: tuple[str, .
     assert {name: c.planned for name, c in done.run_counts.counts.items()} == dict.fromkeys(order, TOTAL) | {
         "missing": 0
     }
-    assert [(offer.name, offer.available) for offer in done.fleet_changes.come] == [
-        ("busy-cpu", True),
-        ("missing", False),
-    ]
+    assert [(offer.name, offer.available) for offer in done.come] == [("busy-cpu", True), ("missing", False)]
     assert done.plan.offers["missing"].reason == "planted: not here"
 
 
@@ -286,7 +284,7 @@ def test_a_device_that_fails_what_others_pass_is_quarantined(run: Run, devices: 
     assert (rows["attempts"] > 1).sum() == record["failures"]
     last = max(i for i, (_, on, device, _) in enumerate(cluster.log) if (on, device) == ("sick", "0"))
     assert last < len(cluster.log) / 2  # no more jobs go there
-    assert any("quarantined: device 0 of sick" in text for text in done.fleet_changes.notices)
+    assert any("quarantined: device 0 of sick" in text for text in done.notices)
 
 
 @pytest.mark.parametrize("fails", ["always", "now and then"])
@@ -389,7 +387,7 @@ def test_a_device_that_is_back_when_it_is_asked_again_costs_no_row(run: Run) -> 
 
     done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
     assert set(rows["status"]) == {"pass"}
-    assert done.fleet_changes.notices[:2] == [
+    assert done.notices[:2] == [
         "a new process of gpu-nvidia cannot find device 0 of one: it has fallen off the bus; rerunning the rest of its cases",
         "gpu-nvidia will be probed again in 0.05 s: it has fallen off the bus",
     ]
@@ -464,7 +462,7 @@ def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
     assert set(rows["status"]) == {"pass"}
     assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
     assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU
-    assert done.fleet_changes.notices == ["node old left", "node new joined with gpu-nvidia"]
+    assert done.notices == ["node old left", "node new joined with gpu-nvidia"]
 
 
 def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
@@ -480,7 +478,7 @@ def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
     gone = rows[rows["status"] == "unavailable"]
     assert set(gone["backend"]) == {"gpu-nvidia"}
     assert gone["error"].str.contains("the last node that offered it left, and no other joined within 0.3 s").all()
-    assert any("no longer available" in text for text in done.fleet_changes.notices)
+    assert any("no longer available" in text for text in done.notices)
 
 
 GANG = GPU | {"options": {"ranks": 4}}
@@ -556,8 +554,8 @@ def test_what_children_cost_is_told_by_backend(run: Run) -> None:
 def test_shares_of_a_device_are_held_until_a_second_opinion_begins_elsewhere() -> None:
     """Ray gives a share of a device that has been begun rather than of an idle one: with one share held at a time, never of that."""
     ended: list[int] = []
-    plan: Any = SimpleNamespace(executor=SimpleNamespace(cancel=ended.append))
-    second_opinions = SecondOpinions(plan, *[None] * 4)  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(plan=SimpleNamespace(executor=SimpleNamespace(cancel=ended.append)))
+    second_opinions = SecondOpinions(state, fleet_changes=None)  # type: ignore[arg-type]
     handles, asked = itertools.count(2), Flight(Job(name="j", cache="", limits=Limits()), asked=[None])  # type: ignore[list-item]
     for handle in range(1, 5):  # four quarters
         second_opinions.hold_device(handle, asked, lambda flight: next(handles))

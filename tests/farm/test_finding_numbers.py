@@ -48,28 +48,32 @@ ODD: dict[str, list[Any]] = {
 }
 
 
-#: (dtype, oracle, noise floor in parts of the result): only what is rounded, and computed in float64, has one.
+#: (dtype, (oracle, whether the case brings a tolerance), noise floor in parts of the result): only what is rounded, and computed in float64, has one.
 CASES = [
-    *itertools.product(ODD, ["float64", "stored", "float64, own tolerance"], [0.0]),
-    *itertools.product(["float16", "float32", "complex64"], ["float64", "float64, own tolerance"], [0.3, np.inf]),
+    *itertools.product(ODD, [("float64", False), ("stored", False), ("float64", True)], [0.0]),
+    *itertools.product(["float16", "float32", "complex64"], [("float64", False), ("float64", True)], [0.3, np.inf]),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "oracle", "noise"), CASES)
+@pytest.mark.parametrize(("dtype", "by", "noise"), CASES)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["error_units", "classic", "absolute"])
-def test_a_finding_says_of_each_number_what_the_judge_does(name: str, dtype: str, oracle: str, noise: float) -> None:
-    policy = verdict.load(name)
+def test_a_finding_says_of_each_number_what_the_judge_does(
+    name: str, dtype: str, by: tuple[str, bool], noise: float
+) -> None:
+    policy, (oracle, own) = verdict.load(name), by
     for op_class in (OpClass.COMPOSITE, OpClass.EXACT):
         for exact, came in itertools.product(ODD[dtype], ODD[dtype]):
             a = np.array([came], dtype)
             y = np.array([exact], a.dtype if a.dtype.kind in "iub" else "c16" if a.dtype.kind == "c" else "f8")
             rounds = noise and np.isfinite(y).all() and op_class is OpClass.COMPOSITE
             floor = np.full(1, noise) * (1 if np.isinf(noise) else np.abs(y)) if rounds else None
-            leaf = Leaf(dtype, (1,), y, floor, *((0.5, 0.25) if "own" in oracle else (None, None)))
+            leaf = Leaf(dtype, (1,), y, floor, *((0.5, 0.25) if own else (None, None)))
             limit = policy.limit_value("torch:x", op_class, dtype)
-            status, _ = judge(compare([a], [leaf], op_class), policy, "torch:x", op_class, dtype, oracle)
+            case = "torch:x", op_class, dtype, oracle
+            status, _ = judge(compare([a], [leaf], op_class), policy, *case, own_tolerance=own)
             row = {"status": "wrong", "op_class": op_class.value, "limit": limit, "dtype": dtype, "oracle": oracle}
+            row["own_tolerance"] = own
             if limit is None and floor is not None and np.isinf(noise):
                 with pytest.raises(NoProgram, match="has no bound"):
                     expected_arrays([leaf], row, policy)

@@ -78,6 +78,7 @@ def _row(
         "dtype": "float32",
         "check": check,
         "oracle": oracle,
+        "by_differences": True if "differences" in oracle else None,
         "status": status,
         "kind": kind,
         "limit": 32.0,

@@ -23,11 +23,11 @@ from farm.plan import request as requests
 from farm.plan.matrix import Matrix
 from farm.work import executors, lanes, launch, local, ray_or_local, row_writer, supervisor
 from farm.work.claims import Claim
-from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
 from farm.work.launch import Run, ready
 from farm.work.local import Inline
+from farm.work.run_state import RunState
 from tasks.backends import BackendSpec
 from tasks.model import Group
 from tasks.wire import Place
@@ -109,6 +109,27 @@ def test_the_quota_of_a_container_bounds_the_cpus(tmp_path: Path, quota: str, cp
     assert node.usable_cpus(tmp_path / "cpu.max") == (cpus or len(os.sched_getaffinity(0)))
 
 
+@pytest.mark.parametrize("how", ["inline", "children"])
+def test_one_process_lists_one_catalog_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Path, how: str
+) -> None:
+    """Two threads that import torch at once see half of it."""
+    path = tmp_path / "two.yaml"
+    names = ("load", "gemm")
+    path.write_text(yaml.safe_dump({"catalogs": [{"name": x, "samples": 1} for x in names], "backends": ["null-cpu"]}))
+    beside, met, whole = threading.Event(), list[bool](), launch.catalog_lists.list_entries
+
+    def meet(name: str, *given: Any) -> Any:
+        if name == names[0]:
+            met.append(beside.wait(1.0 if how == "inline" else 60.0))
+        beside.set()
+        return whole(name, *given)
+
+    monkeypatch.setattr(launch.catalog_lists, "list_entries", meet)
+    with ready(requests.new(str(path), lake.open_lake(str(results)), how=how, dry=True)):
+        assert met == [how != "inline"]
+
+
 def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
     done = farm_run(config, "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -125,7 +146,7 @@ def test_rows_and_figures_come_while_a_job_goes_on(
         monkeypatch.setattr(module, name, 0.0)
     seen: list[tuple[int, int]] = []  # rows on disk and cases done, whenever progress is shown
 
-    def progress(run: Dispatcher) -> None:
+    def progress(run: RunState) -> None:
         seen.append((lake.read_table(results).num_rows, run.run_counts.counts["null-cpu"].done))
 
     where = lake.open_lake(str(results))

@@ -60,12 +60,7 @@ class Said:
         )
         plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 2))
         self.run: Any = SimpleNamespace(
-            started=0.0,
-            run_counts=run_counts,
-            run_groups=run_groups,
-            plan=plan,
-            fleet_changes=SimpleNamespace(notices=[], come=[]),
-            flights=Flights(),
+            started=0.0, run_counts=run_counts, run_groups=run_groups, plan=plan, notices=[], come=[], flights=Flights()
         )
         self.progress = progress.Progress(Console(file=self.out, width=200), left.Left(estimate))
 

@@ -20,7 +20,7 @@ from tasks.localise.question import Clock, Question
 from tasks.localise.search import Culprit, search
 from tasks.localise.serving import read_onnx_form
 from tasks.localise.settings import NOTHING, Settings
-from tasks.model import Form, Leaf, OpClass, Unsupported
+from tasks.model import Form, Leaf, OpClass, Unsupported, culprit
 from tests import stand_in, tiny_models
 from tests.stand_in import Fault, Site, answered, driven, model_of
 
@@ -297,3 +297,11 @@ def test_the_floor_of_a_sum_of_products_is_what_draws_find(case: Case) -> None:
         name = case.graph.node[place].output[0]
         drawn, spread = program.floor_of(place, feeds, 1)[name], program.spread_of(place, feeds)[name]
         assert 0.5 < np.median(drawn / spread) < 1.5
+
+
+@pytest.mark.parametrize(("first", "last"), [("Conv_4", "Conv_4"), ("a b/Conv (1)", "b/Relu")])
+def test_a_culprit_names_its_nodes(first: str, last: str) -> None:
+    text = culprit.of_node(first, "Conv") if first == last else culprit.of_window(first, last)
+    assert culprit.ends(text) == (first, last)
+    assert culprit.kind(text) == ("node" if first == last else "window")
+    assert culprit.ends("optimiser level O2, right at level O1") is None

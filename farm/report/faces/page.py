@@ -25,7 +25,7 @@ from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
-from farm.report.tables.overview import backend_lines, headline, words
+from farm.report.tables.overview import backend_lines, quarantines, remarks, words
 from farm.report.tables.side_by_side import Sides, sides
 from farm.report.tables.view import Report
 from farm.report.words import DASH
@@ -92,7 +92,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         f"Validation {(run_id := str(run.get('run_id') or DASH))}",
         [one for one in shown if one.open],
         verdicts=[(said.tone, said.sentence, "")],
-        lead=[(_tone(line), line) for line in headline(report)[1:] if line != said.sentence],
+        lead=[*(("alarm", line) for line in quarantines(report)), *(("", line) for line in remarks(report))],
         limit=LINES,
         sources=Markup(f"script-src '{_hash(script)}'; style-src '{_hash(css)}'; img-src data:"),  # a hash of ours
         more=[one for one in shown if not one.open],
@@ -108,10 +108,6 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         versions=_lines(run.get("versions")),
         config=_pretty(run.get("config")),
     )
-
-
-def _tone(line: str) -> str:
-    return "alarm" if line.startswith(("INCOMPLETE", "QUARANTINED")) else ""
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ from farm.report.tables.coverage import (
     severity,
     where_option,
 )
-from tasks.model import Status
+from tasks.model import Status, culprit
 from tasks.model.failing import describe_unjudged, manner
 from tasks.model.kind import KIND_ORACLE
 from tasks.model.row import YOUR_OWN
@@ -332,7 +332,7 @@ def _commonest(names: pd.Series) -> pd.Series:
 
 def _describe_common_traits(line: Mapping[str, Any]) -> str:
     """What new failures that are told in one line have in common."""
-    shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
+    shared = culprit.kind(line["culprit"]) in culprit.SHARED  # of whatever op or model
     how = manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
     whose = "" if line["status"] == Status.INVALID.value else line["vendor"]  # what is broken is so for everybody

@@ -11,7 +11,6 @@ import pandas as pd
 from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
 from farm.report.tables.view import Report, View, view
 from tasks import checks
-from tasks.arrays import analytic, differences
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import Status
 from tasks.model.kind import KIND_ORACLE
@@ -57,7 +56,7 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.
     second = first.where(rows.oracles_units <= limit, rows.second_units <= limit)
     asked = rows.second_oracle.fillna("") != ""
-    alone = rows.oracle.fillna("").map(by_differences)
+    alone = rows.by_differences.eq(True)
     said = pd.Series("", index=rows.index)
     for name, where in {
         "both agree": asked & first & second,
@@ -71,11 +70,6 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
     }.items():
         said = said.mask(where & compared, name)
     return said
-
-
-def by_differences(oracle: str) -> bool:
-    """Whether the oracle of a row is differences of any kind, not autograd."""
-    return oracle.startswith((differences.NAME, analytic.COMPLEX, analytic.MANY))
 
 
 def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
@@ -108,8 +102,7 @@ def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     none, ``second_oracle`` is "" and ``why`` the most frequent reason."""
     rows = distinct(rows)
     rows = rows[agreement(rows) != ""]
-    why = rows.oracle.fillna("").str.extract(r"\(no differences: (.*)\)", expand=False).fillna("")
-    rows = rows.assign(second_oracle=rows.second_oracle.fillna(""), why=why)
+    rows = rows.assign(second_oracle=rows.second_oracle.fillna(""), why=rows.no_second_oracle.fillna(""))
     found = rows.groupby(["check", "second_oracle"]).agg(
         rows=("case_id", "size"), ops=("op", "nunique"), why=("why", lambda x: x.mode().iloc[0])
     )

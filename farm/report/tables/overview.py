@@ -125,11 +125,22 @@ def by_status(report: Report) -> str:
 def headline(report: Report, brief: bool = False) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind; of a ``brief`` one, whose verdict comes
     last, the latter, what came of each backend's rows, and what their passes are worth."""
-    rows, run = report.rows, report.run
+    run = report.run
     name = f" ({run['name']})" if run.get("name") else ""
     which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
-    lines = [] if brief else [f"{which}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
-    lines += [_describe_quarantine(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
+    lines = [] if brief else [f"{which}{name}: {many(len(report.rows), 'row')}", report.verdict.sentence]
+    return [*lines, *quarantines(report), *remarks(report, brief)]
+
+
+def quarantines(report: Report) -> list[str]:
+    """A line for each device that was quarantined."""
+    found = report.run.get("quarantined") or ()
+    return [_describe_quarantine(record) for record in found if isinstance(record, Mapping)]
+
+
+def remarks(report: Report, brief: bool = False) -> list[str]:
+    """What is to be kept in mind of a run, as `headline` says it after the verdict and what was quarantined."""
+    rows, run, lines = report.rows, report.run, list[str]()
     if skipped := run.get("skipped_files"):
         lines.append(
             f"{many(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."

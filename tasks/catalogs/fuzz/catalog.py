@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Entry, Failure, GeneratingCatalog, Sample
 from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.draw.choices import Choices
@@ -156,10 +155,9 @@ def _make_case_sample(index: int, case: Generated, draws: int) -> Sample:
     expected = [Leaf(name, y.shape, y, floor) for name, y, floor in zip(names, exact, floors)]
     arrays = [np.array(x, order="C") for x in case.inputs]
     others = second.witness(case, model, expected, op_class)
-    return Sample(
+    return Sample.of(
         index,
-        tuple(TensorSpec(id=i) for i in range(len(arrays))),
-        arrays=arrays,
+        arrays,
         expected=expected,
         op_class=op_class,
         oracle="farm-float64",

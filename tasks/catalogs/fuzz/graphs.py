@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.counterparts import by_torch
 from tasks.draw.choices import Choices
@@ -16,8 +11,7 @@ from tasks.fuzz.onnx.second import agrees
 from tasks.fuzz.table import STEPS
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.widening import NoOracle
-from tasks.model import Leaf, OpClass, Oracle
+from tasks.model import Leaf, OpClass
 from tasks.operators.table import NAMED
 
 #: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs; of graphs that are there twice, once written otherwise.
@@ -49,18 +43,17 @@ def sample(index: int, op: str, one: Made, draws: int) -> Sample:
 
     proto = onnx.load_from_string(one.model)
     graph = Graph(proto)
-    found = reference_and_floor(graph, one.feeds, draws)
+    exact = reference_and_floor(graph, one.feeds, draws)
     expected = [
         Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None, jumps=jumps)
-        for name, y, delta, jumps in zip(graph.outputs, found.references, found.steady, found.jumps)
+        for name, y, delta, jumps in zip(graph.outputs, exact.references, exact.steady, exact.jumps)
     ]
-    arrays = [np.array(one.feeds[name], order="C") for name in graph.inputs]
-    others = _compute_by_torch(proto, one.feeds, expected)
+    found = by_torch.evaluate(proto, one.feeds, NAMED)
+    others = [] if found is None else agrees(by_torch.NAME, found, expected, OpClass.MODEL)
     columns = {"choices": one.choices, "flags": one.words, "second_oracle": others[0].name if others else ""}
-    return Sample(
+    return Sample.of(
         index,
-        tuple(TensorSpec(id=i) for i in range(len(arrays))),
-        arrays=arrays,
+        graph.order_inputs(one.feeds),
         expected=expected,
         op_class=OpClass.MODEL,
         oracle="farm-float64",
@@ -69,14 +62,3 @@ def sample(index: int, op: str, one: Made, draws: int) -> Sample:
         columns=columns,
         twins=len(expected) // 2 if op == TWICE else 0,
     )
-
-
-def _compute_by_torch(proto: object, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> list[Oracle]:
-    """The same graph by torch's operators in float64, if they agree."""
-    try:
-        graph = Graph(proto, by_torch.operators(NAMED))
-        found = graph.run(feeds)
-    except (ImportError, RuntimeError, NoOracle):
-        return []
-    outputs = [np.array(found[name], order="C") for name in graph.outputs]
-    return agrees("torch-operators-float64", outputs, expected, OpClass.MODEL)

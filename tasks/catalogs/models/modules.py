@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import module_state, noise, torch_tree
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.own_models import Own
@@ -54,13 +53,7 @@ class OwnModule:
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs; where eager torch raises, its failure says so (`Failure.raised`). Raises NoOracle."""
         arrays = [np.array(x, order="C") for x in feeds.values()]
-        made = Sample(
-            index,
-            tuple(TensorSpec(id=i) for i in range(len(arrays))),
-            arrays=arrays,
-            op_class=OpClass.MODEL,
-            columns={"licence": self.own.licence},
-        )
+        made = Sample.of(index, arrays, op_class=OpClass.MODEL, columns={"licence": self.own.licence})
         self.module.written = ()
         given = modules.tensors(arrays)
         try:

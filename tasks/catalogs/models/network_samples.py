@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
@@ -42,17 +41,16 @@ class Network:
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs. Raises NoOracle."""
         graph = self.graph
-        arrays = _order_inputs(graph, feeds)
+        arrays = graph.order_inputs(feeds)
         found = reference_and_floor(graph, feeds, draws)
         references, rows = found.references, found.rows
         if self._module is None:
             self._hidden = adequacy.find_unobserved(graph, feeds, references, rows, self._hidden)
         else:
             self._hidden = parameters.find_unobserved(self._module, arrays, references, rows, self._hidden)
-        return Sample(
+        return Sample.of(
             index,
-            _specs(arrays),
-            arrays=arrays,
+            arrays,
             expected=[
                 self._leaf(name, y, delta, jumps)
                 for name, y, delta, jumps in zip(graph.outputs, references, found.steady, found.jumps)
@@ -75,7 +73,7 @@ class Network:
         """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's operators."""
         if self._module is None:
             found = Graph(self._proto, by_torch.operators()).run(feeds)
-            return Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in self.graph.outputs])
+            return Oracle(by_torch.NAME, [np.array(found[name], order="C") for name in self.graph.outputs])
         return Oracle("torch-float64", modules.exactly(self._module, [feeds[name] for name in self.graph.inputs]))
 
 
@@ -83,17 +81,8 @@ def bare(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
     """A sample of a serialized ModelProto with nothing expected of it."""
     import onnx
 
-    arrays = _order_inputs(Graph(onnx.load_from_string(content)), feeds)
-    return Sample(0, _specs(arrays), arrays=arrays, op_class=OpClass.MODEL, model=content)
-
-
-def _order_inputs(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What each input is given, in the graph's order."""
-    return [np.array(feeds[name], order="C") for name in graph.inputs]
-
-
-def _specs(arrays: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(id=i) for i in range(len(arrays)))
+    arrays = Graph(onnx.load_from_string(content)).order_inputs(feeds)
+    return Sample.of(0, arrays, op_class=OpClass.MODEL, model=content)
 
 
 def _ranks(names: Sequence[str]) -> list[int]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.nodes import folder
@@ -86,26 +85,19 @@ def _sample(path: Path, line: Kept, draws: int) -> Sample:
     graph = Graph(model)
     (node,) = graph.nodes
     leaves, op_class = compute_expected(graph, feeds, draws)
-    arrays = [np.array(feeds[name], order="C") for name in graph.inputs]
-    return Sample(
+    return Sample.of(
         0,
-        tuple(TensorSpec(id=i) for i in range(len(arrays))),
-        arrays=arrays,
+        graph.order_inputs(feeds),
         expected=leaves,
         op_class=op_class,
-        others=_compute_second_oracle(model, graph, node.op, feeds, op_class),
+        others=_compute_second_oracle(model, node.op, feeds, op_class),
         model=content,
     )
 
 
-def _compute_second_oracle(
-    model: object, graph: Graph, op: str, feeds: dict[str, np.ndarray], op_class: OpClass
-) -> list[Oracle]:
+def _compute_second_oracle(model: object, op: str, feeds: dict[str, np.ndarray], op_class: OpClass) -> list[Oracle]:
     """torch's evaluation in float64 of an op that it does; of an exact one there is nothing to be said twice."""
     if not operators.of(op).witnessed or op_class is OpClass.EXACT:
         return []
-    try:
-        found = Graph(model, by_torch.operators()).run(feeds)
-    except (NoOracle, ImportError):
-        return []
-    return [Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in graph.outputs])]
+    found = by_torch.evaluate(model, feeds)
+    return [] if found is None else [Oracle(by_torch.NAME, found)]

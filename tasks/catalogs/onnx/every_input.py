@@ -12,13 +12,12 @@ import numpy as np
 
 from tasks.arrays import every_value
 from tasks.arrays.every_value import FLOAT8
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Entry, Sample
 from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import compute_expected
-from tasks.graphs.widening import NARROW, NoOracle
+from tasks.graphs.widening import NARROW
 from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE
 from tasks.operators import table as operators
@@ -129,10 +128,9 @@ def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sa
     if first is not None and op_class is not OpClass.EXACT and group.dtype in (*NARROW, "float64"):
         others = _compute_second_oracle(model, feeds, first)
         others += [] if group.variant or len(given) > 1 else mpmath_oracle.oracle(group.op_name, given[0], first)
-    return Sample(
+    return Sample.of(
         index,
-        tuple(TensorSpec(id=k) for k in range(len(given))),
-        arrays=given,
+        given,
         expected=leaves,
         op_class=op_class,
         others=others,
@@ -161,9 +159,8 @@ def _model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mappi
 
 def _compute_second_oracle(model: Any, feeds: Mapping[str, np.ndarray], first: np.ndarray) -> list[Oracle]:
     """torch's evaluation in float64 of an operator that it has, where two libraries need to agree: not of NaN and Inf."""
-    try:
-        found = Graph(model, by_torch.operators()).run(feeds)["y"]
-    except (NoOracle, ImportError):
+    found = by_torch.evaluate(model, feeds)
+    if found is None:
         return []
     finite = np.logical_and.reduce([np.isfinite(x.astype(np.float64)) for x in feeds.values()])
-    return [Oracle("torch-operators-float64", [np.where(finite, found, first)])]
+    return [Oracle(by_torch.NAME, [np.where(finite, found[0], first)])]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.draw import structure
 from tasks.draw.seeds import derive
@@ -59,7 +58,7 @@ def samples(group: Group, case: Any, inputs: list[Any], draws: int, skip: Collec
                 yield Sample(index)
                 continue
             given = [found[1] if k == place else x for k, x in enumerate(inputs)]
-            made = Sample(index, tuple(TensorSpec(id=k) for k in range(len(given))), arrays=given, model=model)
+            made = Sample.of(index, given, model=model)
             made.columns["structure"] = structure.label(names[place], found[0])
             try:
                 with np.errstate(all="ignore"):

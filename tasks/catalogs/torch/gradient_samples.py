@@ -234,7 +234,7 @@ class GradientMaker(Maker):
                 why = "ties and sizes far apart: a direction through all elements meets kinks"
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
-            made.oracle += f" (no differences: {why})" if why else ""
+            made.columns |= {"no_second_oracle": why} if why else {}
         return made
 
     def _ties(self, places: list[Any], wide: list[Any], made: Sample) -> list[np.ndarray | None]:

@@ -39,7 +39,6 @@ from tasks.draw import structure
 from tasks.draw.choices import Choices
 from tasks.graphs.roundings import Read, Round, Roundings
 from tasks.judge import definitions
-from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
     DISTRIBUTIONS,
     EXHAUSTIVE,
@@ -385,7 +384,7 @@ def of_inputs(
                 op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype
             )
         if group.dtype in op.tolerances:
-            made.oracle += OWN_TOLERANCE
+            made.columns["own_tolerance"] = True
     except (Exception, SystemExit) as error:
         text = _describe_error(error)
         if stage == "reference" and op.reference_framework == "numpy" and "numpy.ndarray" in text:

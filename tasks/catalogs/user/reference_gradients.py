@@ -289,6 +289,7 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     ]
     made.others = [exact.other] if exact.other else []
     made.oracle = exact.name
+    made.columns |= exact.columns
 
 
 def _of_the_result(
@@ -328,12 +329,13 @@ def _wide(x: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class _Exact:
     """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of it; name: of the
-    oracle; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw, with what is kept; plain: whether they are
+    oracle; columns: what else a row says of it; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw, with what is kept; plain: whether they are
     autograd's everywhere."""
 
     values: list[np.ndarray]
     errors: list[np.ndarray]
     name: str
+    columns: Mapping[str, Any]
     other: Oracle | None
     again: Callable[[Arrays, Cotangents, int | None, Sequence[str]], list[np.ndarray]]
     plain: bool = True
@@ -386,6 +388,7 @@ def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents
         found.gradients,
         [e + eps * t for e, t in zip(found.errors, terms)],
         found.how,
+        {"by_differences": True},
         None,
         lambda moved, given, draw, kept: reference.by_differences(moved, given, quick=True).gradients,
     )
@@ -414,7 +417,7 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
         other, why = None, STEPS
         if not reference.rounds:
             other, why = gradients.second_oracle(reference.problem(inputs, cotangents), values, numbers="complex")
-        return _Exact(values, errors, _describe_oracle(why), other, again)
+        return _Exact(values, errors, AUTOGRAD, _explain_lack(why), other, again)
     known = [np.isfinite(e) for e in found.errors]
     taken = [m & k for m, k in zip(lost, known)]
     errors = [np.where(m & np.isnan(g) & ~k, np.inf, 0.0) for m, g, k in zip(lost, values, known)]
@@ -426,7 +429,8 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     errors = [np.where(t, f, e) for t, f, e in zip(taken, found.errors, errors)]
     other, why = gradients.oracle_of(found, values)
     if not any(t.any() for t in taken):
-        return _Exact(values, errors, _describe_oracle(why), other, again, not any(np.isinf(e).any() for e in errors))
+        plain = not any(np.isinf(e).any() for e in errors)
+        return _Exact(values, errors, AUTOGRAD, _explain_lack(why), other, again, plain)
 
     def replace_unreliable(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
         beside = reference.by_differences(moved, given, taken, quick=True).gradients
@@ -435,7 +439,8 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     return _Exact(
         values,
         errors,
-        f"{_describe_oracle(why)}, {found.how} where that is no derivative",
+        f"{AUTOGRAD}, {found.how} where that is no derivative",
+        _explain_lack(why),
         other,
         replace_unreliable,
         False,
@@ -483,9 +488,9 @@ def _find_outvoted(
     return agreed
 
 
-def _describe_oracle(why: str) -> str:
-    """The first oracle, and why there is no second one."""
-    return f"{AUTOGRAD} (no differences: {why})" if why else AUTOGRAD
+def _explain_lack(why: str) -> dict[str, str]:
+    """The column that says why there is no second oracle."""
+    return {"no_second_oracle": why} if why else {}
 
 
 def _not_followed(reference: Reference, inputs: Arrays, outputs: list[Leaf]) -> str:

@@ -28,9 +28,7 @@ def witness(one: Generated, model: bytes, expected: Sequence[Leaf], op_class: Op
     """The second oracle of a case, if there is one and it agrees."""
     if sum(int(np.prod(leaf.shape)) for leaf in expected) > _MOST:
         return []
-    name, found = (
-        ("torch-operators-float64", _torch(one)) if SPECS[one.op].by_torch else ("onnx-float64", _onnx(one, model))
-    )
+    name, found = (by_torch.NAME, _torch(one)) if SPECS[one.op].by_torch else ("onnx-float64", _onnx(one, model))
     return [] if found is None else agrees(name, found, expected, op_class)
 
 

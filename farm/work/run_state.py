@@ -1,0 +1,43 @@
+"""What is known of a run while it goes on: one object, which the dispatcher's parts change and the screen reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+
+from farm.fleet.health import Health
+from farm.fleet.inventory import Offer
+from farm.work.case_queue import CaseQueue
+from farm.work.placement import Placement
+from farm.work.row_writer import RowWriter
+from farm.work.run_counts import RunCounts
+from farm.work.run_groups import RunGroups
+from farm.work.state import Before, Flights, Plan
+from farm.work.supports import Supports
+
+
+class RunState:
+    """The parts of a run, each of which changes as it goes on.
+
+    before: what is in the lake already, of a run that is resumed; had: the backends that were available when it began;
+    started: when this launch did (monotonic seconds); flights: the jobs under way.
+    """
+
+    def __init__(self, plan: Plan, before: Before | None = None, had: Collection[str] = ()) -> None:
+        self.plan, self.before, self.started = plan, before or Before(), time.monotonic()
+        self.flights, self.health, self.run_counts = Flights(), Health(), RunCounts(plan)
+        self.row_writer = RowWriter(plan, self.run_counts)
+        self.placement = Placement(plan, self.health, had)
+        there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
+        self.run_groups = RunGroups(plan, there, self.before.done)
+        self.case_queue = CaseQueue(plan, self.run_groups.queues["prepare"])
+        self.supports = Supports(plan, self.run_groups)
+        self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
+        self.come: list[Offer] = []  # of backends that were awaited
+        self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
+
+    def missing(self) -> Iterator[tuple[str, int]]:
+        """(backend, cases) planned without a row; empty after a finished run."""
+        yield from self.run_counts.missing()
+        if left := self.run_groups.left["prepare"]:
+            yield "(not prepared)", left
