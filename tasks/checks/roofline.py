@@ -1,0 +1,130 @@
+"""The share of the roofline: how near a call comes to what the device can do (Williams, Waterman, Patterson: Roofline, CACM 2009).
+
+The bytes of a call are those of its inputs and outputs, once each; its operations are those of the products in the reference, as torch
+counts them (`torch.utils.flop_counter`). A declaration may say either. The time that the device takes for them at its ceilings, over the time
+of a call, is the share. Beyond 1 a call is faster than the device can be, so that it did not do what it seems to have done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import tensor_specs
+from tasks.checks import paired
+from tasks.model import Form, is_inexact
+
+MEMORY = "memory"
+#: How far beyond the ceilings a call has to be before it is doubted: these were measured on the same machine, beside whatever else it does.
+MARGIN = 1.25
+#: Elements of an input that are tried, whether the result depends on them.
+TRIED = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call has to do. read: bytes of each stored input; written: of all outputs; operations: of its products, None where nobody counts
+    them; declared: whether the user says so, and it is not counted."""
+
+    read: tuple[float, ...]
+    written: int
+    operations: int | None = None
+    declared_bytes: int | None = None
+    declared_operations: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return int(sum(self.read)) + self.written if self.declared_bytes is None else self.declared_bytes
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of the roofline, with its interval. bound: the ceiling that it is a share of: MEMORY, or a dtype's products."""
+
+    value: float
+    low: float
+    high: float
+    bound: str
+
+
+def count_work(form: Form, outputs: Sequence[np.ndarray], call: Callable[..., Any] | None) -> Work:
+    """The work of a form. call: what computes the same of torch's tensors, to count its products by."""
+    sizes = [0.0] * len(form.arrays)
+    for spec in tensor_specs([form.args, form.kwargs]):
+        stored = form.arrays[spec.id]
+        elements = stored.size if spec.shape is None else min(int(np.prod(spec.shape)), stored.size)
+        sizes[spec.id] = max(sizes[spec.id], float(elements * stored.dtype.itemsize))
+    told_bytes, told = (None, None) if form.own is None or form.own.work is None else form.own.work(form)
+    operations = told if told is not None else _count_products(form, call)
+    return Work(tuple(sizes), sum(x.nbytes for x in outputs), operations, told_bytes, told is not None)
+
+
+def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
+    """Operations of the products of a call, as torch counts them; None where there are none, or it does not run without values."""
+    if call is None or form.kind != "torch":
+        return None
+    try:
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        from tasks.arrays import torch_tree
+        from tasks.arrays.tree import decode
+
+        leaf = torch_tree.decoder(form.arrays.__getitem__, "meta")
+        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+            call(*args, **kwargs)
+        return int(counted.get_total_flops()) or None
+    except Exception:  # it looks at values, or leaves torch
+        return None
+
+
+def find_share(
+    work: Work, seconds: Sequence[float], dtype: str, ceiling: Callable[[str], float | None], spared: int = 0
+) -> Share | None:
+    """The share of calls that took so many seconds. spared: bytes that need not come from memory. None without a ceiling."""
+    least: list[tuple[float, str]] = []
+    if (moved := work.bytes - spared) > 0 and (speed := ceiling(MEMORY)):
+        least.append((moved / speed, MEMORY))
+    if work.operations and is_inexact(dtype) and (speed := ceiling(dtype)):
+        least.append((work.operations / speed, dtype))
+    if not least:
+        return None
+    shortest, bound = max(least)
+    found = paired.ratio([shortest] * len(seconds), seconds)
+    return None if found is None else Share(found.value, found.low, found.high, bound)
+
+
+def without_unread(work: Work, form: Form, compute: Callable[[list[Any]], Sequence[Any]]) -> Work:
+    """The work without the inputs, or the shares of them, that the result does not depend on: a call need not read them.
+
+    compute: the outputs of other inputs, by what the program is timed against.
+    """
+    chance = np.random.default_rng(0)
+    before = [np.array(x) for x in compute(list(form.arrays))]
+    read = []
+    for place, (stored, size) in enumerate(zip(form.arrays, work.read)):
+        matter = 0
+        for _ in range(TRIED if size else 0):
+            other = np.array(stored)
+            flat, at = other.reshape(-1), int(chance.integers(other.size))
+            flat[at] = _make_other(flat, at)
+            try:
+                found = compute([*form.arrays[:place], other, *form.arrays[place + 1 :]])
+            except Exception:  # not a valid input: nothing is known of it
+                continue
+            matter += any(a.tobytes() != np.asarray(b).tobytes() for a, b in zip(before, found))
+        read.append(size * matter / TRIED)
+    return replace(work, read=tuple(read))
+
+
+def _make_other(flat: np.ndarray, at: int) -> Any:
+    """Another value for an element, that is seen in a sum and in a maximum; of whole numbers another one of the input."""
+    if not is_inexact(flat.dtype.name):
+        others = flat[flat != flat[at]]
+        return others[0] if others.size else flat[at]
+    finite = np.abs(flat[np.isfinite(flat)])
+    return flat.dtype.type(2 * finite.max() + 1 if finite.size else 1)
