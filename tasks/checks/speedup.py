@@ -209,7 +209,7 @@ class _Watch:
         }
         probe = self.is_probe(turn)
         return {
-            cold + name: functools.partial(call, arrays, bool(cold), probe)
+            cold + name: functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
             for name, (call, arrays) in timed.items()
             for cold in ("", COLD)
         }
@@ -249,8 +249,10 @@ class _Watch:
 
     def judge_calls(self) -> None:
         """Hold some results of calls that were timed to float64. Raises Misbehaviour."""
-        for arrays, outputs in self.judged if self.form.judge is not None else ():
-            found = self.form.judge(outputs, arrays)
+        if (judge := self.form.judge) is None:
+            return
+        for arrays, outputs in self.judged:
+            found = judge(outputs, arrays)
             if found is not None and found.status is Status.WRONG:
                 raise Misbehaviour(
                     KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe(found)})"
@@ -369,7 +371,11 @@ def _judge_share(program: Race, form: Form, outputs: Sequence[np.ndarray], taken
         return found is not None and found.low > margin
 
     # The ceilings are measured once more: the machine may have been busy. What is true of the baseline as well is a wrong count.
-    if not beyond(work, PROGRAM, False) or not beyond(work, PROGRAM, True) or beyond(work, BASELINE, False, BASELINE_MARGIN):
+    if (
+        not beyond(work, PROGRAM, False)
+        or not beyond(work, PROGRAM, True)
+        or beyond(work, BASELINE, False, BASELINE_MARGIN)
+    ):
         return
     if work.declared_bytes is None and program.alike and program.eager is not None:
         eager = program.eager

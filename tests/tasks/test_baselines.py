@@ -85,12 +85,23 @@ def test_a_reference_in_torch_is_the_baseline_and_the_row_has_its_times(tmp_path
         ({}, "numpy"),
         ({"baseline": "eager"}, "eager"),
         ({"baseline": same}, f"{__name__}:same"),
-        ({"baseline": "torch.nn.functional:relu", "reference": lambda x: np.maximum(x, 0), "kernel": lambda x: torch.clamp(x, min=0)}, "torch.nn.functional:relu"),
+        (
+            {
+                "baseline": "torch.nn.functional:relu",
+                "reference": lambda x: np.maximum(x, 0),
+                "kernel": lambda x: torch.clamp(x, min=0),
+            },
+            "torch.nn.functional:relu",
+        ),
     ],
 )
 def test_a_declaration_names_the_baseline(tmp_path: Path, declared: dict[str, Any], name: str) -> None:
     if name.endswith("relu"):
-        declared |= {"inputs": {"input": ["N", 64]}, "reference": lambda input: np.maximum(input, 0), "kernel": lambda input: input.clamp(min=0)}
+        declared |= {
+            "inputs": {"input": ["N", 64]},
+            "reference": lambda input: np.maximum(input, 0),
+            "kernel": lambda input: input.clamp(min=0),
+        }
     row = judge(tmp_path, declared.pop("kernel", same), declared.pop("reference", in_numpy), **declared)
     assert (row.status, row.baseline) == ("pass", name), row.error
 
@@ -207,7 +218,9 @@ def test_a_kernel_that_is_right_where_it_is_not_timed_is_judged_where_it_is(tmp_
 def test_a_tensor_that_computes_when_it_is_read_is_timed_until_it_was(tmp_path: Path) -> None:
     class Lazy(torch.Tensor):
         @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
             return super().__torch_function__(func, types, args, kwargs or {})
 
     read: list[float] = []
@@ -241,7 +254,9 @@ def clock_that_lies() -> Iterator[Callable[[Any], Any]]:
     torch_timing._wall = before
 
 
-def test_a_call_faster_than_memory_is_wrong(tmp_path: Path, clock_that_lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_faster_than_memory_is_wrong(
+    tmp_path: Path, clock_that_lies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its inputs and outputs are larger than the last cache. The clock was the baseline's as well until it was first called."""
     monkeypatch.setattr(speedup.roofline, "TRIED", 2)
     row = judge_with_small_cache(tmp_path, clock_that_lies, monkeypatch)
@@ -262,7 +277,14 @@ def test_inputs_that_the_result_does_not_depend_on_need_not_be_read(tmp_path: Pa
     from tasks.model import Form
 
     x, table = np.ones((4, 4), np.float32), np.ones((1000,), np.float32)
-    form = Form("torch", "user:op", "float32", [x, table], args=encode(()), kwargs=encode({"x": TensorSpec(0), "t": TensorSpec(1)}))
+    form = Form(
+        "torch",
+        "user:op",
+        "float32",
+        [x, table],
+        args=encode(()),
+        kwargs=encode({"x": TensorSpec(0), "t": TensorSpec(1)}),
+    )
     found = without_unread(Work((64.0, 4000.0), 64), form, lambda arrays: [arrays[0] + arrays[1][:1]])
     assert found.read == (64.0, 0.0)
 
@@ -284,7 +306,13 @@ def test_products_are_counted_from_shapes_and_a_declaration_counts_instead(tmp_p
 def test_the_best_of_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = iter([5.0, 3.0, 7.0])
     monkeypatch.setattr(ceilings, "_measure", lambda target, what: next(measured))
-    assert [ceilings.find_ceiling("", "cpu", "memory", again) for again in (False, False, True, True, False)] == [5, 5, 5, 7, 7]
+    assert [ceilings.find_ceiling("", "cpu", "memory", again) for again in (False, False, True, True, False)] == [
+        5,
+        5,
+        5,
+        7,
+        7,
+    ]
 
 
 def test_a_device_without_the_dtype_has_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,3 +325,54 @@ def test_a_clock_that_the_judge_does_not_share_is_not_believed() -> None:
     seen = {"program": [x + 2e-3 for x in fast], "baseline": [x + 1e-5 for x in slow], "null": slow}
     assert speedup._hides_work(inner, seen)
     assert not speedup._hides_work(inner, {name: [x + 1e-5 for x in times] for name, times in inner.items()})
+
+
+# --- a device, whose calls only ask for work ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Work that was asked of a device, which does it when it is waited for."""
+    asked: list[Callable[[], None]] = []
+
+    def synchronize(target: str) -> None:
+        while asked:
+            asked.pop(0)()
+
+    monkeypatch.setattr(torch_timing, "synchronize", synchronize)
+    monkeypatch.setattr(torch_timing, "_events", lambda target: [])
+    return asked
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_outputs_of_a_stream_that_nobody_waits_for_are_seen_to_change(
+    device: list[Callable[[], None]], waits: bool
+) -> None:
+    def kernel(x: Any) -> Any:
+        made = torch.zeros_like(x)
+        device.append(lambda: made.copy_(x * 2) and None)
+        if waits:
+            torch_timing.synchronize("cuda")
+        return made
+
+    x = torch.arange(6.0)
+    probed = torch_timing.time_call(kernel, (x,), {}, "cuda", True)
+    assert probed.later is not None
+    assert (np.asarray(probed.outputs[0]) == np.asarray(probed.later[0])).all() == waits
+    timed = torch_timing.time_call(kernel, (x,), {}, "cuda", False)
+    assert (np.asarray(timed.outputs[0]) == 2 * x.numpy()).all() and timed.later is None, "else its time is waited for"
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(24.0).reshape(2, 3, 4),
+        np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1),
+        np.arange(24.0)[::3],
+        np.float32(3.0) * np.ones(()),
+        np.zeros((0, 3)),
+    ],
+)
+def test_outputs_are_copied_from_their_end_as_they_are(x: np.ndarray) -> None:
+    found = torch_timing._copy(x)
+    assert found.shape == x.shape and found.dtype == x.dtype and (found == x).all() and not np.shares_memory(found, x)

@@ -23,7 +23,7 @@ def speedups(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[(rows["check"] == Speedup.name) & (rows["status"] == Status.PASS.value)]
     older = [flags.parse(said).get("baseline", "") for said in rows["flags"]]  # of older lakes
-    found = rows.assign(baseline=rows["baseline"].where(rows["baseline"].notna(), older))[_TOLD]
+    found = rows.assign(baseline=rows["baseline"].where(rows["baseline"].fillna("") != "", older))[_TOLD]
     faster = (found[[f"{clock}_low" for clock in _CLOCKS]] > 1).any(axis=1)
     slower = (found[[f"{clock}_high" for clock in _CLOCKS]] < 1).any(axis=1)
     unsure = found[list(_CLOCKS)].isna().all(axis=1) | (faster & slower)

@@ -59,8 +59,14 @@ def _read(leaves: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _copy(x: np.ndarray) -> np.ndarray:
-    """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning."""
-    return np.array(x.reshape(-1)[::-1])[::-1].reshape(x.shape) if x.flags.c_contiguous else np.array(x)
+    """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning. It takes as long whatever
+    the order of the axes in memory."""
+    axes = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+    dense = x.transpose(axes)
+    if not dense.flags.c_contiguous:
+        return np.array(x)
+    made = np.array(dense.reshape(-1)[::-1])[::-1].reshape(dense.shape)
+    return made.transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
 def _events(target: str) -> list[Any]:
