@@ -34,13 +34,13 @@ FRACTION = "FARM_DEVICE_FRACTION"
 
 @dataclass(frozen=True)
 class Arm:
-    """A program that another one is timed against, with its name and the form that it was built of. counted: a function of torch's tensors
-    by which the products of a call are counted; None where there is none."""
+    """A program that another one is timed against, with its name and the form that it was built of. products: operations of the
+    products in a call; None where nobody counts them."""
 
     name: str
     program: Program
     form: Form
-    counted: Callable[..., Any] | None = None
+    products: int | None = None
 
 
 class Backend:

@@ -50,36 +50,16 @@ class Share:
     bound: str
 
 
-def count_work(form: Form, outputs: Sequence[np.ndarray], call: Callable[..., Any] | None) -> Work:
-    """The work of a form. call: what computes the same of torch's tensors, to count its products by."""
+def count_work(form: Form, outputs: Sequence[np.ndarray], products: int | None) -> Work:
+    """The work of a form. products: operations of its products, as torch counts them; None where it does not."""
     sizes = [0.0] * len(form.arrays)
     for spec in tensor_specs([form.args, form.kwargs]):
         stored = form.arrays[spec.id]
         elements = stored.size if spec.shape is None else min(int(np.prod(spec.shape)), stored.size)
         sizes[spec.id] = max(sizes[spec.id], float(elements * stored.dtype.itemsize))
     told_bytes, told = (None, None) if form.own is None or form.own.work is None else form.own.work(form)
-    operations = told if told is not None else _count_products(form, call)
+    operations = told if told is not None else products
     return Work(tuple(sizes), sum(x.nbytes for x in outputs), operations, told_bytes, told is not None)
-
-
-def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
-    """Operations of the products of a call, as torch counts them; None where there are none, or it does not run without values."""
-    if call is None or form.kind != "torch":
-        return None
-    try:
-        import torch
-        from torch.utils.flop_counter import FlopCounterMode
-
-        from tasks.arrays import torch_tree
-        from tasks.arrays.tree import decode
-
-        leaf = torch_tree.decoder(form.arrays.__getitem__, "meta")
-        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
-        with torch.no_grad(), FlopCounterMode(display=False) as counted:
-            call(*args, **kwargs)
-        return int(counted.get_total_flops()) or None
-    except Exception:  # it looks at values, or leaves torch
-        return None
 
 
 def find_share(

@@ -12,9 +12,8 @@ import numpy as np
 
 from tasks.arrays.guarded import GUARD, Guard
 from tasks.checks.base import Check, Observation
-from tasks.devices.sanitizer import Sanitizer
+from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
 from tasks.model import Ended, Form, Misbehaviour, OpClass, Program, Unsupported, flags
-from tasks.model.kind import KIND_READS_OUTSIDE, KIND_WRITES_OUTSIDE
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -92,7 +91,7 @@ def _run_guarded(program: Program, form: Form) -> None:
         if not _dies(form, Guard(place)) or _dies(form, Guard(place, "write")):
             continue  # else it is where its inputs lie that kills it: code for a vector takes it for granted that they are aligned
         writes = _dies(form, Guard(place, "read"))
-        kind, does = (KIND_WRITES_OUTSIDE, "writes") if writes else (KIND_READS_OUTSIDE, "reads")
+        kind, does = (WRITES_OUTSIDE, "writes") if writes else (READS_OUTSIDE, "reads")
         raise Misbehaviour(
             kind, f"it {does} {words} of an input: its process dies where that is a page that nobody may touch"
         )

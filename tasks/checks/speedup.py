@@ -54,7 +54,7 @@ TimedCall = Callable[[list[Any], bool, bool], Callable[[], Timed]]
 class Race(Program):
     """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
-    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; counted: see `Arm`;
+    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products: see `Arm`;
     ceiling, cache_bytes: of the device (`Backend.ceiling`)."""
 
     eager: Given | None = None
@@ -64,7 +64,7 @@ class Race(Program):
     baseline: str = ""
     declared: bool = False
     timed_baseline: TimedCall | None = None
-    counted: Callable[..., Any] | None = None
+    products: int | None = None
     ceiling: Callable[[str, bool], float | None] | None = None
     cache_bytes: int = 0
 
@@ -134,7 +134,7 @@ def make_race(program: Program, form: Form, arm: Arm, on_cpu: bool = True) -> Ra
         baseline=arm.name,
         declared=form.own is not None and form.own.baseline is not None,
         timed_baseline=arm.program.timed,
-        counted=arm.counted,
+        products=arm.products,
     )
     race.columns["baseline"] = arm.name
     return race
@@ -352,7 +352,7 @@ def _judge_share(program: Race, form: Form, outputs: Sequence[np.ndarray], taken
     if program.ceiling is None or program.timed is None or program.timed_baseline is None:
         return
     ask, wall = program.ceiling, taken.seconds("wall")
-    work = roofline.count_work(form, outputs, program.counted)
+    work = roofline.count_work(form, outputs, program.products)
     shown = roofline.find_share(
         work, (taken.seconds("device") or wall)[PROGRAM], form.dtype, lambda what: ask(what, False)
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tasks.devices import cuda_driver
 from tasks.devices.base import Command, Description, Device, Driver, TorchDevice
-from tasks.devices.sanitizer import Sanitizer
-from tasks.model.kind import KIND_READS_OUTSIDE, KIND_WRITES_OUTSIDE
+from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
 from tasks.packages import TORCH_CATALOG, torch_build
 
 #: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
@@ -110,8 +109,8 @@ _SANITIZER = Sanitizer(
     options=("--tool", "{tool}", "--target-processes", "all", "--log-file", "{log}"),
     errors=(
         (r"Invalid __\w+__ \w+ of size .*(?:\n.*){1,3}is misaligned", "misaligned"),
-        (r"Invalid __\w+__ (?:write|atomic) of size .*", KIND_WRITES_OUTSIDE),
-        (r"Invalid __\w+__ read of size .*", KIND_READS_OUTSIDE),
+        (r"Invalid __\w+__ (?:write|atomic) of size .*", WRITES_OUTSIDE),
+        (r"Invalid __\w+__ read of size .*", READS_OUTSIDE),
         (r"Uninitialized __\w+__ memory \w+ of size .*", "uninitialised"),
         (r"(?i:error): (?:Race reported|Potential \w+ hazard) .*", "race"),
     ),

@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: Kinds of rows: memory beside what a kernel was given.
+READS_OUTSIDE, WRITES_OUTSIDE = "reads outside", "writes outside"
 #: Lines of an error that are told.
 _LINES = 4
 

@@ -21,9 +21,6 @@ KIND_BASELINE = "baseline"
 #: another one than it has to be; outputs changed after the call was over.
 KIND_KEPT_RESULT, KIND_OTHER_INPUTS, KIND_LATE = "kept", "other inputs", "late"
 
-#: `wrong`, check sanitize: memory beside what a kernel was given.
-KIND_READS_OUTSIDE, KIND_WRITES_OUTSIDE = "reads outside", "writes outside"
-
 #: `wrong`, check speedup: a call is faster than the device can move its bytes, or do its operations.
 KIND_ROOFLINE = "roofline"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import decode
 from tasks.backends.base import Arm, Backend
 from tasks.backends.torch import TorchEager
 from tasks.model import Baseline, Form, OwnKernel, Unavailable, Unsupported
@@ -46,13 +49,31 @@ def declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
             its = its if both[0] == both[1] else rounded  # a wrapper that does nothing takes time
     if baseline.compiled:
         its = replace(its, call=_compile(its.call))
-    return Arm(baseline.name, TorchEager.build(torch, its), its, baseline.counted)
+    return Arm(baseline.name, TorchEager.build(torch, its), its, _count_products(its, baseline.counted))
 
 
 def _compile(call: Any) -> Any:
     import torch
 
     return torch.compile(call, dynamic=False)
+
+
+def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
+    """Operations of the products in a call of a function of tensors, as torch counts them; None where there are none, or it does not run
+    without values."""
+    if call is None:
+        return None
+    try:
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        leaf = torch_tree.decoder(form.arrays.__getitem__, "meta")
+        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+            call(*args, **kwargs)
+        return int(counted.get_total_flops()) or None
+    except Exception:  # it looks at values, or leaves torch
+        return None
 
 
 def _start_torch(backend: Backend) -> TorchEager:
