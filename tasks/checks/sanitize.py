@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tasks.backends.base import Backend
 
 
+#: Characters of a log that are told.
+_LINE = 300
+
+
 @dataclass
 class Watched(Program):
     """A program whose memory is watched. tool: of its device's maker; None on the CPU."""
@@ -81,7 +85,9 @@ def _run_under_tools(tool: Sanitizer, program: Program, form: Form) -> None:
             if (found := tool.read(said)) is not None:
                 raise Misbehaviour(found.kind, f"{tool.command} ({name}): {found.text}")
             if ended or not tool.is_whole(said):
-                raise RuntimeError(f"{tool.command} ({name}) did not come to an end: {ended or said[-300:]}")
+                raise RuntimeError(
+                    f"{tool.command} ({name}) did not come to an end: {ended or ' '.join(said.split())[-_LINE:]}"
+                )
     program.flags = flags.join(program.flags, sanitized=",".join(tool.tools))
 
 

@@ -175,6 +175,8 @@ class _Watch:
         self.chance = random.SystemRandom()
         self.begin = self.chance.randrange(1 << 20)
         self.moved = self._accepts_moved_inputs()
+        #: Whether there is time for calls with empty caches.
+        self.cold = True
         self.probes: dict[int, bool] = {}
         self.given: list[Any] = []
         self.judged: list[tuple[list[Any], Sequence[Any]]] = []
@@ -211,7 +213,7 @@ class _Watch:
         return {
             cold + name: functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
             for name, (call, arrays) in timed.items()
-            for cold in ("", COLD)
+            for cold in (("", COLD) if self.cold else ("",))
         }
 
     def _draw(self, turn: int) -> list[Any]:
@@ -239,7 +241,10 @@ class _Watch:
                 raise Misbehaviour(
                     KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
                 )
-        self.before = now
+        self.before = {name: now[name] for name in (PROGRAM, BASELINE)}
+        if not turn and COLD + PROGRAM in calls:
+            once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
+            self.cold = 2 * once * paired.FEWEST < paired.BUDGET_S
         # Each round is among those that are judged with the same probability (Vitter's algorithm R).
         for name in (PROGRAM, COLD + PROGRAM):
             if name in now:
