@@ -344,7 +344,7 @@ class Runner:
         if arrays is None:
             return judge_outputs(case.sample, [list(outputs)], *asked, measure_flushes=self._flushes)
         sample = case.sample.of_other_inputs(arrays)
-        return sample and judge_outputs(sample, [list(outputs)], *asked, measure_flushes=self._flushes)
+        return None if sample is None else judge_outputs(sample, [list(outputs)], *asked, measure_flushes=self._flushes)
 
     @staticmethod
     def _outputs_elsewhere(twins: Twins, case: CaseRun, threads: int, **how: Any) -> Sequence[Any]:

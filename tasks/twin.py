@@ -103,13 +103,13 @@ class Twins:
         Raises Unsupported where the backend cannot be had twice, Ended if the process ends, RuntimeError for anything but outputs.
         """
         if front or env:
-            twin = Twin(self.spec, threads, front, env)
+            alone = Twin(self.spec, threads, front, env)
             try:
-                found = self._ask(twin, asked)
+                found = self._ask(alone, asked)
             except BaseException:
-                twin.close()
+                alone.close()
                 raise
-            twin.leave()
+            alone.leave()
             return found
         twin = self._by_threads.pop(threads, None)
         if twin is None:
