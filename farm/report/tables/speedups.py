@@ -11,13 +11,13 @@ from tasks.model import Status, flags
 
 _CLOCKS = ("speedup", "speedup_cpu")
 _ENDS = [f"{clock}{end}" for clock in (*_CLOCKS, "cold_speedup") for end in ("", "_low", "_high")]
-_TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS]
+_TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS, "call_ms", "roofline", "roofline_of"]
 
 
 def speedups(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per sample and backend that the check speedup found right; of `distinct` rows.
 
-    Columns: op, variant, dtype, sample, backend, baseline; speedup, speedup_cpu and cold_speedup with the ends of their
+    Columns: op, variant, dtype, sample, backend, baseline, call_ms, roofline, roofline_of; speedup, speedup_cpu and cold_speedup with the ends of their
     intervals, NaN where the null arm differed from itself; says: "faster" or "slower" if an interval lies beyond 1 (and not one
     on either side), "no difference" if none does, "unsure" without any.
     """
@@ -39,6 +39,11 @@ def _interval(line: Line, clock: str) -> Cell | str:
     return Cell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
 
 
+def _share(line: Line) -> Cell | str:
+    value = line["roofline"]
+    return DASH if pd.isna(value) else Cell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
+
+
 @view(66)
 def speedup_view(report: Report) -> View | None:
     """Every timed sample with its intervals."""
@@ -54,6 +59,8 @@ def speedup_view(report: Report) -> View | None:
             Column("speedup", lambda line: _interval(line, "speedup"), right=True),
             Column("cold caches", lambda line: _interval(line, "cold_speedup"), right=True),
             Column("by CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
+            Column("ms", lambda line: number(line["call_ms"]), right=True),
+            Column("of the roofline", _share, right=True),
             ("says", "result"),
         ),
         unit="samples",
