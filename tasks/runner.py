@@ -324,9 +324,9 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
-            form = replace(
-                complete_form(form), fresh=case.sample.draw_inputs, judge=functools.partial(self._judge_other, case)
-            )
+            form = complete_form(form)
+            if check.judges:
+                form = replace(form, fresh=case.sample.draw_inputs, judge=functools.partial(self._judge_other, case))
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 

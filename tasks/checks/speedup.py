@@ -86,6 +86,7 @@ class Speedup(Check):
         "inputs that change from run to run"
     )
     timed = True
+    judges = True
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def build(self, backend: Backend, form: Form) -> Program:
