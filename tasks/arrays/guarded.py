@@ -6,6 +6,7 @@ A process does so for the inputs of kernels that compute on the CPU where its va
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Guard:
         return f"{self.place}:{self.access}"
 
     @classmethod
+    @functools.cache  # asked of every case, and said when the process is started
     def of_process(cls) -> Guard | None:
         """What this process is told."""
         told = os.environ.get(GUARD)
