@@ -59,7 +59,14 @@ def count_work(form: Form, outputs: Sequence[np.ndarray], products: int | None) 
         sizes[spec.id] = max(sizes[spec.id], float(elements * stored.dtype.itemsize))
     told_bytes, told = (None, None) if form.own is None or form.own.work is None else form.own.work(form)
     operations = told if told is not None else products
-    return Work(tuple(sizes), sum(x.nbytes for x in outputs), operations, told_bytes, told is not None)
+    return Work(tuple(sizes), sum(map(_written, outputs)), operations, told_bytes, told is not None)
+
+
+def _written(x: np.ndarray) -> int:
+    """Bytes of an output; what is expanded lies in memory once."""
+    return int(
+        x.dtype.itemsize * np.prod([n for n, stride in zip(x.shape, x.strides) if stride or n < 2], dtype=np.int64)
+    )
 
 
 def find_share(

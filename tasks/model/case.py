@@ -131,6 +131,8 @@ class OwnKernel:
     session: Callable[[], TensorSession] | None = None
     #: The kernel without what holds it to its promises, which takes time; None where the form's call is that already.
     bare: Callable[..., Any] | None = None
+    #: Whether an output may share memory with an input.
+    aliases: bool = False
     #: What it is timed against. Raises Unsupported where there is nothing. None where nobody declares it.
     baseline: Callable[[], Baseline] | None = None
     #: Bytes that a call on a form has to move, and operations that it has to do, as they are declared; None of what is to be counted.

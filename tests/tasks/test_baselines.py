@@ -376,3 +376,17 @@ def test_outputs_of_a_stream_that_nobody_waits_for_are_seen_to_change(
 def test_outputs_are_copied_from_their_end_as_they_are(x: np.ndarray) -> None:
     found = torch_timing._copy(x)
     assert found.shape == x.shape and found.dtype == x.dtype and (found == x).all() and not np.shares_memory(found, x)
+
+
+def test_what_is_expanded_lies_in_memory_once() -> None:
+    from tasks.checks.roofline import count_work
+    from tasks.model import Form
+
+    x = np.ones((3, 1), np.float32)
+    dense, spread, alone = (
+        np.ones((3, 5), np.float32),
+        np.broadcast_to(x, (3, 5)),
+        np.float32(1) * np.ones((), np.float32),
+    )
+    form = Form("torch", "user:op", "float32", [], args={"$": "tuple", "v": []}, kwargs={"$": "dict", "v": []})
+    assert [count_work(form, [y], None).written for y in (dense, spread, alone)] == [60, 12, 4]
