@@ -117,7 +117,7 @@ class Speedup(Check):
         taken = paired.race(watch.arms, watch.check_outputs, uncounted=watch.is_probe)
         if not watch.told:
             raise Vacuous("the outputs of the baseline do not depend on its inputs: a kept tensor would pass")
-        watch.judge_calls()
+        program.flags = flags.join(program.flags, judged=watch.judge_calls())
         _make_race_columns(program, taken)
         _judge_share(program, form, first, taken)
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
@@ -178,6 +178,8 @@ class _Watch:
         self.moved = self._accepts_moved_inputs()
         #: Whether there is time for calls with empty caches.
         self.cold = True
+        #: Whether there is time to draw inputs for each round.
+        self.draws = True
         self.probes: dict[int, bool] = {}
         self.given: list[Any] = []
         self.judged: list[tuple[list[Any], Sequence[Any]]] = []
@@ -218,9 +220,12 @@ class _Watch:
         }
 
     def _draw(self, turn: int) -> list[Any]:
-        """The program's inputs of a round: drawn as its catalog draws them where it can, else the sample's own, moved and scaled."""
-        seed = self.begin + turn
-        found = self.form.fresh(seed) if self.form.fresh is not None and self.program.alike else None
+        """The program's inputs of a round: drawn as its catalog draws them where it can and is fast, else the sample's own, moved and
+        scaled."""
+        seed, begin, found = self.begin + turn, time.perf_counter(), None
+        if self.draws and self.form.fresh is not None and self.program.alike:
+            found = self.form.fresh(seed)
+            self.draws = (time.perf_counter() - begin) * paired.FEWEST < paired.BUDGET_S / 2
         return found or vary_inputs(self.form.arrays, seed, self.moved)
 
     def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
@@ -253,16 +258,22 @@ class _Watch:
                 if place < JUDGED:
                     self.judged[place : place + 1] = [(self.given, now[name])]
 
-    def judge_calls(self) -> None:
-        """Hold some results of calls that were timed to float64. Raises Misbehaviour."""
+    def judge_calls(self) -> int:
+        """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how many were judged.
+        Raises Misbehaviour."""
+        begin, count = time.perf_counter(), 0
         if (judge := self.form.judge) is None:
-            return
+            return count
         for arrays, outputs in self.judged:
             found = judge(outputs, arrays)
+            count += found is not None
             if found is not None and found.status is Status.WRONG:
                 raise Misbehaviour(
                     KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe(found)})"
                 )
+            if time.perf_counter() - begin > paired.BUDGET_S / 2:
+                break
+        return count
 
 
 def _time_whole(given: Given, arrays: list[Any]) -> Callable[[], Timed]:
