@@ -390,3 +390,17 @@ def test_what_is_expanded_lies_in_memory_once() -> None:
     )
     form = Form("torch", "user:op", "float32", [], args={"$": "tuple", "v": []}, kwargs={"$": "dict", "v": []})
     assert [count_work(form, [y], None).written for y in (dense, spread, alone)] == [60, 12, 4]
+
+
+def test_outputs_of_which_few_elements_change_are_told_apart_by_the_judge(tmp_path: Path) -> None:
+    def sparse(x: Any) -> Any:
+        return torch.softmax(1e4 * x, -1)
+
+    assert judge(tmp_path, lambda x: sparse(x), sparse).status == "pass"
+    kept: list[Any] = []
+
+    def keeps(x: Any) -> Any:
+        kept.append(sparse(x))
+        return kept[0].clone()
+
+    assert judge(tmp_path, keeps, sparse).status == "wrong"
