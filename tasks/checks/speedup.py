@@ -55,7 +55,7 @@ class Race(Program):
     """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
     process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products: see `Arm`;
-    ceiling, cache_bytes: of the device (`Backend.ceiling`)."""
+    ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took."""
 
     eager: Given | None = None
     arrays: Sequence[Any] = ()
@@ -67,6 +67,7 @@ class Race(Program):
     products: int | None = None
     ceiling: Callable[[str, bool], float | None] | None = None
     cache_bytes: int = 0
+    cpu_clock: Callable[[], float] = time.process_time
 
 
 class Speedup(Check):
@@ -208,7 +209,10 @@ class _Watch:
         assert program.given is not None and program.eager is not None
         if program.timed is None or program.timed_baseline is None:
             both = {PROGRAM: (program.given, fresh), BASELINE: (program.eager, its), NULL: (program.eager, its)}
-            return {name: functools.partial(_time_whole, given, arrays) for name, (given, arrays) in both.items()}
+            return {
+                name: functools.partial(_time_whole, given, arrays, program.cpu_clock)
+                for name, (given, arrays) in both.items()
+            }
         timed = {
             PROGRAM: (program.timed, fresh),
             BASELINE: (program.timed_baseline, its),
@@ -280,14 +284,14 @@ class _Watch:
         return count
 
 
-def _time_whole(given: Given, arrays: list[Any]) -> Callable[[], Timed]:
+def _time_whole(given: Given, arrays: list[Any], cpu_clock: Callable[[], float]) -> Callable[[], Timed]:
     """A run that is timed with its outputs read back."""
     run = given(arrays)
 
     def timed() -> Timed:
-        cpu, begin = time.process_time(), time.perf_counter()
+        cpu, begin = cpu_clock(), time.perf_counter()
         outputs = run()
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - begin
+        cpu, wall = cpu_clock() - cpu, time.perf_counter() - begin
         return Timed([np.array(x) for x in outputs], wall, cpu)
 
     return timed

@@ -55,7 +55,10 @@ def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], Ten
     """What is declared of a kernel, beside the function that `guard_kernel` makes of it."""
     of_arrays = op.framework == "numpy"
     bare = baselines.of_tensors(kernel) if of_arrays else kernel
-    return OwnKernel(tuple(op.mutates), of_arrays, functools.partial(_check_races, kernel), session, bare, op.aliases)
+    watch = functools.partial(_check_races, kernel)
+    return OwnKernel(
+        tuple(op.mutates), own_copies=of_arrays, watch=watch, session=session, bare=bare, aliases=op.aliases
+    )
 
 
 def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
