@@ -35,12 +35,19 @@ FRACTION = "FARM_DEVICE_FRACTION"
 @dataclass(frozen=True)
 class Arm:
     """A program that another one is timed against, with its name and the form that it was built of. products: operations of the
-    products in a call; None where nobody counts them."""
+    products in a call; None where nobody counts them.
+
+    Of a kernel of the user's: declared: it is the one that the kernel's declaration names; work: bytes that a call has to move and operations
+    that it has to do, as they are declared, None of what is not; views: whether an output may share memory with an input. Beside program and
+    form all of it is plain data."""
 
     name: str
     program: Program
     form: Form
     products: int | None = None
+    declared: bool = False
+    work: tuple[int | None, int | None] = (None, None)
+    views: bool = False
 
 
 class Backend:

@@ -50,14 +50,19 @@ class Share:
     bound: str
 
 
-def count_work(form: Form, outputs: Sequence[np.ndarray], products: int | None) -> Work:
-    """The work of a form. products: operations of its products, as torch counts them; None where it does not."""
+def count_work(
+    form: Form,
+    outputs: Sequence[np.ndarray],
+    products: int | None,
+    declared: tuple[int | None, int | None] = (None, None),
+) -> Work:
+    """The work of a form. products: operations of its products, as torch counts them; None where it does not. declared: see `Arm`."""
     sizes = [0.0] * len(form.arrays)
     for spec in tensor_specs([form.args, form.kwargs]):
         stored = form.arrays[spec.id]
         elements = stored.size if spec.shape is None else min(int(np.prod(spec.shape)), stored.size)
         sizes[spec.id] = max(sizes[spec.id], float(elements * stored.dtype.itemsize))
-    told_bytes, told = (None, None) if form.own is None or form.own.work is None else form.own.work(form)
+    told_bytes, told = declared
     operations = told if told is not None else products
     return Work(tuple(sizes), sum(map(_written, outputs)), operations, told_bytes, told is not None)
 

@@ -54,7 +54,7 @@ TimedCall = Callable[[list[Any], bool, bool], Callable[[], Timed]]
 class Race(Program):
     """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
-    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products: see `Arm`;
+    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products, work, views: see `Arm`;
     ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took."""
 
     eager: Given | None = None
@@ -65,6 +65,8 @@ class Race(Program):
     declared: bool = False
     timed_baseline: TimedCall | None = None
     products: int | None = None
+    work: tuple[int | None, int | None] = (None, None)
+    views: bool = False
     ceiling: Callable[[str, bool], float | None] | None = None
     cache_bytes: int = 0
     cpu_clock: Callable[[], float] = time.process_time
@@ -135,9 +137,11 @@ def make_race(program: Program, form: Form, arm: Arm, on_cpu: bool = True) -> Ra
         alike=_alike(form.arrays, arm.form.arrays),
         on_cpu=on_cpu,
         baseline=arm.name,
-        declared=form.own is not None and form.own.baseline is not None,
+        declared=arm.declared,
         timed_baseline=arm.program.timed,
         products=arm.products,
+        work=arm.work,
+        views=arm.views,
     )
     race.columns["baseline"] = arm.name
     return race
@@ -377,7 +381,7 @@ def _judge_share(program: Race, form: Form, outputs: Sequence[np.ndarray], taken
     if program.ceiling is None or program.timed is None or program.timed_baseline is None:
         return
     ask, wall = program.ceiling, taken.seconds("wall")
-    work = roofline.count_work(form, outputs, program.products)
+    work = roofline.count_work(form, outputs, program.products, program.work)
     shown = roofline.find_share(
         work, (taken.seconds("device") or wall)[PROGRAM], form.dtype, lambda what: ask(what, False)
     )
@@ -389,7 +393,7 @@ def _judge_share(program: Race, form: Form, outputs: Sequence[np.ndarray], taken
     ends = {"roofline": shown.value, "roofline_low": shown.low, "roofline_high": shown.high}
     program.columns |= ends | {"roofline_of": bound}
 
-    if form.own is not None and form.own.aliases:
+    if program.views:
         return  # an output that is a view of an input moves nothing
 
     def beyond(work: roofline.Work, arm: str, again: bool, margin: float = roofline.MARGIN) -> bool:

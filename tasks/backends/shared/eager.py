@@ -49,7 +49,10 @@ def declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
             its = its if both[0] == both[1] else rounded  # a wrapper that does nothing takes time
     if baseline.compiled:
         its = replace(its, call=_compile(its.call))
-    return Arm(baseline.name, TorchEager.build(torch, its), its, _count_products(its, baseline.counted))
+    products, own = _count_products(its, baseline.counted), form.own
+    work = own.work(form) if own is not None and own.work is not None else (None, None)
+    views = own is not None and own.aliases
+    return Arm(baseline.name, TorchEager.build(torch, its), its, products, declared=True, work=work, views=views)
 
 
 def _compile(call: Any) -> Any:
