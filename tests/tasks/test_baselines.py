@@ -263,6 +263,16 @@ def test_a_call_faster_than_memory_is_wrong(
     assert (row.status, row.kind) == ("wrong", "roofline") and "faster than the device" in str(row.error), row.error
 
 
+def test_what_its_baseline_does_as_well_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its inputs lie in a cache, which is larger than anybody says."""
+    from tasks.backends.torch import TorchEager
+
+    monkeypatch.setattr(TorchEager, "cache_bytes", lambda self: 1)
+    monkeypatch.setattr(ceilings, "_measure", lambda target, what: 1.0)  # bytes a second
+    row = judge(tmp_path, lambda x: x * 2, lambda x: x * 2)
+    assert row.status == "pass" and row.roofline and row.roofline > 1, row.error
+
+
 def judge_with_small_cache(tmp_path: Path, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> Row:
     from tasks.backends.torch import TorchEager
 

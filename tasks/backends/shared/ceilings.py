@@ -22,8 +22,8 @@ from tasks.backends.shared import caches
 from tasks.backends.shared.torch_devices import synchronize
 from tasks.cache import default_cache
 
-#: Runs of which the fastest counts.
-RUNS = 5
+#: Runs of which the fastest counts: so many at least, and for so many seconds: on a busy machine one of them is left alone.
+RUNS, SECONDS = 5, 0.3
 #: Rows of the square matrices that are multiplied, on a core and on a device.
 ROWS, ROWS_OF_DEVICE = 512, 4096
 MEMORY = "memory"
@@ -78,30 +78,34 @@ def _memory_of_cpu() -> float:
         (1, lambda a, b: np.dot(a, a)),
         (1, lambda a, b: a.fill(1.0)),
     )
-    return max(
-        passes * size * 8 * parts / _fastest([functools.partial(way, *pair) for pair in pairs]) for passes, way in ways
-    )
+    rates = []
+    for passes, way in ways:
+        works = [functools.partial(way, *pair) for pair in pairs]
+        rates += [passes * size * 8 * len(some) / _fastest(some) for some in (works, works[:1])]
+    return max(rates)
 
 
 def _products_of_cpu(dtype: str) -> float:
     import torch
 
     kind = getattr(torch, dtype)
-    given = [torch.ones(ROWS, ROWS, dtype=kind) for _ in range(_cores())]
-    return 2 * ROWS**3 * len(given) / _fastest([functools.partial(torch.mm, x, x) for x in given])
+    given = torch.ones(ROWS, ROWS, dtype=kind)
+    # Cores that multiply share little: where others are busy, one alone tells best what all could do.
+    return _cores() * 2 * ROWS**3 / _fastest([functools.partial(torch.mm, given, given)])
 
 
 def _fastest(works: list[Callable[[], Any]]) -> float:
-    """Seconds that all of these take, each on a thread of its own, in the best of some runs."""
-    best = float("inf")
-    for _ in range(RUNS):
-        threads = [threading.Thread(target=work) for work in works]
+    """Seconds that all of these take at the same time, each on a thread of its own, in the best of some runs."""
+    best, first, runs = float("inf"), time.perf_counter(), 0
+    while runs < RUNS or time.perf_counter() - first < SECONDS:
+        threads = [threading.Thread(target=work) for work in works[1:]]
         begin = time.perf_counter()
         for one in threads:
             one.start()
+        works[0]()
         for one in threads:
             one.join()
-        best = min(best, time.perf_counter() - begin)
+        best, runs = min(best, time.perf_counter() - begin), runs + 1
     return best
 
 
