@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ def _products_of_cpu(dtype: str) -> float:
     return _cores() * 2 * ROWS**3 / _fastest([functools.partial(torch.mm, given, given)])
 
 
-def _fastest(works: list[Callable[[], Any]]) -> float:
+def _fastest(works: Sequence[Callable[[], Any]]) -> float:
     """Seconds that all of these take at the same time, each on a thread of its own, in the best of some runs."""
     best, first, runs = float("inf"), time.perf_counter(), 0
     while runs < RUNS or time.perf_counter() - first < SECONDS:
