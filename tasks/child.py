@@ -211,10 +211,11 @@ class Child:
 
 
 def end_with(owner: int) -> None:
-    """End this process with the one that started it, however that ends: an orphan would hold the device."""
+    """End this process with the one that started it, however that ends: an orphan would hold the device. owner: 0 where a tool that
+    stands before this process has started it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != owner:  # it ended before that; in a container the owner itself may be process 1
+        if owner and os.getppid() != owner:  # it ended before that; in a container the owner itself may be process 1
             os._exit(1)
 
 

@@ -325,6 +325,8 @@ class Runner:
                 reason = reason if kind in FILES else reason or error
                 continue
             form = complete_form(form)
+            if check.judges:
+                form = replace(form, fresh=case.sample.draw_inputs, judge=functools.partial(self._judge_other, case))
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 
@@ -334,9 +336,19 @@ class Runner:
             raise Invalid(str(reason))
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
+    def _judge_other(
+        self, case: CaseRun, outputs: Sequence[Any], arrays: Sequence[Any] | None = None
+    ) -> Judgement | None:
+        """The judgement of outputs of a case, as those of other inputs where these are given; None of such without a reference."""
+        asked = (self.policy, self.info, case.form)
+        if arrays is None:
+            return judge_outputs(case.sample, [list(outputs)], *asked, measure_flushes=self._flushes)
+        sample = case.sample.of_other_inputs(arrays)
+        return None if sample is None else judge_outputs(sample, [list(outputs)], *asked, measure_flushes=self._flushes)
+
     @staticmethod
-    def _outputs_elsewhere(twins: Twins, case: CaseRun, threads: int) -> Sequence[Any]:
-        return twins.outputs(replace(case.item.asked, positions=(case.position,)), threads)
+    def _outputs_elsewhere(twins: Twins, case: CaseRun, threads: int, **how: Any) -> Sequence[Any]:
+        return twins.outputs(replace(case.item.asked, positions=(case.position,)), threads, **how)
 
     def _finish(self, case: CaseRun, together: int) -> Done:
         found: Judgement | None = None
@@ -452,8 +464,8 @@ class Runner:
             status, stage, error_type, text = self._blame(case)
             if isinstance(case.error, Misbehaviour):
                 kind = case.error.kind
-            elif isinstance(case.error, Invalid) and case.sample.failure:
-                kind = case.sample.failure.kind
+            elif isinstance(case.error, Invalid):
+                kind = case.sample.failure.kind if case.sample.failure else case.error.kind
         elif found is not None:
             status, kind = found.status, found.kind
         elif program is not None and program.fallback:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tasks import checks, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import get_announcement
-from tasks.model import Unsupported
+from tasks.model import Ended, Unsupported
 from tasks.variables import threads_of
 
 #: Processes that may stand by at a time: each holds a runtime.
@@ -29,9 +30,13 @@ _PAGE = 4096
 
 
 class Twin:
-    """A process that runs `tasks.child` and ends with this one. Raises Unsupported where it cannot have the backend."""
+    """A process that runs `tasks.child` and ends with this one. front: a command that stands before it; env: further variables.
 
-    def __init__(self, spec: BackendSpec, threads: int) -> None:
+    Raises Unsupported where it cannot have the backend, Ended if it ends before it says."""
+
+    def __init__(
+        self, spec: BackendSpec, threads: int, front: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
         page = os.memfd_create("farm-twin")
         os.ftruncate(page, _PAGE)
         commands, self._commands = os.pipe()
@@ -40,10 +45,10 @@ class Twin:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))))
         # In this process's group: whoever ends this one ends both.
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
+            [*front, sys.executable, "-u", "-m", "tasks.child", *map(str, (*fds, 0 if front else os.getpid()))],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
-            env=os.environ | threads_of(threads) | {"PYTHONPATH": path, TWIN: "1"},
+            env=os.environ | threads_of(threads) | {"PYTHONPATH": path, TWIN: "1"} | dict(env or {}),
         )
         for fd in fds:
             os.close(fd)
@@ -54,7 +59,7 @@ class Twin:
             raise Unsupported(f"another process cannot have {spec.name}: {ready.reason}")
 
     def ask(self, command: Any) -> list[Any]:
-        """What it says to a command. Raises RuntimeError if it ended instead."""
+        """What it says to a command. Raises Ended if it ended instead."""
         data = wire.encode(command)
         try:
             while data:
@@ -66,7 +71,14 @@ class Twin:
             said.append(wire.decode(line))
             if isinstance(said[-1], wire.Answer):
                 return said
-        raise RuntimeError(f"the other process of this backend ended (exit code {self.process.wait()})")
+        code = self.process.wait()
+        raise Ended(f"the other process of this backend ended (exit code {code})", code)
+
+    def leave(self) -> None:
+        """Let it come to its end, and what stands before it."""
+        os.close(self._commands)
+        self._lines.close()
+        self.process.wait()
 
     def close(self) -> None:
         self.process.kill()
@@ -82,25 +94,48 @@ class Twins:
         self.spec = spec
         self._by_threads: OrderedDict[int, Twin] = OrderedDict()
 
-    def outputs(self, asked: wire.ToRun, threads: int = 1) -> list[np.ndarray]:
-        """What the forward check gives for the one case of ``asked`` there.
+    def outputs(
+        self, asked: wire.ToRun, threads: int = 1, front: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> list[np.ndarray]:
+        """What the forward check gives for the one case of ``asked`` there; with a command in ``front`` of the process, or other variables,
+        in one that is started for it and comes to its end.
 
-        Raises Unsupported where the backend cannot be had twice, RuntimeError for anything but outputs.
+        Raises Unsupported where the backend cannot be had twice, Ended if the process ends, RuntimeError for anything but outputs.
         """
+        if front or env:
+            alone = Twin(self.spec, threads, front, env)
+            try:
+                found = self._ask(alone, asked)
+            except BaseException:
+                alone.close()
+                raise
+            alone.leave()
+            return found
         twin = self._by_threads.pop(threads, None)
         if twin is None:
             while len(self._by_threads) >= MOST:
                 self._by_threads.popitem(last=False)[1].close()
             twin = Twin(self.spec, threads)
+        try:
+            found = self._ask(twin, asked)
+        except Ended:
+            twin.close()
+            raise
+        except RuntimeError:  # it is there, and says why it has no outputs
+            self._by_threads[threads] = twin
+            raise
+        except BaseException:
+            twin.close()
+            raise
+        self._by_threads[threads] = twin
+        return found
+
+    @staticmethod
+    def _ask(twin: Twin, asked: wire.ToRun) -> list[np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="farm-twin-") as folder:
             keep = f"{folder}/outputs.pack"
             group = replace(asked.group, check=checks.samples_of(asked.group.check))
-            try:
-                done, *_ = twin.ask(wire.Run((replace(asked, group=group, keep=keep),)))
-            except BaseException:
-                twin.close()
-                raise
-            self._by_threads[threads] = twin
+            done, *_ = twin.ask(wire.Run((replace(asked, group=group, keep=keep),)))
             if not os.path.exists(keep):
                 row = getattr(done, "row", None)
                 why = f"{row.status}: {row.error}" if row is not None else str(done)

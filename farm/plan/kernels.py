@@ -12,7 +12,7 @@ from farm.plan.model import CatalogConfig, Config, OwnModel
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import keys, sources
-from tasks.catalogs.user.ops import FUNCTIONS
+from tasks.catalogs.user.ops import BASELINES, FUNCTIONS
 from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
 
@@ -150,7 +150,7 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere
             refuse((*key, *inner), text)
         for what in FUNCTIONS:
             given = getattr(kernel, what)
-            if what == "backward" and not given:
+            if (what == "backward" and not given) or (what == "baseline" and given in ("", *BASELINES)):
                 continue
             module, _, function = given.rpartition(":")
             if what == "reference" and given.endswith(".py"):

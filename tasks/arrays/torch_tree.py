@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts
+from tasks.arrays.guarded import Guard
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
 from tasks.model import Unsupported
 from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
@@ -146,10 +147,12 @@ def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, 
     """The ``leaf`` of `tasks.arrays.tree.decode` that makes fresh tensors on ``device`` (writing to them is safe)."""
     import torch
 
+    guard = Guard.of_process() if device == "cpu" else None
+
     def fresh(i: int) -> Any:
         array = arrays(i)
         if device == "cpu":
-            return from_numpy(array.copy())
+            return from_numpy(array.copy() if guard is None else guard.copy(array))
         return from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:

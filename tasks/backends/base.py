@@ -34,11 +34,20 @@ FRACTION = "FARM_DEVICE_FRACTION"
 
 @dataclass(frozen=True)
 class Arm:
-    """A program that another one is timed against, with its name and the form that it was built of."""
+    """A program that another one is timed against, with its name and the form that it was built of. products: operations of the
+    products in a call; None where nobody counts them.
+
+    Of a kernel of the user's: declared: it is the one that the kernel's declaration names; work: bytes that a call has to move and operations
+    that it has to do, as they are declared, None of what is not; views: whether an output may share memory with an input. Beside program and
+    form all of it is plain data."""
 
     name: str
     program: Program
     form: Form
+    products: int | None = None
+    declared: bool = False
+    work: tuple[int | None, int | None] = (None, None)
+    views: bool = False
 
 
 class Backend:
@@ -295,6 +304,28 @@ class Backend:
             raise Unsupported(f"{self.name} has no lower optimisation level to time against")
         name, level = next(iter(levels.items()))
         return Arm(f"{self.name}:{name}", level.build(form), form)
+
+    def baseline(self, form: Form) -> Arm:
+        """What the check speedup times a program against: of a kernel of the user's what its declaration names, of any other `eager`.
+        A proxy of another process may build it in a process of its own, which the kernel cannot touch. Raises as `eager` does."""
+        if form.own is None or form.own.baseline is None:
+            return self.eager(form)
+        from tasks.backends.shared.eager import declared_baseline
+
+        return declared_baseline(self, form, form.own.baseline())
+
+    def ceiling(self, what: str, again: bool = False) -> float | None:
+        """What the device does at most, as measured on it: bytes a second ("memory"), or operations a second of products in a dtype; None
+        where nobody can measure it. again: it is measured once more."""
+        from tasks.backends.shared.ceilings import find_ceiling
+
+        return None if self.device_vendor else find_ceiling("", "cpu", what, again)
+
+    def cache_bytes(self) -> int:
+        """Size of the device's last cache."""
+        from tasks.backends.shared.caches import last_level_bytes
+
+        return last_level_bytes()
 
     def but(self, **attributes: Any) -> Self:
         """A copy with other values of some attributes."""

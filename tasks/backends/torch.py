@@ -21,7 +21,7 @@ from tasks import checks
 from tasks.arrays import autograd, module_state, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
-from tasks.backends.shared import flushing, torch_graphs, torch_run, torch_switches
+from tasks.backends.shared import caches, ceilings, flushing, torch_graphs, torch_run, torch_switches, torch_timing
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.shared.torch_devices import (
     FAILED,
@@ -36,7 +36,7 @@ from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Program, RuntimeInfo, Timed, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads
 
@@ -272,6 +272,8 @@ class TorchEager(Backend):
 
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
+        if form.check == checks.FORWARD and form.own is not None and form.own.session is None:
+            program.timed = lambda arrays, cold, probe: self._time_call(replace(form, arrays=arrays), cold, probe)
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
         if form.own is not None and (open_session := form.own.session) is not None:
             program.session = lambda: TorchSession(self, form, program, open_session())
@@ -280,6 +282,16 @@ class TorchEager(Backend):
                 call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
             )
         return program
+
+    def _time_call(self, form: Form, cold: bool, probe: bool) -> Callable[[], Timed]:
+        """A timed call of a kernel of the user's, or of its baseline, on inputs that lie on the device; cold: in no cache."""
+        assert form.own is not None
+        call, target = form.own.bare or form.call, "cpu" if own_copies(form) else self.target
+        assert call is not None
+        args, kwargs = self.run_and_wait(lambda: self.arguments(form))
+        if cold:
+            self.run_and_wait(lambda: caches.flush(target))
+        return lambda: torch_timing.time_call(call, args, kwargs, self.target, probe)
 
     def recipe(self, form: Form) -> Recipe:
         return torch_run.recipe(form, self.target, variables=self.variables, setup=self.setup)
@@ -302,6 +314,12 @@ class TorchEager(Backend):
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""
         return Arm(f"torch-{self.device}", TorchEager.build(self, form), form)
+
+    def ceiling(self, what: str, again: bool = False) -> float | None:
+        return ceilings.find_ceiling(" ".join([self.name, *self.identity]), self.target, what, again)
+
+    def cache_bytes(self) -> int:
+        return caches.last_level_bytes(self.target)
 
     # -- asynchronous devices ------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from tasks.checks.opsets import Opsets
 from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
 from tasks.checks.roundtrip import RoundTrip
+from tasks.checks.sanitize import Sanitize
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.checks.steps import Steps
@@ -51,6 +52,7 @@ BUILT_IN: dict[str, Check] = {
         RoundTrip(),
         Shapes(),
         Speedup(),
+        Sanitize(),
         Out(),
         InPlace(),
         Method(),

@@ -56,7 +56,8 @@ class Check:
     about: what it asks, in a line of a list. lacking: what an op does not have that it is not asked of ("no gradient"); "" where its
     catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous.
+    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. judges: whether it
+    draws inputs of its own and judges their outputs itself (`Form.fresh`, `Form.judge`). own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
@@ -70,6 +71,7 @@ class Check:
     forms: tuple[str, ...] = ()
     effect: bool = False
     timed: bool = False
+    judges: bool = False
 
     @property
     def samples(self) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+from tasks.model import Timed
 
 #: Confidence of an interval: twenty comparisons of an arm with itself are to find nothing, all of them.
 CONFIDENCE = 0.999
@@ -35,53 +37,65 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Taken:
-    """What single runs took, in seconds: by wall clock and of this process's CPU time, a value per round for every arm."""
+    """What single runs took, in seconds: a value per round for every arm."""
 
-    wall: Mapping[str, list[float]]
-    cpu: Mapping[str, list[float]]
+    #: What the runs themselves say: by wall clock, of their process's CPU time, between two events on a device. None where they do not.
+    calls: Mapping[str, list[Timed]]
+    #: By the wall clock of this process, around a run, its way here and back included.
+    seen: Mapping[str, list[float]]
 
     @property
     def rounds(self) -> int:
-        return min(map(len, self.wall.values()))
+        return min(map(len, self.seen.values()))
+
+    def seconds(self, clock: str) -> dict[str, list[float]]:
+        """Of each arm by a clock: "wall", "cpu", "device", or "seen"; of a clock that not every run has, nothing."""
+        if clock == "seen":
+            return dict(self.seen)
+        found = {arm: [getattr(x, f"{clock}_s") for x in calls] for arm, calls in self.calls.items()}
+        return {} if any(x is None for values in found.values() for x in values) else found
 
 
 def race(
-    arms: Callable[[int], Mapping[str, Callable[[], Callable[[], Any]]]],
-    seen: Callable[[Mapping[str, Any]], None],
+    arms: Callable[[int], Mapping[str, Callable[[], Callable[[], Timed]]]],
+    seen: Callable[[int, Mapping[str, Timed]], None],
     seed: int = 0,
     budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.perf_counter,
-    cpu_clock: Callable[[], float] = time.process_time,
+    uncounted: Callable[[int], bool] = lambda turn: not turn,
 ) -> Taken:
-    """Run every arm once in every round, in random order, and time it; the first round is not counted.
+    """Run every arm once in every round, in random order.
 
     arms: from the number of a round, each arm by its name, always the same names: what makes its run ready, which is not
-    timed and done just before it, for all arms alike. seen: is given what they returned. As many rounds as ``budget_s`` seconds allow, from FEWEST to MOST. Runs of one round stand next to each other, so
-    that whatever else the machine does meets all arms alike. Raises what any of these raises.
+    timed and done just before it, for all arms alike. seen: is given the number of a round and what its runs gave. uncounted: of which
+    rounds the times are not kept. As many rounds as ``budget_s`` seconds allow, of those that count from FEWEST to MOST. Runs of one round
+    stand next to each other, so that whatever else the machine does meets all arms alike. Raises what any of these raises.
     """
     rng, begin, collecting = random.Random(seed), clock(), gc.isenabled()
+    kept: dict[str, list[Timed]] = {}
     walls: dict[str, list[float]] = {}
-    cpus: dict[str, list[float]] = {}
+    counted = 0
     gc.disable()
     try:
-        for turn in range(MOST + 1):
+        for turn in itertools.count():
             calls = arms(turn)
             found = {}
             for name in rng.sample(list(calls), len(calls)):
                 run = calls[name]()
-                wall, cpu = clock(), cpu_clock()
+                wall = clock()
                 found[name] = run()
-                cpu, wall = cpu_clock() - cpu, clock() - wall
-                if turn:
+                wall = clock() - wall
+                if not uncounted(turn):
+                    kept.setdefault(name, []).append(replace(found[name], outputs=(), later=None))
                     walls.setdefault(name, []).append(wall)
-                    cpus.setdefault(name, []).append(cpu)
-            seen(found)
-            if turn >= FEWEST and clock() - begin > budget_s:
+            counted += not uncounted(turn)
+            seen(turn, found)
+            if counted >= MOST or (counted >= FEWEST and clock() - begin > budget_s):
                 break
     finally:
         if collecting:
             gc.enable()
-    return Taken(walls, cpus)
+    return Taken(kept, walls)
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:

@@ -1,134 +1,304 @@
-"""The speedup check: right on inputs that change from run to run, and how many times as fast as the eager arm."""
+"""The speedup check: right on inputs that change from run to run, and how many times as fast as its baseline."""
 
 from __future__ import annotations
 
 import functools
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.checks import paired
+from tasks.checks import paired, roofline
 from tasks.checks.base import Check, Observation
-from tasks.model import Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, flags, is_inexact
+from tasks.model import (
+    Form,
+    Invalid,
+    Misbehaviour,
+    OpClass,
+    Program,
+    Status,
+    Timed,
+    Unsupported,
+    Vacuous,
+    flags,
+    is_inexact,
+)
+from tasks.model.errors import shorten_error
+from tasks.model.kind import KIND_BASELINE, KIND_KEPT_RESULT, KIND_LATE, KIND_OTHER_INPUTS, KIND_ROOFLINE
 
 if TYPE_CHECKING:
-    from tasks.backends.base import Backend
+    from tasks.backends.base import Arm, Backend
 
 #: Elements that are off by a tenth, of themselves and of the output's root mean square, are another result; half of the
-#: elements, another output. What is finer the judge sees on the sample itself.
+#: elements, another output. What is finer is seen where a call is judged.
 _OFF, _MOST = 0.1, 0.5
+#: Of rounds, one in so many is looked at twice and not counted; of as many calls, drawn at random, the result is judged.
+PROBED, JUDGED = 5, 2
+#: Share of the roofline beyond which a baseline shows that the work is counted wrongly.
+BASELINE_MARGIN = 1.0
+#: Characters of an error.
+_LINE = 300
+#: The arms: the program, what it is timed against, and that once more; the same with empty caches.
+PROGRAM, BASELINE, NULL = ARMS = ("program", "baseline", "null")
+COLD = "cold "
 
 Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
+#: `Program.timed`.
+TimedCall = Callable[[list[Any], bool, bool], Callable[[], Timed]]
 
 
 @dataclass
 class Race(Program):
-    """A program with the eager arm that it is timed against. arrays: the inputs of the eager arm's form; alike: whether
+    """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
-    process's CPU time is that of the computation."""
+    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products, work, views: see `Arm`;
+    ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took."""
 
     eager: Given | None = None
     arrays: Sequence[Any] = ()
     alike: bool = True
     on_cpu: bool = True
+    baseline: str = ""
+    declared: bool = False
+    timed_baseline: TimedCall | None = None
+    products: int | None = None
+    work: tuple[int | None, int | None] = (None, None)
+    views: bool = False
+    ceiling: Callable[[str, bool], float | None] | None = None
+    cache_bytes: int = 0
+    cpu_clock: Callable[[], float] = time.process_time
 
 
 class Speedup(Check):
-    """Single runs of the program, of the eager arm, and of the eager arm once more (the null arm), in random order, each round
+    """Single runs of the program, of its baseline, and of the baseline once more (the null arm), in random order, each round
     on inputs that no round before had.
 
-    The eager arm is torch's own, on the same device and in the same process, where the sample has a form for torch and the
-    environment has torch; else the same runtime at its lowest level of optimisation. Flags name it. A call is timed as the
-    farm makes it, with its inputs handed over before and its outputs read back, by wall clock and, on a CPU, by CPU time; of a
-    clock by which the eager arm is not as fast as itself nothing is reported.
+    The baseline is what the declaration of a kernel names; of any other op eager torch, on the same device and in the same process, where
+    the sample has a form for torch and the environment has torch; else the same runtime at its lowest level of optimisation. A
+    declared baseline is judged first. A call of a kernel is timed from the call until the device has finished, with its inputs handed over
+    before; once with them in the caches and once with the caches emptied. That of any other program ends when its outputs are read
+    back. By wall clock and, on a CPU, by CPU time; of a clock by which the baseline is not as fast as itself nothing is reported.
     """
 
     name = "speedup"
     about = (
-        "speedup over eager torch (or the runtime's lowest level), with an interval and a null arm; right on inputs that "
-        "change from run to run"
+        "speedup over a kernel's baseline or eager torch (or the runtime's lowest level), with an interval and a null arm; right on "
+        "inputs that change from run to run"
     )
     timed = True
+    judges = True
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def build(self, backend: Backend, form: Form) -> Program:
         """Both arms; raises what building the program raises.
 
-        Raises Unsupported where the runtime takes a program's inputs only once, or there is no eager arm.
+        Raises Unsupported where the runtime takes a program's inputs only once, or there is no baseline.
         """
         program = backend.build(form)
         if program.given is None:
             raise Unsupported(
                 f"{backend.name} takes a program's inputs only once: runs on other inputs cannot be timed"
             )
-        arm = backend.eager(form)
+        arm = backend.baseline(form)
         if arm.program.given is None:
             raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
-        own = {f.name: getattr(program, f.name) for f in fields(Program)}
-        race = Race(**own, eager=arm.program.given, arrays=arm.form.arrays, alike=_alike(form.arrays, arm.form.arrays))
-        race.on_cpu = not backend.device_vendor
-        race.flags = flags.join(program.flags, baseline=arm.name)
+        race = make_race(program, form, arm, on_cpu=not backend.device_vendor)
+        race.ceiling, race.cache_bytes = backend.ceiling, backend.cache_bytes()
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         """The first run's outputs, then those of the last run, both on the sample's own inputs; between them the race."""
-        assert isinstance(program, Race) and program.given is not None and program.eager is not None
-        yield Observation("the first run", [np.array(x) for x in program.run()])
+        assert isinstance(program, Race) and program.given is not None
+        if program.declared:
+            _judge_baseline(program, form)
+        first = program.run()
+        yield Observation("the first run", [np.array(x) for x in first])
         watch = _Watch(program, form)
-        taken = paired.race(watch.arms, watch.check_outputs)
-        if not watch.told:
-            raise Vacuous("the outputs of the eager arm do not depend on its inputs: a kept tensor would pass")
+        taken = paired.race(watch.arms, watch.check_outputs, uncounted=watch.is_probe)
+        judged = watch.judge_calls()
+        if not watch.told and not (judged and watch.changed):
+            raise Vacuous("the outputs of the baseline do not depend on its inputs: a kept tensor would pass")
+        program.flags = flags.join(program.flags, judged=judged)
         _make_race_columns(program, taken)
+        _judge_share(program, form, first, taken)
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
+
+
+def make_race(program: Program, form: Form, arm: Arm, on_cpu: bool = True) -> Race:
+    """A program and its baseline."""
+    own = {f.name: getattr(program, f.name) for f in fields(Program)}
+    race = Race(
+        **own,
+        eager=arm.program.given,
+        arrays=arm.form.arrays,
+        alike=_alike(form.arrays, arm.form.arrays),
+        on_cpu=on_cpu,
+        baseline=arm.name,
+        declared=arm.declared,
+        timed_baseline=arm.program.timed,
+        products=arm.products,
+        work=arm.work,
+        views=arm.views,
+    )
+    race.columns["baseline"] = arm.name
+    return race
+
+
+def _judge_baseline(program: Race, form: Form) -> None:
+    """Raises Invalid where a declared baseline does not run, or is itself wrong."""
+    assert program.eager is not None
+    try:
+        outputs = program.eager(list(program.arrays))()
+    except (Unsupported, Misbehaviour):
+        raise
+    except Exception as error:
+        text = f"the baseline {program.baseline} does not run: {type(error).__name__}: {shorten_error(error, _LINE)}"
+        raise Invalid(text, KIND_BASELINE) from None
+    found = form.judge(outputs) if form.judge is not None else None
+    if found is not None and found.status is Status.WRONG:
+        text = f"the baseline {program.baseline} is itself wrong ({_describe(found)}): nothing is timed against it"
+        raise Invalid(text, KIND_BASELINE)
+
+
+def _describe(found: Any) -> str:
+    """How the outputs of a judgement are wrong."""
+    how = f"{found.metrics.error_units:.3g} error units off" if found.metrics.error_units else ""
+    return ": ".join(filter(None, (found.kind, found.metrics.detail or how)))
 
 
 class _Watch:
     """The arms of a race, each round on other inputs, and a look at what they return.
 
-    told: rounds in which a kept tensor would have been seen.
+    told: rounds in which a kept tensor would have been seen; changed: whether some bytes of the baseline's outputs were others in some
+    round, so that it is seen where a result is judged.
     """
 
     def __init__(self, program: Race, form: Form) -> None:
-        self.program, self.form, self.told = program, form, 0
+        self.program, self.form, self.told, self.changed = program, form, 0, False
         self.before: dict[str, list[np.ndarray]] = {}
+        #: Nobody can foresee what the rounds will be, nor prepare their results.
+        self.chance = random.SystemRandom()
+        self.begin = self.chance.randrange(1 << 20)
         self.moved = self._accepts_moved_inputs()
+        #: Whether there is time for calls with empty caches.
+        self.cold = True
+        #: Whether there is time to draw inputs for each round.
+        self.draws = True
+        self.probes: dict[int, bool] = {}
+        self.given: list[Any] = []
+        self.judged: list[tuple[list[Any], Sequence[Any]]] = []
 
     def _accepts_moved_inputs(self) -> bool:
-        """Whether the eager arm takes inputs whose elements stand elsewhere; else they are only scaled. Raises Vacuous."""
+        """Whether the baseline takes inputs whose elements stand elsewhere; else they are only scaled. Raises Vacuous."""
         assert self.program.eager is not None
         for moved in (True, False):
             try:
-                self.program.eager(vary_inputs(self.program.arrays, 0, moved))()
+                self.program.eager(vary_inputs(self.program.arrays, self.begin, moved))()
                 return moved
             except Exception as error:
                 said = error
-        raise Vacuous(f"the eager arm takes no other inputs than the sample's: {said}")
+        raise Vacuous(f"the baseline takes no other inputs than the sample's: {said}")
 
-    def arms(self, turn: int) -> dict[str, Callable[[], Callable[[], Any]]]:
-        assert self.program.given is not None and self.program.eager is not None
-        own, its = (vary_inputs(arrays, turn, self.moved) for arrays in (self.form.arrays, self.program.arrays))
-        arms = {
-            "program": (self.program.given, own),
-            "eager": (self.program.eager, its),
-            "null": (self.program.eager, its),
+    def is_probe(self, turn: int) -> bool:
+        """Whether the calls of a round are looked at twice, and their times not kept. The first, which warms up, is one of those."""
+        return self.probes.setdefault(turn, not turn or not self.chance.randrange(PROBED))
+
+    def arms(self, turn: int) -> dict[str, Callable[[], Callable[[], Timed]]]:
+        program = self.program
+        self.given = fresh = self._draw(turn)
+        its = fresh if program.alike else vary_inputs(program.arrays, self.begin + turn, self.moved)
+        assert program.given is not None and program.eager is not None
+        if program.timed is None or program.timed_baseline is None:
+            both = {PROGRAM: (program.given, fresh), BASELINE: (program.eager, its), NULL: (program.eager, its)}
+            return {
+                name: functools.partial(_time_whole, given, arrays, program.cpu_clock)
+                for name, (given, arrays) in both.items()
+            }
+        timed = {
+            PROGRAM: (program.timed, fresh),
+            BASELINE: (program.timed_baseline, its),
+            NULL: (program.timed_baseline, its),
         }
-        return {name: functools.partial(given, arrays) for name, (given, arrays) in arms.items()}
+        probe = self.is_probe(turn)
+        return {
+            cold + name: functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
+            for name, (call, arrays) in timed.items()
+            for cold in (("", COLD) if self.cold else ("",))
+        }
 
-    def check_outputs(self, outputs: Mapping[str, Any]) -> None:
-        """Raises Misbehaviour: kind "kept" for the bytes of the round before though the eager arm's are others, "other inputs"
-        for outputs far from the eager arm's."""
-        now = {name: [np.array(x) for x in found] for name, found in outputs.items()}
-        if self.before and far_apart(now["eager"], self.before["eager"]):
+    def _draw(self, turn: int) -> list[Any]:
+        """The program's inputs of a round: drawn as its catalog draws them where it can and is fast, else the sample's own, moved and
+        scaled."""
+        seed, begin, found = self.begin + turn, time.perf_counter(), None
+        if self.draws and self.form.fresh is not None and self.program.alike:
+            found = self.form.fresh(seed)
+            self.draws = (time.perf_counter() - begin) * paired.FEWEST < paired.BUDGET_S / 2
+        return found or vary_inputs(self.form.arrays, seed, self.moved)
+
+    def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
+        """Raises Misbehaviour: kind "kept" for the bytes of the round before though the baseline's are others, "other inputs"
+        for outputs far from the baseline's, "late" for those that changed after the call."""
+        now = {name: [np.asarray(x) for x in found.outputs] for name, found in calls.items()}
+        for name in (PROGRAM, COLD + PROGRAM):
+            if name in calls and (later := calls[name].later) is not None:
+                if any(a.tobytes() != np.asarray(b).tobytes() for a, b in zip(now[name], later)):
+                    raise Misbehaviour(
+                        KIND_LATE, "its outputs changed after the call, and all that it asked of the device, was over"
+                    )
+        if self.before:
+            self.changed |= any(a.tobytes() != b.tobytes() for a, b in zip(now[BASELINE], self.before[BASELINE]))
+        if self.before and far_apart(now[BASELINE], self.before[BASELINE]):
             self.told += 1
-            if all(a.tobytes() == b.tobytes() for a, b in zip(now["program"], self.before["program"])):
-                raise Misbehaviour("kept", "other inputs give the same bytes: what is timed computes nothing")
-        if self.program.alike and far_apart(now["program"], now["eager"]):
-            raise Misbehaviour(
-                "other inputs", "on other inputs of the same shapes it gives another result than the eager arm"
-            )
-        self.before = now
+            if all(a.tobytes() == b.tobytes() for a, b in zip(now[PROGRAM], self.before[PROGRAM])):
+                raise Misbehaviour(KIND_KEPT_RESULT, "other inputs give the same bytes: what is timed computes nothing")
+        for name in (PROGRAM, COLD + PROGRAM):
+            if self.program.alike and name in now and far_apart(now[name], now[BASELINE]):
+                raise Misbehaviour(
+                    KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
+                )
+        self.before = {name: now[name] for name in (PROGRAM, BASELINE)}
+        if not turn and COLD + PROGRAM in calls:
+            once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
+            self.cold = 2 * once * paired.FEWEST < paired.BUDGET_S
+        # Each round is among those that are judged with the same probability (Vitter's algorithm R).
+        for name in (PROGRAM, COLD + PROGRAM):
+            if name in now:
+                place = len(self.judged) if len(self.judged) < JUDGED else self.chance.randrange(2 * (turn + 1))
+                if place < JUDGED:
+                    self.judged[place : place + 1] = [(self.given, now[name])]
+
+    def judge_calls(self) -> int:
+        """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how many were judged.
+        Raises Misbehaviour."""
+        begin, count = time.perf_counter(), 0
+        if (judge := self.form.judge) is None:
+            return count
+        for arrays, outputs in self.judged:
+            found = judge(outputs, arrays)
+            count += found is not None
+            if found is not None and found.status is Status.WRONG:
+                raise Misbehaviour(
+                    KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe(found)})"
+                )
+            if time.perf_counter() - begin > paired.BUDGET_S / 2:
+                break
+        return count
+
+
+def _time_whole(given: Given, arrays: list[Any], cpu_clock: Callable[[], float]) -> Callable[[], Timed]:
+    """A run that is timed with its outputs read back."""
+    run = given(arrays)
+
+    def timed() -> Timed:
+        cpu, begin = cpu_clock(), time.perf_counter()
+        outputs = run()
+        cpu, wall = cpu_clock() - cpu, time.perf_counter() - begin
+        return Timed([np.array(x) for x in outputs], wall, cpu)
+
+    return timed
 
 
 def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
@@ -166,12 +336,90 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
 def _make_race_columns(program: Race, taken: paired.Taken) -> None:
     """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
-    clocks = {"speedup": taken.wall} | ({"speedup_cpu": taken.cpu} if program.on_cpu else {})
-    for name, times in clocks.items():
-        null, found = (paired.ratio(times["eager"], times[arm]) for arm in ("null", "program"))
+    wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
+    clocks = {"speedup": (wall, ""), "speedup_cpu": (cpu, ""), "cold_speedup": (wall, COLD)}
+    for name, (times, which) in clocks.items():
+        if which + PROGRAM not in times:
+            continue
+        null, found = (paired.ratio(times[which + BASELINE], times[which + arm]) for arm in (NULL, PROGRAM))
         program.flags = flags.join(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    program.columns["call_ms"] = float(np.median(wall[PROGRAM])) * 1e3
+    if COLD + PROGRAM in wall:
+        program.columns["cold_call_ms"] = float(np.median(wall[COLD + PROGRAM])) * 1e3
+    if device := taken.seconds("device"):
+        program.columns["device_ms"] = float(np.median(device[PROGRAM])) * 1e3
+
+    doubt = [
+        code
+        for code, inner, outer in (("clock", "wall", "seen"), ("stream", "device", "wall"))
+        if _hides_work(taken.seconds(inner), taken.seconds(outer))
+    ]
+    program.columns["time_doubt"] = ",".join(doubt)
+    if "clock" in doubt:
+        program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
+
+
+def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> bool:
+    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there."""
+    if PROGRAM not in inner or PROGRAM not in outer:
+        return False
+    hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
+    more = float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE]))
+    apart = paired.ratio([max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]])
+    told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
+    return apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2)
+
+
+def _judge_share(program: Race, form: Form, outputs: Sequence[np.ndarray], taken: paired.Taken) -> None:
+    """Columns of the share of the roofline. Raises Misbehaviour, kind "roofline", where a call is faster than the device can be.
+
+    Only what lies in memory is judged, less what of it may still be in a cache, and operations only that a user has declared: an
+    algorithm may do fewer than the reference.
+    """
+    if program.ceiling is None or program.timed is None or program.timed_baseline is None:
+        return
+    ask, wall = program.ceiling, taken.seconds("wall")
+    work = roofline.count_work(form, outputs, program.products, program.work)
+    shown = roofline.find_share(
+        work, (taken.seconds("device") or wall)[PROGRAM], form.dtype, lambda what: ask(what, False)
+    )
+    program.columns |= {"moved_bytes": work.bytes, "flops": work.operations}
+    if shown is None:
+        return
+    in_memory = work.bytes > 2 * program.cache_bytes
+    bound = "cache" if shown.bound == roofline.MEMORY and not in_memory else shown.bound
+    ends = {"roofline": shown.value, "roofline_low": shown.low, "roofline_high": shown.high}
+    program.columns |= ends | {"roofline_of": bound}
+
+    if program.views:
+        return  # an output that is a view of an input moves nothing
+
+    def beyond(work: roofline.Work, arm: str, again: bool, margin: float = roofline.MARGIN) -> bool:
+        judged = replace(work, operations=work.operations if work.declared_operations else None)
+        spared = program.cache_bytes if in_memory else work.bytes
+        found = roofline.find_share(judged, wall[arm], form.dtype, lambda what: ask(what, again), spared)
+        return found is not None and found.low > margin
+
+    # The ceilings are measured once more: the machine may have been busy. What is true of the baseline as well is a wrong count.
+    if (
+        not beyond(work, PROGRAM, False)
+        or not beyond(work, PROGRAM, True)
+        or beyond(work, BASELINE, False, BASELINE_MARGIN)
+    ):
+        return
+    if work.declared_bytes is None and program.alike and program.eager is not None:
+        eager = program.eager
+        work = roofline.without_unread(work, form, lambda arrays: eager(arrays)())
+    if beyond(work, PROGRAM, False):
+        speed, most = work.bytes / float(np.median(wall[PROGRAM])), ask(roofline.MEMORY, False) or 0.0
+        raise Misbehaviour(
+            KIND_ROOFLINE,
+            f"faster than the device can be: {work.bytes} bytes in {np.median(wall[PROGRAM]) * 1e3:.3g} ms are {speed:.3g} bytes/s, and the "
+            f"device moves {most:.3g}"
+            + (f"; {work.operations} operations are declared" if work.declared_operations else ""),
+        )
 
 
 def _alike(these: Sequence[Any], those: Sequence[Any]) -> bool:

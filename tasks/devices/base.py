@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.devices.sanitizer import Sanitizer
+
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
 PLUGIN_ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
@@ -137,7 +139,7 @@ class Device:
 
     driver, toolkit: where their versions stand; libraries: of the toolkit, as a loader names one that it does not find, and what brings
     them; architecture: what compilers call this node's, "" where no driver says; describe: what the driver says of the device of an
-    ordinal, None where nothing asks it. torch: its types in torch, as backends name them; called: what people call the first of these,
+    ordinal, None where nothing asks it. sanitizer: what watches its memory. torch: its types in torch, as backends name them; called: what people call the first of these,
     beside the label.
     """
 
@@ -163,6 +165,7 @@ class Device:
     architecture: Callable[[], str] | None = None
     describe: Callable[[int], Description | None] | None = None
     torch: Mapping[str, TorchDevice] = field(default_factory=dict, hash=False)
+    sanitizer: Sanitizer | None = None
     called: tuple[str, ...] = ()
 
     def find_heeded_variables(self, env: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tasks.devices import cuda_driver
 from tasks.devices.base import Command, Description, Device, Driver, TorchDevice
+from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
 from tasks.packages import TORCH_CATALOG, torch_build
 
 #: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
@@ -96,6 +97,30 @@ def describe(ordinal: int) -> Description | None:
     return None
 
 
+#: https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer: the words of its errors, and its options.
+_SANITIZER = Sanitizer(
+    "compute-sanitizer",
+    "it comes with the CUDA toolkit (package cuda-sanitizer); put it on the PATH",
+    tools={
+        "memcheck": ("--report-api-errors", "no", "--padding", "64"),
+        "racecheck": ("--racecheck-report", "analysis"),
+        "initcheck": (),
+    },
+    options=("--tool", "{tool}", "--target-processes", "all", "--log-file", "{log}"),
+    errors=(
+        (r"Invalid __\w+__ \w+ of size .*(?:\n.*){1,3}is misaligned", "misaligned"),
+        (r"Invalid __\w+__ (?:write|atomic) of size .*", WRITES_OUTSIDE),
+        (r"Invalid __\w+__ read of size .*", READS_OUTSIDE),
+        (r"Uninitialized __\w+__ memory \w+ of size .*", "uninitialised"),
+        (r"(?i:error): (?:Race reported|Potential \w+ hazard) .*", "race"),
+    ),
+    line=r"={9} ?",
+    whole=r"(?:ERROR|RACECHECK) SUMMARY:",
+    folders=("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin"),
+    # Its allocator hands out parts of large pieces of memory: beside one part lies another.
+    variables={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+)
+
 GPU = Device(
     "nvidia",
     "NVIDIA",
@@ -113,6 +138,7 @@ GPU = Device(
     driver=Driver("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
     architecture=architecture,
     describe=describe,
+    sanitizer=_SANITIZER,
     torch={
         "cuda": TorchDevice(
             option="tf32",

@@ -8,6 +8,7 @@ from tasks.model.case import (
     FORWARD,
     FUZZ,
     STRUCTURED,
+    Baseline,
     Elsewhere,
     Flushes,
     Form,
@@ -16,6 +17,7 @@ from tasks.model.case import (
     OwnKernel,
     Program,
     RuntimeInfo,
+    Timed,
     label_of,
     one_by_one,
 )
@@ -31,7 +33,7 @@ from tasks.model.dtypes import (
     round_to_dtype,
     wide,
 )
-from tasks.model.errors import Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import Ended, Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
 from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.session import Replayed, Session, Stateless, TensorSession, run_session

@@ -18,9 +18,9 @@ from tasks.model.session import Session, Stateless, TensorSession
 STRUCTURED, FUZZ, EXHAUSTIVE = "structured", "fuzz", "exhaustive"
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", STRUCTURED, FUZZ, EXHAUSTIVE)
 
-#: The outputs of a sample as another process of the backend computes them with so many threads. Raises Unsupported where there
-#: can be none.
-Elsewhere = Callable[[int], Sequence[Any]]
+#: The outputs of a sample as another process of the backend computes them with so many threads; ``front``: a command that stands before
+#: that process, ``env``: further variables of it (by name). Raises Unsupported where there can be none, Ended where it dies.
+Elsewhere = Callable[..., Sequence[Any]]
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
@@ -99,6 +99,25 @@ FILES = ("saved_model", "tflite")
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """What a kernel of the user's is timed against, by its declaration."""
+
+    #: "eager", "compiled", "numpy", or "module:function".
+    name: str
+    #: A function of torch's tensors with the kernel's arguments, by name.
+    call: Callable[..., Any]
+    #: The same with results of the kernel's dtypes, where these are narrower: of a reference, which need not care; None of a function that
+    #: the user names.
+    rounded: Callable[..., Any] | None = None
+    #: Whether torch.compile is to compile it.
+    compiled: bool = False
+    #: Whether it takes tensors of the CPU's memory alone.
+    own_copies: bool = False
+    #: The reference as a function of tensors, by which a call's products are counted; None where there is none.
+    counted: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
 class OwnKernel:
     """What a kernel of the user's declares, beside the function that calls it (`Form.call`)."""
 
@@ -110,6 +129,14 @@ class OwnKernel:
     watch: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     #: Makes a session of torch's tensors; None where each call is by itself.
     session: Callable[[], TensorSession] | None = None
+    #: The kernel without what holds it to its promises, which takes time; None where the form's call is that already.
+    bare: Callable[..., Any] | None = None
+    #: Whether an output may share memory with an input.
+    aliases: bool = False
+    #: What it is timed against. Raises Unsupported where there is nothing. None where nobody declares it.
+    baseline: Callable[[], Baseline] | None = None
+    #: Bytes that a call on a form has to move, and operations that it has to do, as they are declared; None of what is to be counted.
+    work: Callable[[Form], tuple[int | None, int | None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -162,11 +189,32 @@ class Form:
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
     #: The same sample in another process; None where it cannot be had.
     elsewhere: Elsewhere | None = field(default=None, repr=False, compare=False)
+    #: Other values for its arrays, drawn by a seed as its catalog draws them; None where it cannot say.
+    fresh: Callable[[int], list[Any] | None] | None = field(default=None, repr=False, compare=False)
+    #: The judgement (`tasks.judging.Judgement`) of flat outputs, as those of other arrays in place of the form's where these are given;
+    #: None of such that no reference can be computed for.
+    judge: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     def steps(self) -> list[list[Any]]:
         """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""
         count = self.arrays[self.stepped[0]].shape[0] if self.stepped else 0
         return [[x[k] if i in self.stepped else x for i, x in enumerate(self.arrays)] for k in range(count)]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one timed call returned and took, in seconds. Plain data: a process that nobody trusts may say it."""
+
+    #: The outputs as they were read at once, when the call was over.
+    outputs: Sequence[Any]
+    #: From the call until the device had finished all that was asked of it.
+    wall_s: float
+    #: Of that process's CPU time; None on a device.
+    cpu_s: float | None = None
+    #: Between two events on the stream that the call was made on; None where the device has none.
+    device_s: float | None = None
+    #: The same outputs read a moment later, of a call that is probed: other bytes mean that it was not over. None of any other.
+    later: Sequence[Any] | None = None
 
 
 @dataclass
@@ -183,6 +231,9 @@ class Program:
     #: A ``run`` for other arrays in place of the form's (same dtypes, and same shapes where the program was not built for any), which
     #: are handed over at once; None where the runtime takes a program's inputs only once.
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
+    #: As ``given``, of a call that is timed by itself. cold: its inputs lie in no cache; probe: it is looked at twice (`Timed.later`).
+    #: None where only a whole run can be timed, with its outputs read back.
+    timed: Callable[[list[Any], bool, bool], Callable[[], Timed]] | None = None
     #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.

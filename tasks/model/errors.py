@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 import sysconfig
 import traceback
 from collections.abc import Collection
@@ -71,8 +72,26 @@ class Misbehaviour(Exception):
         self.outputs: list[np.ndarray] | None = None
 
 
+class Ended(RuntimeError):
+    """Another process ended in the middle of what it was asked. code: its exit code, below 0 the signal that killed it."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def killed(self) -> bool:
+        """Whether an access to memory killed it."""
+        return self.code in (-signal.SIGSEGV, -signal.SIGBUS)
+
+
 class Invalid(Exception):
-    """The case itself is bad: it cannot be made, widened to float64, or its reference raises."""
+    """The case itself is bad: it cannot be made, widened to float64, its reference raises, or what it is held to is wrong (``kind``: the
+    row's)."""
+
+    def __init__(self, text: str = "", kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def shorten_error(error: BaseException, limit: int) -> str:

@@ -14,6 +14,16 @@ KIND_UNDRAWN = "undrawn"
 #: `wrong`: the results are within the limit of the policy, and outside the tolerance that the case brings itself.
 KIND_TOLERANCE = "tolerance"
 
+#: What a kernel is to be timed against does not run, or is itself wrong.
+KIND_BASELINE = "baseline"
+
+#: `wrong`, check speedup. The bytes of another call are returned for other inputs; the result of a call on inputs that it had not met is
+#: another one than it has to be; outputs changed after the call was over.
+KIND_KEPT_RESULT, KIND_OTHER_INPUTS, KIND_LATE = "kept", "other inputs", "late"
+
+#: `wrong`, check speedup: a call is faster than the device can move its bytes, or do its operations.
+KIND_ROOFLINE = "roofline"
+
 #: `imprecise`: the results are within the limit, and break what mathematics promises of the op.
 KIND_PROPERTY = "property"
 #: `imprecise`: the results are within the limit, and nearly all off to the same side.
@@ -55,5 +65,6 @@ OF_INVALID: dict[str, str] = {
     KIND_ORACLE: "Two oracles disagree, or the noise floor of a model is not finite.",
     KIND_SUSPECT: "A generated case whose reference nothing independent confirms (formerly also `oracle`).",
     KIND_SPEC: "The specification leaves open what a generated case asks.",
+    KIND_BASELINE: "The baseline that a kernel is to be timed against does not run, or is itself wrong.",
     KIND_UNDRAWN: "The generator could not make this case or its reference; the others of its group are made.",
 }

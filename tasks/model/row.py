@@ -319,9 +319,10 @@ class Row:
     )
     build_ms: float | None = column("float64", "times", "time to build or compile", "ms")
     run_ms: float | None = column("float64", "times", "time of the measured call", "ms")
-    speedup: float | None = column(
-        "float64", "times", "check speedup: speedup over the eager arm that the flags name, median of pairs", "1"
+    baseline: str | None = column(
+        "string", "times", "check speedup: what it is timed against: eager, compiled, numpy, a function, or a backend"
     )
+    speedup: float | None = column("float64", "times", "check speedup: speedup over the baseline, median of pairs", "1")
     speedup_low: float | None = column("float64", "times", "lower end of its 99.9 % confidence interval", "1")
     speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
     speedup_cpu: float | None = column(
@@ -329,6 +330,43 @@ class Row:
     )
     speedup_cpu_low: float | None = column("float64", "times", "lower end of its interval", "1")
     speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
+    cold_speedup: float | None = column(
+        "float64", "times", "the speedup with the caches emptied before each call, of kernels of your own", "1"
+    )
+    cold_speedup_low: float | None = column("float64", "times", "lower end of its interval", "1")
+    cold_speedup_high: float | None = column("float64", "times", "upper end of its interval", "1")
+    call_ms: float | None = column(
+        "float64", "times", "check speedup: median time of a call, until the device has finished", "ms"
+    )
+    cold_call_ms: float | None = column("float64", "times", "the same with the caches emptied before", "ms")
+    device_ms: float | None = column(
+        "float64", "times", "check speedup: median time between two events on the stream of a call", "ms"
+    )
+    time_doubt: str | None = column(
+        "string",
+        "times",
+        "check speedup: `clock` if the process of the kernel says that it is faster, and the clock of the process that judges does not (then "
+        "no speedup is given); `stream` if it works on a stream that the events do not see; empty: neither",
+    )
+    roofline: float | None = column(
+        "float64",
+        "times",
+        "check speedup, kernels of your own: the time that the device takes at its ceilings for the bytes or products of a call, over the time "
+        "of the call, median",
+        "1",
+    )
+    roofline_low: float | None = column("float64", "times", "lower end of its 99.9 % confidence interval", "1")
+    roofline_high: float | None = column("float64", "times", "upper end of that interval", "1")
+    roofline_of: str | None = column(
+        "string",
+        "times",
+        "the ceiling that it is a share of: `memory`, `cache` (the bytes fit the last cache; the share is of memory all the same, and nobody is "
+        "blamed), or a dtype's products",
+    )
+    moved_bytes: int | None = column(
+        "int64", "times", "bytes of the inputs and outputs, once each, or as they are declared"
+    )
+    flops: int | None = column("int64", "times", "operations of the products in the reference, or as they are declared")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=0.0)
     flags: str | None = column(

@@ -6,8 +6,9 @@ import functools
 import hashlib
 import json
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -454,6 +455,44 @@ class PreparedSample:
             columns=dict(record.columns),
             failure=self.failure,
         )
+
+    def draw_inputs(self, seed: int) -> list[np.ndarray] | None:
+        """Other values for the stored arrays, of the same dtypes and shapes, drawn by a seed as the catalog draws them; None where it
+        cannot say, or where none would be others."""
+        group, stored = self.owner.group, self.inputs()
+        catalog = catalogs.get_if_installed(group.catalog)
+        if catalog is None:
+            return None
+        given = Sample(self.index, self.record.args, self.record.kwargs, arrays=stored)
+        try:
+            drawn = catalog.ordinary(group, given, "", seed)
+        except Exception:
+            return None
+        made = list(stored)
+        for spec in self.specs:
+            if spec.id in drawn and spec.layout == "strided":
+                made[spec.id] = np.array(stored[spec.id])
+                spec.view(made[spec.id], writeable=True)[...] = drawn[spec.id]
+        return None if all(a is b or a.tobytes() == b.tobytes() for a, b in zip(made, stored)) else made
+
+    def of_other_inputs(self, arrays: Sequence[np.ndarray], draws: int = DRAWS) -> PreparedSample | None:
+        """The sample with other values in its arrays, of the same dtypes and shapes, and what is expected of these; None where its
+        catalog makes no reference of them, or the reference does not take them."""
+        group = self.owner.group
+        catalog = catalogs.get_if_installed(group.catalog)
+        if catalog is None or not catalog.remakes or self.record.alike:
+            return None
+        given = Sample(self.index, self.record.args, self.record.kwargs, arrays=list(arrays))
+        try:
+            made = derived.remade(catalog, group, given, draws)
+        except Exception:
+            return None
+        if made.failure is not None:
+            return None
+        with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
+            path = Path(folder, "case.pack")
+            save_alone(path, group, made)
+            return PreparedGroup(path, self.owner.check).samples[0]
 
     def on(self, device: str) -> PreparedSample:
         """The sample as torch's kernels for a device (`Backend.torch_device`, "" for the CPU) are to compute it.

@@ -97,6 +97,59 @@ def alike(folder: Path, size: Size) -> Result:
     return Result(figures, text)
 
 
+#: A kernel that is its reference, and one that takes a tenth longer.
+_KERNELS = """
+import time
+import torch
+
+def reference(a, b): return a @ b
+def same(a, b): return a @ b
+
+def tenth(a, b):
+    begin = time.perf_counter()
+    made = a @ b
+    time.sleep((time.perf_counter() - begin) / 10)
+    return made
+"""
+
+
+def baseline(folder: Path, size: Size) -> Result:
+    """Kernels against their reference, ``tries`` times, beside ``load`` processes: one that is it, and one that sleeps a tenth."""
+    (folder / "kernels.py").write_text(_KERNELS)
+    common = {
+        "reference": "kernels.py:reference",
+        "reference_framework": "torch",
+        "inputs": {"a": [700, 700], "b": [700, 700]},
+    }
+    kernels = [{"name": x, "kernel": f"kernels.py:{x}", **common} for x in ("same", "tenth")]
+    catalog = {"name": "user", "samples": size["tries"], "root": str(folder), "kernels": kernels}
+    config = write_config(folder, "baseline", [catalog], ["torch-cpu"], dtypes=["float32"], checks=["speedup"])
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(size["load"])]
+    try:
+        found = speedups(rows_of(config, folder, "--cpus", "1"))
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+    same, tenth = (found[found["op"] == f"user:{name}"] for name in ("same", "tenth"))
+    holds = (tenth["speedup_low"] <= 1 / 1.1) & (tenth["speedup_high"] >= 1 / 1.1)
+    figures = {
+        "tries": len(same),
+        "no difference": int(same["says"].isin(["no difference", "unsure"]).sum()),
+        "unsure": int((same["says"] == "unsure").sum()),
+        "load": size["load"],
+        "tenth tries": int(tenth["speedup"].notna().sum()),
+        "tenth in the interval": int(holds.sum()),
+        "tenth": round(float(tenth["speedup"].median()), 3),
+    }
+    text = (
+        f"a kernel against an identical reference beside {figures['load']} busy processes: no difference in {figures['no difference']} of "
+        f"{figures['tries']} tries ({figures['unsure']} unsure); the interval of one that sleeps a tenth holds 0.909 in "
+        f"{figures['tenth in the interval']} of {figures['tenth tries']} (median {figures['tenth']})"
+    )
+    return Result(figures, text)
+
+
 def faster(folder: Path, size: Size) -> Result:
     """configs/speedup.yaml: how many times as fast as eager torch each backend is on each op, by CPU time."""
     found = speedups(of_config("speedup", folder, size, "--cpus", "1"))

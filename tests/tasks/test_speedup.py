@@ -16,7 +16,7 @@ from farm.report.tables.speedups import speedups
 from tasks.backends.base import Backend
 from tasks.checks import paired
 from tasks.checks.speedup import Race, Speedup, vary_inputs
-from tasks.model import Form, Misbehaviour, Unsupported, Vacuous
+from tasks.model import Form, Misbehaviour, Timed, Unsupported, Vacuous
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
 
@@ -32,10 +32,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def takes(self, seconds: Callable[[], float], result: Any = None) -> Callable[[], Callable[[], Any]]:
-        def run() -> Any:
-            self.now += seconds()
-            return result
+    def takes(self, seconds: Callable[[], float], result: Any = None) -> Callable[[], Callable[[], Timed]]:
+        def run() -> Timed:
+            self.now += (taken := seconds())
+            return Timed([result], taken)
 
         return lambda: run
 
@@ -43,13 +43,17 @@ class Clock:
 def raced(**seconds: Callable[[], float]) -> paired.Taken:
     clock = Clock()
     arms = {name: clock.takes(what, name) for name, what in seconds.items()}
-    return paired.race(lambda turn: arms, lambda found: None, budget_s=1e9, clock=clock, cpu_clock=clock)
+    return paired.race(lambda turn: arms, lambda turn, found: None, budget_s=1e9, clock=clock)
 
 
 def test_the_ratio_of_an_arm_that_takes_half_the_time_is_two_and_its_interval_holds_it() -> None:
     noise = np.random.default_rng(0)
     taken = raced(eager=lambda: noise.lognormal(0, 0.1), program=lambda: noise.lognormal(0, 0.1) / 2)
-    found = paired.ratio(taken.wall["eager"], taken.wall["program"])
+    for clock in ("wall", "seen"):
+        times = taken.seconds(clock)
+        found = paired.ratio(times["eager"], times["program"])
+        assert found is not None and found.low < 2 < found.high
+    assert taken.seconds("device") == {}, "no device, no times of one"
     assert found is not None and found.low < 2 < found.high and found.low > 1.5 and found.certain
     assert paired.FEWEST <= taken.rounds <= paired.MOST
 
@@ -72,14 +76,14 @@ def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing()
 def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> None:
     ran: list[str] = []
 
-    def ready(name: str, turn: int) -> Callable[[], Callable[[], Any]]:
-        def make() -> Callable[[], Any]:
+    def ready(name: str, turn: int) -> Callable[[], Callable[[], Timed]]:
+        def make() -> Callable[[], Timed]:
             ran.append(f"ready {name}")
-            return lambda: ran.append(name)
+            return lambda: Timed([ran.append(name)], 1.0)
 
         return make
 
-    paired.race(lambda turn: {name: ready(name, turn) for name in "abc"}, lambda found: None, budget_s=0)
+    paired.race(lambda turn: {name: ready(name, turn) for name in "abc"}, lambda turn, found: None, budget_s=0)
     runs = ran[1::2]
     assert [x.removeprefix("ready ") for x in ran[::2]] == runs
     rounds = [tuple(runs[k : k + 3]) for k in range(0, len(runs), 3)]
@@ -127,7 +131,7 @@ def test_tensors_kept_for_the_inputs_of_the_case_are_wrong() -> None:
     def cheating(arrays: list[Any]) -> Callable[[], list[Any]]:
         return eager(arrays) if np.array_equal(arrays[0], X) else lambda: next(kept)
 
-    with pytest.raises(Misbehaviour, match="another result than the eager arm") as found:
+    with pytest.raises(Misbehaviour, match="another result than its baseline") as found:
         outcome(cheating)
     assert found.value.kind == "other inputs"
 
@@ -178,7 +182,8 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
     table = speedups(distinct(rows)).set_index("backend")
     assert set(table["baseline"]) == {"torch-cpu"}
     assert (table["speedup_low"] <= table["speedup_high"]).where(table["says"] != "unsure", True).all()
-    assert "Speedup over the eager arm" in done.stdout
+    assert set(rows["baseline"]) == {"torch-cpu"}
+    assert "Speedup over the baseline" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -194,6 +199,11 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
 )
 def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[float, ...]], says: str) -> None:
     ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
-    rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11", **ends), make_row(op="torch:mul"))
+    rows = frame(make_row(check="speedup", baseline="torch-cpu", flags="rounds=11", **ends), make_row(op="torch:mul"))
     (line,) = speedups(distinct(rows)).to_dict("records")
     assert (line["says"], line["baseline"]) == (says, "torch-cpu")
+
+
+def test_rows_of_older_lakes_name_their_baseline_in_the_flags() -> None:
+    rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11"))
+    assert list(speedups(distinct(rows))["baseline"]) == ["torch-cpu"]

@@ -1,4 +1,4 @@
-"""How many times as fast as the eager arm each backend is, of what the check speedup found right."""
+"""How many times as fast as its baseline each backend is, of what the check speedup found right."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from tasks.checks.speedup import Speedup
 from tasks.model import Status, flags
 
 _CLOCKS = ("speedup", "speedup_cpu")
-_ENDS = [f"{clock}{end}" for clock in _CLOCKS for end in ("", "_low", "_high")]
-_TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS]
+_ENDS = [f"{clock}{end}" for clock in (*_CLOCKS, "cold_speedup") for end in ("", "_low", "_high")]
+_TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS, "call_ms", "roofline", "roofline_of"]
 
 
 def speedups(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per sample and backend that the check speedup found right; of `distinct` rows.
 
-    Columns: op, variant, dtype, sample, backend; baseline: its eager arm; speedup and speedup_cpu with the ends of their
+    Columns: op, variant, dtype, sample, backend, baseline, call_ms, roofline, roofline_of; speedup, speedup_cpu and cold_speedup with the ends of their
     intervals, NaN where the null arm differed from itself; says: "faster" or "slower" if an interval lies beyond 1 (and not one
     on either side), "no difference" if none does, "unsure" without any.
     """
     rows = rows[(rows["check"] == Speedup.name) & (rows["status"] == Status.PASS.value)]
-    found = rows.assign(baseline=[flags.parse(said).get("baseline", "") for said in rows["flags"]])[_TOLD]
+    older = [flags.parse(said).get("baseline", "") for said in rows["flags"]]  # of older lakes
+    found = rows.assign(baseline=rows["baseline"].where(rows["baseline"].fillna("") != "", older))[_TOLD]
     faster = (found[[f"{clock}_low" for clock in _CLOCKS]] > 1).any(axis=1)
     slower = (found[[f"{clock}_high" for clock in _CLOCKS]] < 1).any(axis=1)
     unsure = found[list(_CLOCKS)].isna().all(axis=1) | (faster & slower)
@@ -38,6 +39,11 @@ def _interval(line: Line, clock: str) -> Cell | str:
     return Cell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
 
 
+def _share(line: Line) -> Cell | str:
+    value = line["roofline"]
+    return DASH if pd.isna(value) else Cell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
+
+
 @view(66)
 def speedup_view(report: Report) -> View | None:
     """Every timed sample with its intervals."""
@@ -46,18 +52,22 @@ def speedup_view(report: Report) -> View | None:
         return None
     return View(
         "speedups",
-        "Speedup over the eager arm, right results only",
+        "Speedup over the baseline, right results only",
         found,
         (
-            *("op", "dtype", "backend", ("baseline", "eager arm")),
+            *("op", "dtype", "backend", "baseline"),
             Column("speedup", lambda line: _interval(line, "speedup"), right=True),
+            Column("cold caches", lambda line: _interval(line, "cold_speedup"), right=True),
             Column("by CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
+            Column("ms", lambda line: number(line["call_ms"]), right=True),
+            Column("of the roofline", _share, right=True),
             ("says", "result"),
         ),
         unit="samples",
         counted=True,
         notes=(
-            "Below: 99.9 % confidence intervals. Unsure: the eager arm, timed against itself in the same rounds, was not as "
-            "fast as itself. A timed call has its inputs ready and reads its outputs back.",
+            "Below: 99.9 % confidence intervals. Unsure: the baseline, timed against itself in the same rounds, was not as "
+            "fast as itself. A timed call has its inputs ready; that of a kernel of your own ends when the device has finished, any other "
+            "reads its outputs back. Cold: the caches were emptied before each call.",
         ),
     )

@@ -17,8 +17,8 @@ from tasks import checks
 from tasks.arrays import layouts, noise
 from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
-from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import (
+    baselines,
     every_input_of_kernels,
     fuzzed_samples,
     input_layouts,
@@ -33,6 +33,7 @@ from tasks.catalogs.user import (
     scripts,
     sessions,
 )
+from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.draw import structure
@@ -108,6 +109,7 @@ class User(Catalog):
         for one in found.values():
             load.check_call(one, "kernel")
             load.check_call(one, "backward")
+            load.check_call(one, "baseline")
             if one.script is None:
                 load.check_call(one, "reference")
             elif not one.script.is_file():
@@ -182,7 +184,11 @@ class User(Catalog):
     def own_kernel(self, group: Group) -> OwnKernel:
         one = self._op(group)
         session = functools.partial(sessions.Opened, one.session()) if one.op.steps else None
-        return promises.own_kernel(one.op, one.function("kernel"), session)
+        own = promises.own_kernel(one.op, one.function("kernel"), session)
+        if one.op.steps:
+            return own
+        baseline = functools.partial(baselines.find_baseline, one, group.dtype)
+        return replace(own, baseline=baseline, work=functools.partial(baselines.find_declared_work, one.op))
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """The reference: what a kernel computes inside shows nobody."""

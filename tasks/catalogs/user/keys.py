@@ -34,6 +34,7 @@ LIST = Kind(is_list, "{0!r} is no list; give [{0!r}]")
 FUNCTION = Kind(
     lambda x: callable(x) or isinstance(x, str), "{0!r} is neither a function nor the name of one (module:function)"
 )
+SIZE = Kind(lambda x: type(x) is int or isinstance(x, str), "{0!r} is no size: a number, or + - * // of dimensions")
 REFERENCE = Kind(FUNCTION.fits, "{0!r} is neither a function nor the name of one (module:function, or a script)")
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from tasks.arrays import module_state
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import functions, keys, sessions, sources
-from tasks.catalogs.user.ops import FUNCTIONS, DeclarationError, UserOp
+from tasks.catalogs.user.ops import BASELINES, FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.catalogs.user_definitions import definitions, get_announcement
 from tasks.devices import DEVICE_VENDOR
@@ -79,6 +79,12 @@ class Declared:
             return self.function("backward")
         return getattr(self.function("kernel"), "backward", None)
 
+    @property
+    def own_baseline(self) -> Callable[..., Any] | None:
+        """What it is timed against, where that is a function of its own. Raises CatalogError."""
+        given = self.op.baseline
+        return None if not given or given in BASELINES else self.function("baseline")
+
     def mistake(self, what: str, text: str, lacks: str = "") -> CatalogError:
         """The error of one of the op's settings: at its key of the config, or with the decorated function's place."""
         if self.file:
@@ -130,7 +136,7 @@ def format_declaration(op: UserOp) -> str:
 
 def _fields(op: UserOp) -> dict[str, Any]:
     given = {what: getattr(op, what) for what in FUNCTIONS}
-    return asdict(replace(op, kernel="", reference="", backward="")) | given
+    return asdict(op.with_functions(lambda what, function: "")) | given
 
 
 def deadline_s() -> float:
@@ -361,9 +367,10 @@ def _switch_triton_to_interpreter() -> None:
 
 def check_call(one: Declared, what: str) -> None:
     """Raise CatalogError unless one of the op's FUNCTIONS takes its inputs and kwargs by name, a backward after the gradient."""
-    function = one.backward if what == "backward" else one.function(what)
+    own = {"backward": lambda: one.backward, "baseline": lambda: one.own_baseline}
+    function = own.get(what, lambda: one.function(what))()
     if function is None:
-        if one.op.gradient and one.op.framework == "numpy":
+        if what == "backward" and one.op.gradient and one.op.framework == "numpy":
             text = "a kernel of NumPy arrays has no gradient of its own: give backward, a function of it, or use @tasks.autograd"
             raise one.mistake("gradient", text)
         return

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tasks.arrays.layouts import NAMES
-from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, TEXT, Names, key
+from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, SIZE, TEXT, Names, key
 from tasks.catalogs.user.tensors import DTYPE
 from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact
 from tasks.nearest import nearest
 
-#: What of a declaration is a function or the name of one; the last is "" where there is none.
-FUNCTIONS = ("kernel", "reference", "backward")
+#: What of a declaration is a function or the name of one; the last two are "" where there is none.
+FUNCTIONS = ("kernel", "reference", "backward", "baseline")
+#: In ``bytes`` and ``flops``: the bytes of an element of the dtype under test.
+ITEMSIZE = "itemsize"
+#: What ``baseline`` may say in place of a function: the reference in eager torch, that compiled, and as it is, in NumPy.
+EAGER, COMPILED, NUMPY = BASELINES = ("eager", "compiled", "numpy")
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
@@ -185,6 +189,33 @@ class UserOp:
             FUNCTION,
             "the gradient of a kernel of NumPy arrays, a function: see [Your own autograd](#your-own-autograd)",
             shown="the kernel's attribute `backward`",
+        ),
+    )
+    baseline: Callable[..., Any] | str = field(
+        default="",
+        metadata=key(
+            FUNCTION,
+            "what it is timed against under `checks: [speedup]`: `eager`, `compiled`, `numpy`, or a function of your own or a library's "
+            "(`torch.nn.functional:softmax`): see [Speed](#speed)",
+            shown="`eager` for a reference in torch, `numpy` for one in NumPy on a CPU",
+        ),
+    )
+    moved: int | str = field(
+        default="",
+        metadata=key(
+            SIZE,
+            "bytes that a call has to move to and from memory, of the dimensions and `itemsize`: `2*rows*width*itemsize`, for its share of the "
+            "[roofline](#speed)",
+            shown="all inputs and outputs, once each",
+            yaml="bytes",
+        ),
+    )
+    flops: int | str = field(
+        default="",
+        metadata=key(
+            SIZE,
+            "operations that a call has to do: `2*M*N*K`",
+            shown="those of the products in the reference, as torch counts them; they are shown, and nobody is blamed by them",
         ),
     )
     layouts: Sequence[str] | None = field(

@@ -15,7 +15,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
 from tasks.catalogs.torch.noise import map_leaves
-from tasks.catalogs.user import accesses, functions, interpreted
+from tasks.catalogs.user import accesses, baselines, functions, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.judge.plain import USUAL_UNITS
@@ -53,7 +53,12 @@ def guard_kernel(
 
 def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], TensorSession] | None = None) -> OwnKernel:
     """What is declared of a kernel, beside the function that `guard_kernel` makes of it."""
-    return OwnKernel(tuple(op.mutates), op.framework == "numpy", functools.partial(_check_races, kernel), session)
+    of_arrays = op.framework == "numpy"
+    bare = baselines.of_tensors(kernel) if of_arrays else kernel
+    watch = functools.partial(_check_races, kernel)
+    return OwnKernel(
+        tuple(op.mutates), own_copies=of_arrays, watch=watch, session=session, bare=bare, aliases=op.aliases
+    )
 
 
 def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:

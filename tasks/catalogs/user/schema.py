@@ -15,7 +15,7 @@ import numpy as np
 from tasks.arrays import layouts
 from tasks.catalogs.user import dims, keys, sessions
 from tasks.catalogs.user.keys import Mistake
-from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.ops import BASELINES, EAGER, ITEMSIZE, NUMPY, UserOp
 from tasks.catalogs.user.tensors import DTYPE, SHAPE, InputKeys, OutputKeys, is_finite
 from tasks.draw import structure
 from tasks.model import DTYPES, EPS, OpClass, is_inexact, np_dtype
@@ -53,6 +53,8 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         _outputs,
         _refuses,
         _layouts,
+        _baseline,
+        _work,
     ):
         yield from check(op)
     yield from sessions.mistakes(op)
@@ -94,6 +96,33 @@ def _layouts(op: UserOp) -> Iterator[Mistake]:
             yield ("layouts", i), "torch has no negative strides; arrays of NumPy have (framework: numpy)"
     if op.layouts is not None and layouts.CONTIGUOUS not in op.layouts:
         yield ("layouts",), f"add {layouts.CONTIGUOUS}: every kernel is given contiguous inputs"
+
+
+def _baseline(op: UserOp) -> Iterator[Mistake]:
+    given = op.baseline
+    if not isinstance(given, str) or not given:
+        return
+    if given not in BASELINES:
+        if ":" not in given:
+            yield (
+                ("baseline",),
+                f"{given!r} is neither a function (module:function) nor known{nearest(given, BASELINES)}",
+            )
+    elif isinstance(op.reference, str) and op.reference.endswith(".py"):
+        yield ("baseline",), "the reference is a script, which cannot be timed: name a function (module:function)"
+    elif given == NUMPY and op.reference_framework == "torch":
+        yield ("baseline",), f"the reference is a function of tensors: {EAGER} times that"
+
+
+def _work(op: UserOp) -> Iterator[Mistake]:
+    widest = max((np_dtype(name).itemsize for name in op.dtypes if name in DTYPES), default=1)
+    with_itemsize = replace(op, dims={**op.dims, ITEMSIZE: [widest]})
+    for key, size in ((("bytes",), op.moved), (("flops",), op.flops)):
+        if isinstance(size, int):
+            yield from _size(size, key)
+        elif size:
+            yield from _expression(with_itemsize, size, key)
+            yield from _find_negative_size(with_itemsize, size, key)
 
 
 def _refuses(op: UserOp) -> Iterator[Mistake]:
