@@ -153,7 +153,7 @@ def judge(
     imprecise is wrong (kind "flip") where it decides otherwise.
     """
     found = _judge(metrics, policy, label, op_class, dtype, oracle, precision)
-    missed = policy.rule == "error_units" and has_own_tolerance(oracle) and not metrics.classic
+    missed = not metrics.classic and policy.rule == "error_units" and has_own_tolerance(oracle)
     if missed and found[0] in (Status.PASS, Status.IMPRECISE):
         return Status.WRONG, KIND_TOLERANCE if found[0] is Status.PASS else found[1]
     if found[0] is Status.PASS and policy.signed_zeros and metrics.zero_signs:
@@ -177,7 +177,7 @@ def _judge(
         return (Status.PASS, "") if ok else (Status.WRONG, kind)
     if policy.rule == "classic" or only_stored(oracle, op_class):
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    if has_own_tolerance(oracle) and metrics.classic:
+    if metrics.classic and has_own_tolerance(oracle):
         return Status.PASS, ""
     limit = policy.limit(label, str(op_class), dtype, precision)
     value = limit.measure(metrics)
