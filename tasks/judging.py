@@ -157,7 +157,7 @@ class Case:
         """Those of the first run."""
         return self.runs[0]
 
-    @functools.cached_property
+    @property
     def dtypes(self) -> list[str]:
         return [dtype_name(x.dtype) for x in self.outputs]
 
