@@ -26,6 +26,9 @@ from tasks.model.leaf import row_floor
 DRAWS = 4
 #: Draws for an exact or elementary op, whose floor only a device that declares a coarser precision asks for.
 FEW_DRAWS = 2
+#: Draws of float64's own rounding: for each bit of a result's number those results move that have it, then those that have it not.
+ROUNDOFF_BITS = 5
+ROUNDOFF_DRAWS = 2 * ROUNDOFF_BITS
 #: Draws for a step, which stands still in most of them: to be found, an edge needs more.
 STEP_DRAWS = 32
 #: Where nobody has computed the result in the dtype under test, nothing shows that so few draws missed an element: there
@@ -102,6 +105,21 @@ def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarr
     u += 1.0
     u = u.reshape(x.shape)
     return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
+
+
+def move_last_digit(x: np.ndarray, draw: int, place: int) -> np.ndarray:
+    """``x`` (float64) with each element an ulp up or down, as one of ROUNDOFF_DRAWS draws has it; zeros, infinities and NaN stay.
+
+    Not all results of a function move in one draw: of any 2^ROUNDOFF_BITS that follow each other, each moves in some draw in which a given
+    other one stands still. Were all to move, whole ulps would undo each other too often: in log(sum(exp(x − max))) the largest term and the
+    sum are both 1, and a step down of the one takes back a step up of the other."""
+    has_bit, bit = divmod(draw, ROUNDOFF_BITS)
+    if place >> bit & 1 == has_bit:
+        return x
+    signs = np.resize(np.sign(_draw_steps(draw % _TABLES)[_start(draw, place) :]), x.shape)
+    with np.errstate(all="ignore"):
+        moved = x + np.spacing(x) * signs
+    return np.where(np.isfinite(moved) & (x != 0), moved, x)
 
 
 def _moved_alone(x: np.ndarray) -> np.ndarray:

@@ -23,6 +23,11 @@ MOVEMENT = frozenset(
 PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
+def only_moves(func: Any) -> bool:
+    """Whether an op of torch's dispatcher rounds nothing."""
+    return func.is_view or func.overloadpacket.__name__.rstrip("_") in MOVEMENT
+
+
 @contextlib.contextmanager
 def compute_in_float64(
     eps: float = 0.0, draw: int = 0, elsewhere: float | None = None, places: Iterator[int] | None = None
@@ -66,8 +71,8 @@ def _widening_mode() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             args = tuple(map(wide, args))
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
-            name = func.overloadpacket.__name__.rstrip("_")
-            if self.eps and not (func.is_view or name in MOVEMENT):
+            if self.eps and not only_moves(func):
+                name = func.overloadpacket.__name__
                 eps = self.eps if any(part in name for part in PRODUCTS) else self.elsewhere
                 for x in out if isinstance(out, (tuple, list)) else (out,):
                     self.move(x, eps)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import log_softmax, softmax
 from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("gradients", __name__)
@@ -112,11 +112,6 @@ _add(
 )
 
 
-def _log_softmax(x: np.ndarray) -> np.ndarray:
-    top = x.max(-1, keepdims=True)
-    return x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
-
-
 def _log_softmax_by_log1p(x: Any) -> Any:
     """The largest term of the sum is 1: torch.log_softmax adds the others to it, and returns 0 where they are less than ε."""
     shifted = x - x.amax(-1, keepdim=True)
@@ -125,7 +120,18 @@ def _log_softmax_by_log1p(x: Any) -> Any:
 
 THEME.add(
     "log_softmax",
-    reference=_log_softmax,
+    reference=lambda x: log_softmax(x),
+    inputs={"x": {"shape": [3, "n"], "low": -40, "high": 40}},
+    dims=DIMS,
+    op_class="normalisation",
+    right=_log_softmax_by_log1p,
+    wrong={"log_of_sum": ("cancellation", lambda x: torch.log_softmax(x, -1))},
+)
+
+THEME.add(
+    "log_softmax_of_tensors",
+    reference=lambda x: x - torch.logsumexp(x, -1, keepdim=True),
+    reference_framework="torch",
     inputs={"x": {"shape": [3, "n"], "low": -40, "high": 40}},
     dims=DIMS,
     op_class="normalisation",
@@ -135,7 +141,7 @@ THEME.add(
 
 _add(
     "log_softmax",
-    _log_softmax,
+    lambda x: log_softmax(x),
     _log_softmax_by_log1p,
     lambda g, y, x: g - y.exp() * g.sum(-1, keepdim=True),
     {

@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tasks.catalogs.user import of_numpy
+from tasks.arrays import noise
+from tasks.catalogs.user import of_numpy, of_torch
 from tasks.graphs.roundings import Roundings
 from tasks.model import round_to_dtype
 
@@ -236,3 +237,42 @@ def test_a_module_that_a_reference_imports_keeps_numpy_as_it_is(
     of_numpy.make_evaluator(reference, [])({"x": X}, None, None)
     made = importlib.import_module("imported_inside").made()
     assert type(made) is np.ndarray and made.nbytes == 12
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    some = x - x.max(-1, keepdims=True)
+    return some - np.log(np.exp(some).sum(-1, keepdims=True))
+
+
+def log_softmax_in_two_texts(x: np.ndarray) -> np.ndarray:
+    top = x.max(-1, keepdims=True)
+    return x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
+
+
+def test_float64s_own_rounding_is_seen_wherever_two_results_matter_alike() -> None:
+    """exp(0) and the sum are both 1: where they move apart by the same ulp, log(sum) stands still."""
+    x = np.concatenate([np.zeros((500, 1)), np.linspace(-36.0, -33.0, 500)[:, np.newaxis]], -1)
+    for reference in (log_softmax, log_softmax_in_two_texts):
+        y = reference(x)
+        many = [
+            of_numpy.shaken(reference, {"x": x}, lambda x, dtype, exact, node: x, draw)
+            for draw in range(noise.ROUNDOFF_DRAWS)
+        ]
+        apart = np.max([np.abs(made[0] - y) for made in many if made is not None], 0)
+        assert (apart[:, 0] >= 2.0**-53).all() and (apart[:, 0] < 2.0**-49).all()
+        assert (apart[:, 1] < 2.0**-45).all()
+
+
+def test_what_torch_rounds_within_an_op_is_seen_as_well() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.concatenate([np.zeros((500, 1)), np.linspace(-36.0, -33.0, 500)[:, np.newaxis]], -1)
+    for reference in (
+        lambda x: torch.log_softmax(x, -1),
+        lambda x: torch.logsumexp(x, -1),
+        lambda x: x - torch.logsumexp(x, -1, keepdim=True),
+    ):
+        y = reference(torch.from_numpy(x)).numpy()
+        many = [of_torch.shaken(reference, {"x": x}, draw) for draw in range(noise.ROUNDOFF_DRAWS)]
+        apart = np.max([np.abs(made[0] - y) for made in many if made is not None], 0)
+        assert (apart.reshape(500, -1)[:, 0] >= 2.0**-53).all() and apart.max() < 2.0**-45
+    assert of_torch.shaken(lambda x: x.half().double(), {"x": x}, 0) is None

@@ -464,19 +464,18 @@ def _build_gradient_reference(one: Declared, group: Group, evaluate: Evaluator) 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was cast."""
+    """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was cast. shake: what it
+    returns for some inputs in a draw of float64's own rounding, which casts as it is told; None where that cannot be had."""
 
     evaluate: Callable[[Arrays, Round | None, Read | None], list[np.ndarray]]
     rounds: list[str]
-    reference: Callable[..., Any] | None = None
+    shake: Callable[[Arrays, Round, int], list[np.ndarray] | None] = lambda *_: None
 
     def roundoff(self, inputs: Arrays, found: Sequence[np.ndarray], casts: Roundings) -> list[np.ndarray] | None:
-        """How far float64's own rounding moves each output of a function of NumPy arrays, which casts as it did; None of any other."""
-        if self.reference is None:
-            return None
+        """How far float64's own rounding moves each output, of casts as they were; None where nobody can tell."""
         given = {name: x.copy() for name, x in inputs.items()}
         with np.errstate(all="ignore"):
-            many = [of_numpy.shaken(self.reference, given, casts.again(), draw) for draw in range(noise.FEW_DRAWS)]
+            many = (self.shake(given, casts.again(), draw) for draw in range(noise.ROUNDOFF_DRAWS))
             known = [y for y in many if y is not None and [x.shape for x in y] == [x.shape for x in found]]
             return (
                 [np.max([noise.distance(y[i], x) for y in known], axis=0) for i, x in enumerate(found)]
@@ -513,8 +512,15 @@ def evaluator(one: Declared) -> Iterator[Evaluator]:
                 raise TypeError("the reference returned no outputs")
             return [_check_output(x, inputs) for x in outputs]
 
-        of_array = not one.script and one.op.reference_framework != "torch"
-        yield Evaluator(evaluate, rounds, functools.partial(own, **one.op.kwargs) if of_array else None)
+        def shake(inputs: Arrays, round: Round, draw: int) -> list[np.ndarray] | None:
+            if one.script:
+                return None
+            fixed = functools.partial(own, **one.op.kwargs)
+            if one.op.reference_framework == "torch":
+                return of_torch.shaken(fixed, inputs, draw)
+            return of_numpy.shaken(fixed, inputs, round, draw)
+
+        yield Evaluator(evaluate, rounds, shake)
 
 
 def _unknown(**inputs: Any) -> Any:

@@ -442,7 +442,7 @@ def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, dra
 
 
 class _Shaken(_Narrowing):
-    """A run whose results move by ε of float64, but those that chose or moved numbers, and those that need no rounding."""
+    """A run whose results move by an ulp of float64, but those that chose or moved numbers, and those that need no rounding."""
 
     draw, _place = 0, 0
 
@@ -451,7 +451,7 @@ class _Shaken(_Narrowing):
             return made
         self._place += 1
         with self.apart():
-            return noise.perturb_values(np.array(plain(made)), EPS["float64"], self.draw, self._place)
+            return noise.move_last_digit(np.array(plain(made)), self.draw, self._place)
 
 
 class _Over(_Narrowing):

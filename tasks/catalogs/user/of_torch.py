@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import autograd, torch_tree
+from tasks.arrays import autograd, noise, torch_tree, widened
 from tasks.graphs import module
 from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS
@@ -60,6 +60,40 @@ def _rounding(
             return [torch.as_tensor(x) for x in (result if isinstance(result, (tuple, list)) else [result])]
 
     return module.exactly(Reference(), [arguments[name] for name in names], round=round, read=read)
+
+
+def shaken(reference: Callable[..., Any], arguments: Mapping[str, Any], draw: int) -> list[np.ndarray] | None:
+    """What the reference returns if each of its results in float64 is another in the last digit, and those inside of an op that torch can
+    take apart (log_softmax, layer_norm); None where it casts to fewer digits, or cannot be watched."""
+    import torch
+    from torch._decomp import decomposition_table
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    places = itertools.count(1)
+
+    def move(x: Any) -> None:
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
+            x.copy_(torch.from_numpy(noise.move_last_digit(x.numpy(), draw, next(places))))
+
+    class Shaken(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            apart = decomposition_table.get(func)
+            if apart is not None and not widened.only_moves(func):
+                with self:
+                    return apart(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
+            if not widened.only_moves(func):
+                for x in out if isinstance(out, (tuple, list)) else (out,):
+                    move(x)
+            return out
+
+    try:
+        with torch.no_grad(), _default_to_float64(), _watch_narrow_casts() as seen, Shaken():
+            result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+    except Exception:
+        return None
+    parts = result if isinstance(result, (tuple, list)) else [result]
+    return None if seen else [torch_tree.to_numpy(x) if isinstance(x, torch.Tensor) else np.asarray(x) for x in parts]
 
 
 @contextlib.contextmanager
