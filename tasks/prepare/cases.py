@@ -544,7 +544,7 @@ class PreparedSample:
             there = catalogs.get_if_installed(group.catalog) is not None
             why = "" if there else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
-        usual = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
+        usual: dict[str, Any] = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
         return Form(
             kind,
             group.op,
