@@ -60,6 +60,8 @@ KEPT = (
 )
 #: The step of a case that has no others.
 _WHOLE = Observation("")
+#: Of a device that takes none of these for zero.
+_NO_FLUSHES = Flushes()
 #: Dtypes of quantised results, whose numbers are steps of a scale.
 _QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
 #: What the numbers of an output are when they are off, before anything explains them.
@@ -108,11 +110,17 @@ class Judgement:
         return self.fails and self.kind in _UNEXPLAINED
 
 
+#: Where the steps begin; the first of them measures.
+_UNMEASURED = Judgement(Metrics(), Status.PASS, "")
+
+
 @dataclass(frozen=True)
 class Case:
     """The outputs that a backend returned for a prepared sample, and what they are held to."""
 
     sample: PreparedSample
+    group: Group
+    op_class: OpClass
     policy: Policy
     info: RuntimeInfo
     #: What the backend was given; None where nobody knows.
@@ -133,17 +141,9 @@ class Case:
     measure_flushes: Callable[[Sequence[str]], Flushes] | None = None
 
     @property
-    def group(self) -> Group:
-        return self.sample.owner.group
-
-    @property
     def part(self) -> slice:
         """Which of the sample's expected outputs these are."""
         return slice(*self.step.part)
-
-    @property
-    def op_class(self) -> OpClass:
-        return self.sample.op_class
 
     @property
     def oracle(self) -> str:
@@ -163,26 +163,36 @@ class Case:
         """Those of the first run."""
         return self.runs[0]
 
-    @functools.cached_property
+    @property
     def dtypes(self) -> list[str]:
         return [dtype_name(x.dtype) for x in self.outputs]
 
-    @functools.cached_property
+    @property
     def wide(self) -> list[np.ndarray]:
         """The outputs; real floats as float64 where they are looked at several times."""
-        if self.definition or not self.sample.record.others:
-            return self.outputs
-        return [x.astype(np.float64) if _is_real_float(d) else x for x, d in zip(self.outputs, self.dtypes)]
+        return self.outputs if self.definition or not self.sample.record.others else self._wide
 
     @functools.cached_property
+    def _wide(self) -> list[np.ndarray]:
+        return [x.astype(np.float64) if _is_real_float(d) else x for x, d in zip(self.outputs, self.dtypes)]
+
+    @property
     def limit(self) -> float | None:
         """The policy's."""
         return self.policy.limit_value(self.group.label, self.op_class.value, self.group.dtype, self.precision)
 
-    @functools.cached_property
+    @property
     def elements(self) -> np.ndarray | None:
         """The input of an op of one tensor each of whose results is of the element in its place; None of any other."""
-        return _elementwise(self.sample)
+        return self._elements if self.group.distribution == EXHAUSTIVE else None
+
+    @functools.cached_property
+    def _elements(self) -> np.ndarray | None:
+        with contextlib.suppress(ValueError):
+            found = self.sample.tensors()
+            if found and _is_real_float(dtype_name(found[0].dtype)):
+                return found[0]
+        return None
 
     def verdict(self, metrics: Metrics) -> tuple[Status, str]:
         """(status, kind) of some metrics by the policy."""
@@ -214,8 +224,22 @@ def judge_outputs(
     expected = step.expected(sample.expected(of_products=info.of_products))
     paired = form.paired if form else ()
     returned = [[_complex_from_pairs(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
-    flushes = Flushes(info.flushes)
-    case = Case(sample, policy, info, form, step, precision, expected, returned, returned, flushes, measure_flushes)
+    flushes = Flushes(info.flushes) if info.flushes else _NO_FLUSHES
+    case = Case(
+        sample,
+        sample.owner.group,
+        sample.op_class,
+        policy,
+        info,
+        form,
+        step,
+        precision,
+        expected,
+        returned,
+        returned,
+        flushes,
+        measure_flushes,
+    )
     found = _judge(case)
     return found if measure_flushes is None or not found.fails else _run_judging_steps(SECOND_LOOK, case, found)
 
@@ -264,7 +288,7 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
 def _judge(case: Case) -> Judgement:
     for reading in READING:
         case = reading(case)
-    return _run_judging_steps(STEPS, case, Judgement(Metrics(), Status.PASS, ""))
+    return _run_judging_steps(STEPS, case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
@@ -284,7 +308,7 @@ def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> J
 def settle_ties(case: Case) -> Case:
     """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in the
     reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in another order."""
-    if all(leaf.ties is None for leaf in case.expected):
+    if not [leaf for leaf in case.expected if leaf.ties is not None]:
         return case
 
     def settle(actual: list[np.ndarray]) -> list[np.ndarray]:
@@ -298,7 +322,7 @@ def settle_ties(case: Case) -> Case:
 
 def restore_flushed(case: Case) -> Case:
     """If the device takes subnormal numbers for zero, replace each such zero by the number that it stands for."""
-    if case.flushes == Flushes():
+    if case.flushes is _NO_FLUSHES:
         return case
     given = case.elements if case.flushes.inputs else None
     return replace(case, runs=[flushing.restore_flushed(x, case.expected, case.flushes, given) for x in case.runs])
@@ -361,7 +385,7 @@ def apply_policy(case: Case, found: Judgement) -> Judgement:
 def describe_outputs(case: Case, found: Judgement) -> Judgement:
     """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst element."""
     columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
-    if case.group.check == checks.FORWARD and not found.metrics.kind and case.wide and case.elements is not None:
+    if case.elements is not None and case.group.check == checks.FORWARD and not found.metrics.kind and case.wide:
         columns["profile"] = profile.line(case.elements, case.wide[0], case.expected[0])
     if found.status is not Status.PASS and case.oracle != "stored" and not case.definition:
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
@@ -377,7 +401,7 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
 def accept_kept_result(case: Case, found: Judgement) -> Judgement:
     """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that explains is no worse
     than `imprecise`, kind `kept`."""
-    if found.metrics.kind or all(leaf.kept is None for leaf in case.expected):
+    if found.metrics.kind or not [leaf for leaf in case.expected if leaf.kept is not None]:
         return found
 
     def measure_excused(excused: bool) -> Metrics:
@@ -668,16 +692,6 @@ def _is_real_float(dtype: str) -> bool:
     return is_inexact(dtype) and not is_complex(dtype)
 
 
-def _elementwise(sample: PreparedSample) -> np.ndarray | None:
-    if sample.owner.group.distribution != EXHAUSTIVE:
-        return None
-    with contextlib.suppress(ValueError):
-        found = sample.tensors()
-        if found and _is_real_float(dtype_name(found[0].dtype)):
-            return found[0]
-    return None
-
-
 def _describe_furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
     """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
     if metrics.kind or case.limit is None or case.op_class in (OpClass.RANDOM, OpClass.MODEL):
@@ -730,10 +744,11 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
         return diagnose.Cause()
     if case.group.check != checks.FORWARD or case.group.dtype in case.info.accumulators:
         return diagnose.Cause()
-    if case.precision or case.definition or diagnose.narrow.DTYPES.isdisjoint(x.dtype for x in case.expected):
+    if case.precision or case.definition:
         return diagnose.Cause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
+        if diagnose.may_have_narrow_sums(case.outputs, case.expected):
+            return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
     return diagnose.Cause()
 
 

@@ -401,7 +401,10 @@ class Runner:
             # What a compiler makes of the pieces of a model is its own, wrong results too.
             if not (program.pieces and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
-        return Done(case.number, self._row(case, found, run_ms), self._trace(case, of_steps))
+        row, steps = self._row(case, found, run_ms), self._trace(case, of_steps)
+        if program is not None:
+            program.release()
+        return Done(case.number, row, steps)
 
     def _held_to_refusal(self, case: CaseRun) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
@@ -449,6 +452,8 @@ class Runner:
 
     def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[Step, ...]:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
+        if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
+            return ()
         whole = [x.what for x in case.seen if x.what.judged and x.what.error is None]
         if len(case.seen) > 1 and len(found) < len(whole):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -39,35 +40,47 @@ def compute_in_float64(
     evaluation moves. torch's default dtype is float64 inside.
     """
     import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _widening_mode()(eps, draw, eps if elsewhere is None else elsewhere, places or itertools.count(1)):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@functools.cache
+def _widening_mode() -> Any:
+    """The class of the mode: torch takes longer to make one than to run an op in it."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     narrow = (torch.float32, torch.float16, torch.bfloat16)
-    places = places or itertools.count(1)
 
     def wide(x: Any) -> Any:
         if isinstance(x, torch.dtype):
             return torch.float64 if x in narrow else x
         return x
 
-    def move(x: Any, eps: float) -> None:
-        if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
-            x.copy_(torch.from_numpy(noise.perturb_values(x.detach().numpy(), eps, draw, next(places))))
-
     class Wide(TorchDispatchMode):
+        def __init__(self, eps: float, draw: int, elsewhere: float, places: Iterator[int]) -> None:
+            super().__init__()
+            self.eps, self.draw, self.elsewhere, self.places = eps, draw, elsewhere, places
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             args = tuple(map(wide, args))
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
-            if eps and not only_moves(func):
+            if self.eps and not only_moves(func):
                 name = func.overloadpacket.__name__
-                coarse = elsewhere is None or any(part in name for part in PRODUCTS)
+                eps = self.eps if any(part in name for part in PRODUCTS) else self.elsewhere
                 for x in out if isinstance(out, (tuple, list)) else (out,):
-                    move(x, eps if coarse or elsewhere is None else elsewhere)
+                    self.move(x, eps)
             return out
 
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Wide():
-            yield
-    finally:
-        torch.set_default_dtype(before)
+        def move(self, x: Any, eps: float) -> None:
+            if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
+                moved = noise.perturb_values(x.detach().numpy(), eps, self.draw, next(self.places))
+                x.copy_(torch.from_numpy(moved))
+
+    return Wide

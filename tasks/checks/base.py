@@ -150,7 +150,8 @@ class Check:
         """What is seen at the steps of the check: one, or several of which the first of the worst that are judged is the row's. The
         steps end at an error, which is then the row's."""
         yield Observation(program.way, self.run(program, form))
-        yield from (Observation(name, outputs) for name, outputs in program.ways.items())
+        for name, outputs in program.ways.items():
+            yield Observation(name, outputs)
 
 
 class Scenario(Check):

@@ -30,20 +30,27 @@ TIMES = 1.0
 COARSE = 0.5
 
 
+def is_off(actual: np.ndarray, leaf: Leaf) -> bool:
+    """Whether an output of 16-bit numbers is further off than rounding it twice may leave it."""
+    y, dtype = leaf.reference, leaf.dtype
+    if dtype not in DTYPES or y is None or actual.shape != y.shape:
+        return False
+    with np.errstate(all="ignore"):
+        twice = EPS[dtype] * (np.abs(y) + SMALLEST_NORMAL[dtype])
+        return bool((np.abs(actual.astype(y.dtype) - y) > twice).any())
+
+
 def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
     """How the sums of an output lost digits that float32 would have kept, in words; "" where they did not, or it is no sum or product
     of matrices of 16-bit numbers."""
     y, dtype = leaf.reference, leaf.dtype
     given = [x for x in inputs if is_inexact(dtype_name(x.dtype))]
-    if dtype not in DTYPES or y is None or actual.shape != y.shape or {dtype_name(x.dtype) for x in given} != {dtype}:
+    if y is None or not is_off(actual, leaf) or {dtype_name(x.dtype) for x in given} != {dtype}:
         return ""
     if max(n for x in given for n in (0, *x.shape)) < TERMS:
         return ""
     with np.errstate(all="ignore"):
         result = Result.of(actual, leaf, OpClass.CONTRACTION)
-        twice = EPS[dtype] * (np.abs(y) + SMALLEST_NORMAL[dtype])  # rounded twice
-        if not (np.abs(result.actual - y) > twice).any():
-            return ""
         floats = [x.astype(np.float64) for x in given]
         at = np.arange(0, y.size, -(-y.size // ELEMENTS))
         for found in itertools.chain(sums.find_sums(floats, result, at), products.find_sums(floats, result, at)):

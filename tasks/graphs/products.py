@@ -41,6 +41,7 @@ def is_product(name: str) -> bool:
     return name in _FUSED or name in _list_counted_kernels() or not classes.isdisjoint(_CLASSES)
 
 
+@functools.cache
 def is_transform(name: str) -> bool:
     """Whether a kernel of ATen or an operator of ONNX is a Fourier transform, whose sums of products no matrix unit computes."""
     return name.startswith("_fft_") or operators.of(name).sums == "transform"
@@ -55,15 +56,15 @@ def _list_counted_kernels() -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def in_torch(change: Change | None = None) -> Iterator[list[str]]:
+def in_torch(change: Change | None = None, stepwise: bool = True) -> Iterator[list[str]]:
     """In here the products and transforms that torch calls are noted, and each wide factor of a product is what ``change`` makes of it.
 
-    Attention is computed step by step: a fused kernel shows nobody its second product's factors.
+    stepwise: attention is computed step by step, as a fused kernel, itself a product, shows nobody its second product's factors.
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     found: list[str] = []
-    with sdpa_kernel(SDPBackend.MATH), _watched_calls()(found, change):
+    with sdpa_kernel(SDPBackend.MATH) if stepwise else contextlib.nullcontext(), _watched_calls()(found, change):
         yield found
 
 

@@ -261,6 +261,15 @@ class Program:
         given = self.given
         return None if given is None else lambda arrays: given(arrays)()
 
+    def release(self) -> None:
+        """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait for the garbage
+        collector, on a device as well."""
+        self.run, self.given, self.capture, self.session = _released, None, None, None
+
+
+def _released() -> Sequence[Any]:
+    raise RuntimeError("the program of a case that is over was run")
+
 
 @dataclass(frozen=True)
 class Flushes:

@@ -329,22 +329,22 @@ def _make_record(
         model=None if sample.model is None else models[sample.model],
         columns=sample.columns,
         failure=failure,
-        on_device=[(dtype, list(shape)) for dtype, shape in sample.on_device],
+        on_device=tuple((dtype, list(shape)) for dtype, shape in sample.on_device),
         coarse={name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
-        uncast=list(map(add, sample.uncast)),
+        uncast=tuple(map(add, sample.uncast)),
         twins=sample.twins,
         products=sample.products,
-        names=list(sample.names),
-        batched=list(sample.batched),
-        stepped=list(sample.stepped),
+        names=tuple(sample.names),
+        batched=tuple(sample.batched),
+        stepped=tuple(sample.stepped),
         program=sample.program,
         state={name: models[id(x)] for name, x in sample.state.items()},
         alike=sample.alike,
         writes=sample.writes,
-        written=list(sample.written),
+        written=tuple(sample.written),
         takes=sample.takes,
         files={form: models[content] for form, content in sample.files.items()},
-        ranks=list(map(list, sample.ranks)),
+        ranks=tuple(map(tuple, sample.ranks)),
         weak=weak,
         excused=excused,
         prepare_ms=prepare_ms,
@@ -574,96 +574,92 @@ class PreparedSample:
         another framework's function of the same name, what was exported.
         """
         group, record = self.owner.group, self.record
-        blank = Form(
-            kind,
-            group.op,
-            group.dtype,
-            self.inputs(),
-            args=record.args,
-            kwargs=record.kwargs,
-            check=group.check if checks.get_or_default(group.check).gradient else checks.FORWARD,
-            wrt=tuple(record.wrt),
-            cotangents=tuple(record.cotangents),
-            batched=tuple(record.batched),
-            stepped=tuple(record.stepped),
-            also=self._form,
-            elsewhere=elsewhere,
-        )
-        found = self._own(blank) or self._function(blank)
-        if found is None and blank.check != checks.FORWARD:
+        check = group.check if checks.get_or_default(group.check).gradient else checks.FORWARD
+        found = self._own(kind) or self._function(kind, check)
+        if found is None and check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        found = found or self._network(blank) or self._counterpart(blank) or self._load_exported_form(blank, exported)
+        found = found or self._network(kind) or self._counterpart(kind) or self._load_exported_form(kind, exported)
         if found is None:
             there = catalogs.get_if_installed(group.catalog) is not None
             why = "" if there else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
-        return found
+        usual: dict[str, Any] = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
+        return Form(
+            kind,
+            group.op,
+            group.dtype,
+            kwargs=record.kwargs,
+            check=check,
+            wrt=tuple(record.wrt),
+            cotangents=tuple(record.cotangents),
+            stepped=tuple(record.stepped),
+            also=self._form,
+            elsewhere=elsewhere,
+            **(usual | found),
+        )
 
-    def _own(self, blank: Form) -> Form | None:
-        """The form that the sample itself is."""
-        record, kind = self.record, blank.kind
+    def _own(self, kind: str) -> dict[str, Any] | None:
+        """What the form is that the sample itself is; this and the next as fields of a `Form`."""
+        record = self.record
         if kind in record.files:
             inputs, outputs = record.ranks
-            model = self.owner.pack.array(record.files[kind]).tobytes()
-            arrays = [blank.arrays[inputs.index(k)] for k in range(len(inputs))]
-            return replace(blank, model=model, arrays=arrays, order=tuple(outputs))
+            model, given = self.owner.pack.array(record.files[kind]).tobytes(), self.inputs()
+            arrays = [given[inputs.index(k)] for k in range(len(inputs))]
+            return {"model": model, "arrays": arrays, "order": tuple(outputs)}
         if kind == "onnx" and record.model is not None:
-            return replace(blank, model=self.graph())
+            return {"model": self.graph()}
         if kind == "torch" and record.program:
-            return replace(blank, call=programs.read(record.program))
+            return {"call": programs.read(record.program)}
         return None
 
-    def _function(self, blank: Form) -> Form | None:
+    def _function(self, kind: str, check: str) -> dict[str, Any] | None:
         """The function that the catalog has for its samples."""
         group = self.owner.group
         catalog = catalogs.get_if_installed(group.catalog)
-        if (
-            catalog is None or blank.kind not in catalog.forms or blank.kind == "onnx"
-        ):  # of which the bytes are the form
+        if catalog is None or kind not in catalog.forms or kind == "onnx":  # of which the bytes are the form
             return None
-        if blank.check != group.check and not checks.get_or_default(group.check).own_call:
-            group = replace(group, check=blank.check)  # what is computed, whatever is asked of it
+        if check != group.check and not checks.get_or_default(group.check).own_call:
+            group = replace(group, check=check)  # what is computed, whatever is asked of it
         call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         renew = self._give_state(call, self.state()) if self.record.alike else None
-        return replace(blank, call=call, own=catalog.own_kernel(group), renew=renew)
+        return {"call": call, "own": catalog.own_kernel(group), "renew": renew}
 
-    def _network(self, blank: Form) -> Form | None:
+    def _network(self, kind: str) -> dict[str, Any] | None:
         """A whole network as its graph, whose operators a framework has functions for."""
-        if blank.kind not in ("torch", *counterparts.FRAMEWORKS) or self.op_class is not OpClass.MODEL:
+        if kind not in ("torch", *counterparts.FRAMEWORKS) or self.op_class is not OpClass.MODEL:
             return None
         model = self.graph()
-        return replace(blank, model=model) if model else None
+        return {"model": model} if model else None
 
-    def _counterpart(self, blank: Form) -> Form | None:
+    def _counterpart(self, kind: str) -> dict[str, Any] | None:
         """The function of another framework that has torch's name."""
-        if blank.kind not in counterparts.FRAMEWORKS:
+        if kind not in counterparts.FRAMEWORKS:
             return None
         group = self.owner.group
-        return replace(blank, call=counterparts.counterpart(blank.kind, group.op, group.variant, group.dtype))
+        return {"call": counterparts.counterpart(kind, group.op, group.variant, group.dtype)}
 
-    def _load_exported_form(self, blank: Form, exported: Pack | None) -> Form | None:
+    def _load_exported_form(self, kind: str, exported: Pack | None) -> dict[str, Any] | None:
         """What an exporter made of the catalog's function, and of the sample's arrays as it takes them."""
         catalog = catalogs.get_if_installed(self.owner.group.catalog)
-        if exported is None or not (catalog is None or blank.kind in catalog.exports):
+        if exported is None or not (catalog is None or kind in catalog.exports):
             return None
         made = exported.header["samples"].get(str(self.index))
         if made is not None and "bad" in made:
             raise Invalid(made["bad"])
         if made is None or "error" in made:
-            raise Unsupported(made["error"] if made else f"the {blank.kind} form was not exported")
+            raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
         if "vacuous" in made:
             raise Vacuous(made["vacuous"])
-        taken = [self.specs[i] for i in made["inputs"]]
-        arrays = [contiguous(blank.arrays[spec.id], spec) for spec in taken]
-        return replace(
-            blank,
-            model=exported.array(made["model"]).tobytes(),
-            arrays=[a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in arrays],
-            args={"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(self.specs))]},
-            batched=tuple(k for k, spec in enumerate(taken) if spec.id in blank.batched),
-            paired=tuple(made["paired"]),
-            invalid=made.get("invalid", ""),
-        )
+        taken, given = [self.specs[i] for i in made["inputs"]], self.inputs()
+        arrays = [contiguous(given[spec.id], spec) for spec in taken]
+        return {
+            "model": exported.array(made["model"]).tobytes(),
+            "arrays": [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in arrays],
+            "args": {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(self.specs))]},
+            "batched": tuple(k for k, spec in enumerate(taken) if spec.id in self.record.batched),
+            "paired": tuple(made["paired"]),
+            "invalid": made.get("invalid", ""),
+        }
 
     def _give_state(self, call: Any, state: dict[str, np.ndarray]) -> Callable[[], None] | None:
         """Make a module that was made in this process the one that the sample is of; what does so again, where a call writes to it. Raises

@@ -150,10 +150,11 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
         with (
             torch.no_grad(),
             torch.random.fork_rng(devices=[]),
+            # The first of two modes to be entered is the last to be asked: a factor is changed where no other mode sees how.
+            products.in_torch(change, stepwise=exactly) as found,
             compute_in_float64() if exactly else contextlib.nullcontext(),
         ):
-            with products.in_torch(change) as found:
-                made = function(*given[0], **given[1])
+            made = function(*given[0], **given[1])
         outputs = torch_tree.leaves(made) if exactly else ()
         return [torch_tree.output(torch_tree.dense(x)) for x in outputs], found
 

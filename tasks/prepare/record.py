@@ -1,14 +1,14 @@
 """A prepared sample as its pack has it: JSON, with every array by its place in the pack. Nothing in it is executable.
 
-The keys are the names of the fields. A pack that a lake keeps (a minimal case) outlives the farm that wrote it: what was added later has
-a default, and a key that this farm does not know is told (`PackError`).
+The keys are the names of the fields, without those that hold their default. A pack that a lake keeps (a minimal case) outlives the farm
+that wrote it: what was added later has a default, and a key that this farm does not know is told (`PackError`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,18 +24,25 @@ R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 
 
 def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
-    """A record of some values: a frozen dataclass of forty fields takes ten times as long to construct."""
-    known, needed = _KEYS[kind]
-    if not known.keys() >= values.keys():
-        name = min(values.keys() - known.keys())
+    """A record of some values. What is not among them is read off the class, which has the defaults: a frozen dataclass of forty fields
+    takes ten times as long to construct."""
+    keys = _KEYS[kind]
+    if not keys.known >= values.keys():
+        name = min(values.keys() - keys.known)
         raise PackError(
             f"a prepared case has {name!r}, which this farm does not know: it is of a later one; update, or prepare it again"
         )
-    if not values.keys() >= needed:
-        raise PackError(f"a prepared case has no {min(needed - values.keys())!r}: it is damaged; prepare it again")
+    if not values.keys() >= keys.needed:
+        raise PackError(f"a prepared case has no {min(keys.needed - values.keys())!r}: it is damaged; prepare it again")
     made = object.__new__(kind)
-    made.__dict__.update({**known, **values})
+    vars(made).update({**keys.empty, **values})
     return made
+
+
+def _list_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:
+    """The JSON object of a record, without what holds its default."""
+    defaults = _KEYS[type(record)].defaults
+    return {name: x for name, x in vars(record).items() if name not in defaults or x != defaults[name]}
 
 
 @dataclass(frozen=True)
@@ -65,22 +72,19 @@ class LeafRecord:
     def leaf(self, array: Callable[[int], np.ndarray], of_products: bool = False) -> Leaf:
         """The leaf, its arrays as ``array`` gives them; with its floor of products where that is asked for."""
 
-        def there(place: int | None) -> np.ndarray | None:
-            return None if place is None else array(place)
-
         return Leaf(
             self.dtype,
             tuple(self.shape),
-            there(self.reference),
-            there(self.noise),
+            None if self.reference is None else array(self.reference),
+            None if self.noise is None else array(self.noise),
             self.rtol,
             self.atol,
             self.meaning,
-            there(self.of_products) if of_products else None,
-            there(self.jumps),
-            there(self.kept),
+            None if self.of_products is None or not of_products else array(self.of_products),
+            None if self.jumps is None else array(self.jumps),
+            None if self.kept is None else array(self.kept),
             self.shared,
-            there(self.ties),
+            None if self.ties is None else array(self.ties),
         )
 
 
@@ -169,20 +173,29 @@ class SampleRecord:
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""
-        return vars(self) | {
-            "expected": [vars(x) for x in self.expected],
-            "derived": [vars(x) for x in self.derived],
-            "others": [vars(x) for x in self.others],
+        return _list_values(self) | {
+            "expected": [_list_values(x) for x in self.expected],
+            "derived": [_list_values(x) for x in self.derived],
+            "others": [_list_values(x) for x in self.others],
             "failure": None if self.failure is None else asdict(self.failure),
         }
 
 
-def _list_record_keys(kind: type) -> tuple[dict[str, Any], set[str]]:
-    """All keys of a record with what stands for those that are not there, and those that must be."""
-    without = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(kind)}
-    return without, {name for name, value in without.items() if value is MISSING}
+class _Keys(NamedTuple):
+    """The keys of a record's JSON object. needed: those that must be there; defaults: what stands for one that is not; empty: of
+    these, the mappings, which a class cannot have."""
+
+    known: frozenset[str]
+    needed: frozenset[str]
+    defaults: Mapping[str, Any]
+    empty: Mapping[str, Any]
 
 
-_KEYS: dict[type, tuple[dict[str, Any], set[str]]] = {
-    kind: _list_record_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)
-}
+def _list_keys(kind: type) -> _Keys:
+    empty = {f.name: f.default_factory() for f in fields(kind) if f.default_factory is not MISSING}
+    defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING} | empty
+    known = frozenset(f.name for f in fields(kind))
+    return _Keys(known, known - defaults.keys(), defaults, empty)
+
+
+_KEYS: dict[type, _Keys] = {kind: _list_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -325,6 +327,22 @@ def test_an_op_that_says_it_ran_on_the_cpu_is_a_fallback(words: str, monkeypatch
     silent = eager("npu").build(doubled(lambda x: warnings.warn("deprecated", stacklevel=2) or x))
     silent.run()
     assert silent.fallback is None
+
+
+def test_what_a_case_held_is_freed_with_its_program() -> None:
+    """Not when the garbage collector comes round: on a device it is memory that the next case lacks."""
+    form = doubled(lambda x: x + x)
+    program, held = eager("cpu").build(form), weakref.ref(form.arrays[0])
+    assert program.run()[0].tolist() == [2.0, 2.0]
+    gc.disable()
+    try:
+        program.release()
+        del form
+        assert held() is None
+    finally:
+        gc.enable()
+    with pytest.raises(RuntimeError, match="over"):
+        program.run()
 
 
 def test_a_result_on_another_device_is_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:

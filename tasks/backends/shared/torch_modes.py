@@ -68,13 +68,13 @@ class Modes:
                 torch.backends.cudnn.benchmark = self.convolution == "benchmark"
                 torch.backends.cudnn.deterministic = self.convolution == "deterministic"
 
-    @contextlib.contextmanager
-    def watch_fallbacks(self, program: Program) -> Iterator[None]:
+    def watch_fallbacks(self, program: Program) -> contextlib.AbstractContextManager[None]:
         """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for. A call of attention for which
         torch has no such kernel raises Unsupported before it is made."""
-        if not (self.sdpa or self.convolution):
-            yield
-            return
+        return self._watch(program) if self.sdpa or self.convolution else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _watch(self, program: Program) -> Iterator[None]:
         from torch.overrides import TorchFunctionMode
         from torch.utils._python_dispatch import TorchDispatchMode
 
