@@ -85,6 +85,10 @@ class Declared:
             return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key, lacks)
         return CatalogError(text, (*self.key, what), lacks)
 
+    def submitted(self, file: str) -> Declared:
+        """The same op with the function of a submission's file; as it is where that is ""."""
+        return replace(self, op=replace(self.op, kernel=f"{file}:{self.op.function_name}")) if file else self
+
     @property
     def script(self) -> Path | None:
         """The reference's script, where it is one."""
@@ -116,8 +120,9 @@ class Declared:
         """The source files that the op's functions are made of, as far as they are found."""
         files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
         for given in (getattr(self.op, x) for x in what):
-            if isinstance(given, str) and given:
-                found = sources.locate(given if given.endswith(".py") else given.rpartition(":")[0], self._root)
+            module = "" if not isinstance(given, str) else given if given.endswith(".py") else given.rpartition(":")[0]
+            if module:
+                found = sources.locate(module, self._root)
                 files |= set(sources.closure(found, self._root)) if found else set()
         return files
 
@@ -143,7 +148,12 @@ def listing_digest() -> str:
     files: set[Path] = set()
     told = definitions().get("sources", [])
     for source in told:
-        given = [k[what] for k in source["kernels"] for what in FUNCTIONS if k.get(what)]
+        given = [
+            k[what]
+            for k in source["kernels"]
+            for what in FUNCTIONS
+            if ":" in k.get(what, "") or k.get(what, "").endswith(".py")
+        ]
         named = [*source["modules"], *given]
         for name in named:
             found = sources.locate(name if name.endswith(".py") else name.rpartition(":")[0] or name, source["root"])
@@ -166,7 +176,8 @@ def find_op(name: str) -> Declared | None:
     found, lacking = _collect_ops()
     if name not in found and lacking:
         raise lacking[0].with_traceback(None)
-    return found.get(name)
+    one = found.get(name)
+    return one and one.submitted(definitions().get("kernel", ""))
 
 
 def _collect_ops() -> tuple[dict[str, Declared], list[CatalogError]]:

@@ -55,7 +55,7 @@ class UserOp:
         metadata=key(
             FUNCTION,
             "what is judged: `module:function` or `file.py:function`, or a `torch.autograd.Function`. Files and modules are looked up beside "
-            "the config (or in the catalog's `root`)",
+            "the config (or in the catalog's `root`). Of a task, the name of the function in every [submission](leaderboards.md)",
         )
     )
     reference: Callable[..., Any] | str = field(
@@ -218,6 +218,17 @@ class UserOp:
         """The op with others for FUNCTIONS: what ``change`` makes of the name and the value of each."""
         functions: dict[str, Any] = {what: change(what, getattr(self, what)) for what in FUNCTIONS}
         return replace(self, **functions)
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it has no kernel of its own: submissions bring one each."""
+        return isinstance(self.kernel, str) and ":" not in self.kernel
+
+    @property
+    def function_name(self) -> str:
+        """What its function is called in a submission's file."""
+        given = self.kernel if isinstance(self.kernel, str) else getattr(self.kernel, "__name__", "")
+        return given.rpartition(":")[2] or self.name
 
     @property
     def alone(self) -> bool:

@@ -1,0 +1,128 @@
+"""A leaderboard: one line for each submission of a run of a folder of them, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import shorten
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.causes import worst_first
+from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity
+from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, status, view
+from farm.report.words import DASH, number
+from tasks.model import Status
+
+#: Columns of `leaderboard`.
+TOLD = [
+    *("submission", "task", "status", "kind", "passed", "judged", "audit", "run_ms"),
+    *("speedup", "speedup_low", "speedup_high", "roofline", "why", "case_id"),
+]
+#: The check that looks for a cheat, and what its column says of one that was not found.
+AUDIT, CLEAN = "audit", "clean"
+#: Characters of a reason in a table.
+WHY = 300
+
+
+def submitted(run: Mapping[str, Any]) -> list[str]:
+    """The backends of a run that are submissions."""
+    return [str(b["name"]) for b in (run.get("config") or {}).get("backends") or () if b.get("kernel")]
+
+
+def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+    """One line per submission, the worst first, of those that are right the fastest first; of `distinct` rows.
+
+    Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check audit found, "clean"
+    for nothing, "" where it was not asked; run_ms: median of the calls that were right, in milliseconds; speedup and the ends of its
+    interval: the median of its cases'; roofline: the largest share, of 1; why: the worst row's reason; case_id: of that row. A submission
+    that was refused is an error without cases.
+    """
+    lines = []
+    for name in submitted(run):
+        own = rows[rows["backend"] == name]
+        lines.append({"submission": name, **(_summarise(own) if len(own) else {"status": Status.LOST.value})})
+    for one in run.get("refused") or ():
+        lines.append({"submission": one["name"], "status": Status.ERROR.value, "kind": "refused", "why": one["why"]})
+    made = pd.DataFrame(lines, columns=TOLD)
+    made = made.assign(
+        rank=severity(made["status"]),
+        size=-pd.to_numeric(made["speedup"]).fillna(0.0),
+        **{k: made[k].fillna("") for k in ("task", "kind", "audit", "why", "case_id")},
+    )
+    return made.sort_values(["rank", "size", "submission"], kind="stable")[TOLD].reset_index(drop=True)
+
+
+def _summarise(own: pd.DataFrame) -> dict[str, Any]:
+    told = own[~own["status"].isin([Status.UNSUPPORTED.value, Status.VACUOUS.value])]
+    worst = worst_first(told if len(told) else own).iloc[0]
+    right = own[own["status"].isin(PASSED_STATUSES)]
+    timed = right[right["speedup"].notna()]
+    made = {name: timed[name].median() for name in ("speedup", "speedup_low", "speedup_high")}
+    return made | {
+        "task": ", ".join(sorted(own["op"].str.partition(":")[2].unique())),
+        "status": worst["status"],
+        "kind": worst["kind"],
+        "passed": len(right),
+        "judged": int(own["status"].isin(JUDGED_STATUSES).sum()),
+        "audit": _describe_audit(own[own["check"] == AUDIT]),
+        "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
+        "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
+        "why": "" if Status(worst["status"]).passed else " ".join(str(worst["error"] or worst["cause"]).split()),
+        "case_id": worst["case_id"],
+    }
+
+
+def _describe_audit(rows: pd.DataFrame) -> str:
+    if not rows["status"].isin(JUDGED_STATUSES).any():
+        return ""
+    found = rows[~rows["status"].isin(PASSED_STATUSES) & rows["status"].isin(JUDGED_STATUSES)]
+    return ", ".join(dict.fromkeys(k or s for k, s in zip(found["kind"], found["status"]))) or CLEAN
+
+
+def _verdict(line: Line) -> Cell:
+    kind = str(line["kind"])
+    return Cell(f"{line['status']}{f' ({kind})' * bool(kind)}", status=str(line["status"]))
+
+
+def _speedup(line: Line) -> Cell | str:
+    value = line["speedup"]
+    if pd.isna(value):
+        return DASH
+    return Cell(number(value), small=f"{number(line['speedup_low'])} – {number(line['speedup_high'])}")
+
+
+def _count(line: Line) -> str:
+    return DASH if pd.isna(line["judged"]) else f"{line['passed']:.0f} of {line['judged']:.0f}"
+
+
+@view(1)
+def submission_view(report: Report) -> View | None:
+    """The leaderboard; None of a run that is of no submissions."""
+    if not submitted(report.run):
+        return None
+    found = leaderboard(report.rows, report.run)
+    columns: list[Column | str | tuple[str, str]] = [Column("verdict", _verdict), ("submission", "")]
+    columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)
+    columns.append(Column("right", _count, right=True))
+    columns += ["audit"] * bool((found["audit"] != "").any())
+    columns.append(build_number_column("run_ms", "ms"))
+    if found["speedup"].notna().any():
+        columns.append(Column("speedup", _speedup, right=True))
+    if found["roofline"].notna().any():
+        columns.append(
+            Column(
+                "roofline", lambda line: DASH if pd.isna(line["roofline"]) else f"{line['roofline']:.0%}", right=True
+            )
+        )
+    columns.append(Column("why", lambda line: shorten(str(line["why"]), WHY, placeholder=" …") or DASH, foreign=True))
+    return View(
+        "submissions",
+        "Submissions, the worst first",
+        found,
+        tuple(columns),
+        unit="submissions",
+        counted=True,
+        open=True,
+        most=len(found),
+    )
