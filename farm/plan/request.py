@@ -98,11 +98,12 @@ def new(
     model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
     """
+    given: Config | None = None
     if path and not model and Path(path).is_dir():
         board = read_folder(Path(path), backends)
         given, more["refused"], backends, path = board.config, board.refused, (), ""
-    else:
-        given = configs.load(path) if path or not model else None
+    elif path or not model:
+        given = configs.load(path)
     config = named_model.config_of(model, inputs, given, drawn, samples) if model or given is None else given
     if dtypes:
         config = of_dtypes(config, dtypes)

@@ -14,20 +14,14 @@ from farm.report.faces import html
 from farm.report.faces.files import write
 from farm.report.faces.page import _hash
 from farm.report.faces.terminal import screen, table
-from farm.report.tables.submissions import submission_view
-from farm.report.tables.view import Report, View
-
-
-def _find_view(report: Report) -> View:
-    found = submission_view(report)
-    assert found is not None, "a run of submissions"
-    return found
+from farm.report.tables.submissions import make_view
+from farm.report.tables.view import Report
 
 
 def print_leaderboard(report: Report) -> None:
     """Print the table, and nothing else."""
     console = screen()
-    console.print(table(_find_view(report), 0, console.width))
+    console.print(table(make_view(report), 0, console.width))
 
 
 def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict[str, Path]:
@@ -42,14 +36,14 @@ def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict
 
 def render_json(report: Report, run: Mapping[str, Any]) -> str:
     """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.leaderboard` each]}; what was not measured is null."""
-    lines = _find_view(report).frame.to_dict("records")
+    lines = make_view(report).frame.to_dict("records")
     plain = [{str(k): None if v != v else v for k, v in line.items()} for line in lines]
     return json.dumps({"run_id": run.get("run_id"), "name": run.get("name"), "submissions": plain}, indent=1) + "\n"
 
 
 def render_page(report: Report, run: Mapping[str, Any]) -> str:
     """The page as text: no script, no network."""
-    css, view = html.style(), _find_view(report)
+    css, view = html.style(), make_view(report)
     counts = view.frame["status"].value_counts()
     said = ", ".join(f"{n} {name}" for name, n in counts.items())
     return html.render(

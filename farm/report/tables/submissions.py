@@ -10,7 +10,7 @@ import pandas as pd
 
 from farm.report.tables.causes import worst_first
 from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity
-from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, status, view
+from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
 from farm.report.words import DASH, number
 from tasks.model import Status
 
@@ -41,7 +41,7 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     lines = []
     for name in submitted(run):
         own = rows[rows["backend"] == name]
-        lines.append({"submission": name, **(_summarise(own) if len(own) else {"status": Status.LOST.value})})
+        lines.append({"submission": name, **(summarise(own) if len(own) else {"status": Status.LOST.value})})
     for one in run.get("refused") or ():
         lines.append({"submission": one["name"], "status": Status.ERROR.value, "kind": "refused", "why": one["why"]})
     made = pd.DataFrame(lines, columns=TOLD)
@@ -53,7 +53,8 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     return made.sort_values(["rank", "size", "submission"], kind="stable")[TOLD].reset_index(drop=True)
 
 
-def _summarise(own: pd.DataFrame) -> dict[str, Any]:
+def summarise(own: pd.DataFrame) -> dict[str, Any]:
+    """The line of `leaderboard` that a submission's `distinct` rows make."""
     told = own[~own["status"].isin([Status.UNSUPPORTED.value, Status.VACUOUS.value])]
     worst = worst_first(told if len(told) else own).iloc[0]
     right = own[own["status"].isin(PASSED_STATUSES)]
@@ -99,8 +100,11 @@ def _count(line: Line) -> str:
 @view(1)
 def submission_view(report: Report) -> View | None:
     """The leaderboard; None of a run that is of no submissions."""
-    if not submitted(report.run):
-        return None
+    return make_view(report) if submitted(report.run) else None
+
+
+def make_view(report: Report) -> View:
+    """The leaderboard of a run of submissions."""
     found = leaderboard(report.rows, report.run)
     columns: list[Column | str | tuple[str, str]] = [Column("verdict", _verdict), ("submission", "")]
     columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)

@@ -49,7 +49,12 @@ class Declared:
         """One of the op's FUNCTIONS as a callable, a session as a function of all its steps. Raises CatalogError."""
         if what == "kernel" and self.op.steps:
             return sessions.whole(self.op, self.session())
-        return functions.in_order(functions.callable_of(self._resolve_name(what)))
+        found = self._resolve_name(what)
+        if functions.is_module(found):
+            found = functions.of_module(found, self.op.init)
+        if self.op.positions and what != "backward":
+            return functions.by_position(found, self.op.positions, self.op.packed)
+        return functions.in_order(functions.callable_of(found))
 
     def session(self) -> Callable[[], Any]:
         """The class of a kernel that is a session. Raises CatalogError."""
@@ -178,6 +183,11 @@ def find_op(name: str) -> Declared | None:
         raise lacking[0].with_traceback(None)
     one = found.get(name)
     return one and one.submitted(definitions().get("kernel", ""))
+
+
+def is_submission() -> bool:
+    """Whether the kernels of this process are those of a submission: what it cannot import is its own fault."""
+    return bool(definitions().get("kernel"))
 
 
 def _collect_ops() -> tuple[dict[str, Declared], list[CatalogError]]:

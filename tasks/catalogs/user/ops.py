@@ -214,6 +214,21 @@ class UserOp:
         ),
     )
 
+    positions: Sequence[str] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "inputs and kwargs that kernel and reference take by position, in that order",
+            shown="none: they are given all by name",
+            names=Names("no input and no argument", lambda op: [*op.inputs, *op.kwargs]),
+        ),
+    )
+    packed: bool = field(default=False, metadata=key(FLAG, "whether those of `positions` come as one tuple"))
+    init: Sequence[Any] = field(
+        default=(),
+        metadata=key(LIST, "what a kernel and a reference that are classes of torch modules are made of, from seed 0"),
+    )
+
     def with_functions(self, change: Callable[[str, Any], Any]) -> UserOp:
         """The op with others for FUNCTIONS: what ``change`` makes of the name and the value of each."""
         functions: dict[str, Any] = {what: change(what, getattr(self, what)) for what in FUNCTIONS}
