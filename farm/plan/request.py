@@ -100,6 +100,8 @@ def new(
     """
     given: Config | None = None
     if path and not model and Path(path).is_dir():
+        if more.get("how") == "inline":
+            raise ConfigError("--inline: each submission has a process of its own: leave it out")
         board = read_folder(Path(path), backends)
         given, more["refused"], backends, path = board.config, board.refused, (), ""
     elif path or not model:
