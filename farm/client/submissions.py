@@ -14,7 +14,7 @@ import pandas as pd
 
 from farm.client.kernels import ClientError, declared_of, name_of
 from farm.client.process import isolate_settings
-from farm.fleet import scratch
+from farm.fleet import detect, scratch
 from farm.plan import config as configs
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
@@ -98,7 +98,7 @@ def _find_config(task: Task, backend: str, samples: int) -> Config:
     else:
         made = _plan_op(task)
     on = [backend, *made.pop("backends", [])]
-    made["backends"] = [next((name for name in on if name), "") or f"torch-{submissions.find_device()}"]
+    made["backends"] = [next((name for name in on if name), "") or detect.find_eager_backend()]
     config = Config.model_validate({"name": "judge", **made})
     configs.check_backend(config.backends[0], "backend")
     if samples:

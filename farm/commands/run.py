@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fit_table
+from farm.fleet import detect
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
@@ -190,6 +192,8 @@ def _request(args: argparse.Namespace) -> Request:
             "inputs": args.inputs,
             "drawn": args.input,
         }
+        if args.config and Path(args.config).is_dir():
+            more["here"] = detect.find_eager_backend()
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
@@ -433,7 +437,7 @@ def _show_leaderboard(run: Run, report: Report, say: Callable[[str], None]) -> N
     where = default_out(run.request.lake.uri, run.run_id)
     try:
         paths = write_leaderboard(report, run.record, where)
-        say(f"page: {paths['leaderboard_html']}, as JSON: {paths['leaderboard_json']}")
+        say(f"page: {paths['html']}, as JSON: {paths['json']}")
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     print_leaderboard(report)

@@ -12,12 +12,12 @@ import json
 import math
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.fleet.child_process import default_python
 from farm.plan.config import ConfigError, read_yaml
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import UserOp
@@ -72,7 +72,7 @@ def _names(file: Path) -> set[str]:
 
 def _ask(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
     """What the problem says of itself, in a process of its own. Raises ConfigError."""
-    program = [default_python(), "-m", "tasks.catalogs.user.published", layout, str(file.resolve())]
+    program = [sys.executable, "-m", "tasks.catalogs.user.published", layout, str(file.resolve())]
     out = default_cache() / "inputs"
     try:
         done = subprocess.run(

@@ -95,14 +95,14 @@ def new(
 ) -> Request:
     """A new run of a config, or of a folder of submissions, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks`` and ``samples`` of an op and dtype.
 
-    model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
+    here: what submissions run on where nobody says anything; model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
     """
     given: Config | None = None
     if path and not model and Path(path).is_dir():
         if more.get("how") == "inline":
             raise ConfigError("--inline: each submission has a process of its own: leave it out")
-        board = read_folder(Path(path), backends)
+        board = read_folder(Path(path), backends, more.pop("here", "torch-cpu"))
         given, more["refused"], backends, path = board.config, board.refused, (), ""
     elif path or not model:
         given = configs.load(path)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pydantic
 
-from farm.fleet import detect
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.model import CatalogConfig, Config, ConfigError
@@ -23,7 +22,6 @@ from farm.plan.published import find_published
 from tasks import checks
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
-from tasks.devices import TORCH_DEVICES
 from tasks.nearest import nearest
 
 #: What a task's declaration is called, and the folder that its submissions may be in instead of beside it.
@@ -66,9 +64,9 @@ class _Task:
     files: list[tuple[str, Path]]
 
 
-def read_folder(folder: Path, backends: Sequence[str] = ()) -> Board:
+def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
     """The run of a folder with a task's declaration and submissions, or of one whose subfolders are such. backends: what every submission
-    runs on, instead of eager torch on the device that is here. Raises ConfigError."""
+    runs on, instead of what the task says; here: where nobody says anything. Raises ConfigError."""
     tasks = list(_find_tasks(folder))
     if not tasks:
         raise ConfigError(
@@ -80,7 +78,7 @@ def read_folder(folder: Path, backends: Sequence[str] = ()) -> Board:
         submitted = list(_check_files(task))
         refused += [x for x in submitted if isinstance(x, Refused)]
         there = [x for x in submitted if isinstance(x, dict)]
-        on = [*backends, *task.made.pop("backends", [])][:1] or [f"torch-{find_device()}"]
+        on = [*backends, *task.made.pop("backends", [])][:1] or [here]
         names = [glob.escape(x["name"]) for x in there]
         catalogs = [c | {"backends": names} for c in task.made["catalogs"] if names]
         parts.append(task.made | {"catalogs": catalogs, "backends": [x | {"like": on[0]} for x in there]})
@@ -211,9 +209,3 @@ def _check_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
             yield Refused(own, f"{path}: {size:,} bytes, more than {MOST_BYTES:,} are allowed")
         else:
             yield {"name": own, "kernel": str(path.resolve())}
-
-
-def find_device() -> str:
-    """The device of eager torch that this machine has, "cpu" where it has none."""
-    there = detect.list_devices()
-    return next((name for name, (_, label) in TORCH_DEVICES.items() if label in there), "cpu")

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from farm.plan.submissions import BOARD
 from farm.report.faces import html
-from farm.report.faces.files import write
 from farm.report.faces.page import _hash
 from farm.report.faces.terminal import screen, table
 from farm.report.tables.submissions import make_view
@@ -25,12 +24,11 @@ def print_leaderboard(report: Report) -> None:
 
 
 def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict[str, Path]:
-    """Write the leaderboard as JSON and as a page into ``out`` (made if missing), and the run's report beside it; their paths by
-    what they hold. Raises OSError."""
-    paths = write(report, run, out)
+    """Write the leaderboard as JSON and as a page into ``out`` (made if missing); their paths by what they hold. Raises OSError."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {name: out / f"{BOARD}.{name}" for name in ("json", "html")}
     for name, text in (("json", render_json(report, run)), ("html", render_page(report, run))):
-        paths[f"{BOARD}_{name}"] = out / f"{BOARD}.{name}"
-        paths[f"{BOARD}_{name}"].write_text(text, encoding="utf-8", errors="replace", newline="\n")
+        paths[name].write_text(text, encoding="utf-8", errors="replace", newline="\n")
     return paths
 
 

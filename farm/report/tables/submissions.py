@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from farm.program import program
+from farm.report.tables.agreement import why
 from farm.report.tables.causes import worst_first
-from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity
+from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity, where_option
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
 from farm.report.words import DASH, number
 from tasks.model import Status
@@ -45,11 +47,12 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     for one in run.get("refused") or ():
         lines.append({"submission": one["name"], "status": Status.ERROR.value, "kind": "refused", "why": one["why"]})
     made = pd.DataFrame(lines, columns=TOLD)
-    made = made.assign(
-        rank=severity(made["status"]),
-        size=-pd.to_numeric(made["speedup"]).fillna(0.0),
-        **{k: made[k].fillna("") for k in ("task", "kind", "audit", "why", "case_id")},
-    )
+    numbers = {name: pd.to_numeric(made[name]) for name in ("passed", "judged", "speedup")}
+    share = (numbers["passed"] / numbers["judged"]).fillna(0.0)
+    texts = {name: made[name].fillna("") for name in ("task", "kind", "audit", "why", "case_id")}
+    # Of what is wrong that which is right most rarely, of what is right the fastest.
+    size = share.mask(made["status"].isin(PASSED_STATUSES), -numbers["speedup"].fillna(0.0))
+    made = made.assign(rank=severity(made["status"]), size=size, **texts)
     return made.sort_values(["rank", "size", "submission"], kind="stable")[TOLD].reset_index(drop=True)
 
 
@@ -69,9 +72,15 @@ def summarise(own: pd.DataFrame) -> dict[str, Any]:
         "audit": _describe_audit(own[own["check"] == AUDIT]),
         "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
         "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
-        "why": "" if Status(worst["status"]).passed else " ".join(str(worst["error"] or worst["cause"]).split()),
+        "why": "" if Status(worst["status"]).passed else _explain(worst),
         "case_id": worst["case_id"],
     }
+
+
+def _explain(row: Mapping[Any, Any]) -> str:
+    """Why a case did not pass, in a line."""
+    units = row["error_units"] if row["error_units"] == row["error_units"] else row["max_ulp"]
+    return " ".join(str(row["error"] or row["cause"] or why({**row, "units": units})).split())
 
 
 def _describe_audit(rows: pd.DataFrame) -> str:
@@ -120,6 +129,7 @@ def make_view(report: Report) -> View:
             )
         )
     columns.append(Column("why", lambda line: shorten(str(line["why"]), WHY, placeholder=" …") or DASH, foreign=True))
+    again = f"{program()} report --run {report.run.get('run_id')}{where_option(str(report.run.get('results') or 'results'))}"
     return View(
         "submissions",
         "Submissions, the worst first",
@@ -129,4 +139,5 @@ def make_view(report: Report) -> View:
         counted=True,
         open=True,
         most=len(found),
+        see=(("every case", again),),
     )
