@@ -98,7 +98,7 @@ def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: P
         (lambda x: (x / "task.yaml").unlink(), "no task"),
         (lambda x: (x / "reference.py").unlink(), "reference: no such file"),
         (lambda x: (x / "submissions" / "right.py").unlink(), "no submission"),
-        (lambda x: (x / "task.yaml").write_text(TASK + "sampels: 3\n"), "did you mean samples?"),
+        (lambda x: (x / "task.yaml").write_text(TASK + "sampels: 3\n"), "did you mean samples"),
         (lambda x: (x / "task.yaml").write_text(TASK.replace("[n]", "[m]")), "unknown dimension 'm'"),
         (lambda x: (x / "task.yaml").write_text("name: double\n"), "add the key reference"),
     ],

@@ -45,7 +45,9 @@ def describe_kernelbench(file: Path, out: Path) -> list[dict[str, Any]]:
 
 def describe_gpumode(file: Path, out: Path, asked: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A sample for each set of arguments of generate_input. Raises NotThere."""
-    problem = load.load(str(file), str(file.parent), ())
+    # Its utils.py is copied beside it when it is run, from the folder above.
+    root = file.parent if (file.parent / "utils.py").is_file() else file.parent.parent
+    problem = load.load(str(file), str(root), ())
     reference, generate = _get(problem, "ref_kernel", file), _get(problem, "generate_input", file)
     found = []
     for arguments in asked:
