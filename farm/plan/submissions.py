@@ -175,9 +175,10 @@ def plan_ops(
         parts.append({"ops": [op.name for op in drawn], "checks": right, "distributions": values, **count})
     if more:  # these vary the inputs themselves
         parts.append({"ops": [(given or drawn)[0].name], "checks": more, **count})
-    catalogs = [{"name": "user", "dtypes": ["*"], **part} for part in parts]
     own = catalog.model_dump()
-    catalogs[0] |= {"root": own["root"], "kernels": own["kernels"]}
+    catalogs = [
+        {"name": "user", "root": own["root"], "kernels": own["kernels"], "dtypes": ["*"], **part} for part in parts
+    ]
     told = {name: value for name, value in settings.items() if name in Config.model_fields and name != "checks"}
     return {"deadline_s": DEADLINE_S, "localise_s": 0.0, **told, "catalogs": catalogs}
 

@@ -222,7 +222,7 @@ def _load_declared(text: str, digest: str) -> tuple[dict[str, Declared], list[Ca
             other = found.get(one.op.name)
             if other is None:
                 found[one.op.name] = one
-            elif other.op is not one.op:  # a module may be listed twice
+            elif (other.op, other.root) != (one.op, one.root):  # a module, or a kernel, may be listed twice
                 raise CatalogError(
                     f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
                     one.key if one.file else (*one.key, "name"),
