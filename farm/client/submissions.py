@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from tasks.catalogs.user_definitions import get_announcement
 from tasks.judge import verdict
 from tasks.model import Status
 
+#: Children serve one job at a time: whoever has more cores calls from as many processes.
+_one_at_a_time = threading.Lock()
 #: What a task may be: the path of its declaration or of its folder, an op, a function with @tasks.op or its name.
 Task = UserOp | Callable[..., Any] | str | Path
 
@@ -73,7 +76,7 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
     if (size := file.stat().st_size) > submissions.MOST_BYTES:
         return _refused(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
     try:
-        with isolate_settings():
+        with _one_at_a_time, isolate_settings():
             return _prepare(_find_config(task, backend, samples)).judge(file)
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None

@@ -414,7 +414,7 @@ def _run(plan: Plan, console: Console) -> int:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     if request.submissions:
-        return FOUND if report.verdict.has_findings or request.refused else OK
+        return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
         return _conclude(report.verdict, say)
     from farm.report.tables.gate import judge_gate
