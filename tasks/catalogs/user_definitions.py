@@ -30,8 +30,12 @@ def definitions() -> dict[str, Any]:
 
 
 def with_kernel(text: str, kernel: str) -> str:
-    """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where ``kernel`` is ""."""
-    return json.dumps(parse_definitions(text) | {"kernel": kernel}) if kernel else text
+    """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where ``kernel`` is "". Of
+    what is hidden, that file is not."""
+    if not kernel:
+        return text
+    told = parse_definitions(text)
+    return json.dumps(told | {"kernel": kernel, "hidden": [x for x in told.get("hidden", ()) if x != kernel]})
 
 
 def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:

@@ -19,8 +19,10 @@ from tasks.model import Status
 #: Columns of `leaderboard`.
 TOLD = [
     *("submission", "task", "status", "kind", "passed", "judged", "audit", "run_ms"),
-    *("speedup", "speedup_low", "speedup_high", "roofline", "why", "case_id"),
+    *("speedup", "speedup_low", "speedup_high", "baseline", "time_doubt", "roofline", "why", "case_id"),
 ]
+#: Of these the columns of text, "" where nothing is said.
+_TEXT = ("task", "kind", "audit", "baseline", "time_doubt", "why", "case_id")
 #: The check that looks for a cheat, and what its column says of one that was not found.
 AUDIT, CLEAN = "audit", "clean"
 #: Characters of a reason in a table.
@@ -37,7 +39,8 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
 
     Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check audit found, "clean"
     for nothing, "" where it was not asked; run_ms: median of the calls that were right, in milliseconds; speedup and the ends of its
-    interval: the median of its cases'; roofline: the largest share, of 1; why: the worst row's reason; case_id: of that row. A submission
+    interval: the median of its cases'; baseline: what it was timed against; time_doubt: why its time is not believed; roofline: the largest
+    share, of 1; why: the worst row's reason; case_id: of that row. A submission
     that was refused is an error without cases.
     """
     lines = []
@@ -49,7 +52,7 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     made = pd.DataFrame(lines, columns=TOLD)
     numbers = {name: pd.to_numeric(made[name]) for name in ("passed", "judged", "speedup")}
     share = (numbers["passed"] / numbers["judged"]).fillna(0.0)
-    texts = {name: made[name].fillna("") for name in ("task", "kind", "audit", "why", "case_id")}
+    texts = {name: made[name].fillna("") for name in _TEXT}
     # Of what is wrong that which is right most rarely, of what is right the fastest.
     size = share.mask(made["status"].isin(PASSED_STATUSES), -numbers["speedup"].fillna(0.0))
     made = made.assign(rank=severity(made["status"]), size=size, **texts)
@@ -71,10 +74,16 @@ def summarise(own: pd.DataFrame) -> dict[str, Any]:
         "judged": int(own["status"].isin(JUDGED_STATUSES).sum()),
         "audit": _describe_audit(own[own["check"] == AUDIT]),
         "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
+        **{name: _join(right, name) for name in ("baseline", "time_doubt")},
         "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
         "why": "" if Status(worst["status"]).passed else _explain(worst),
         "case_id": worst["case_id"],
     }
+
+
+def _join(rows: pd.DataFrame, name: str) -> str:
+    """The texts of a column that a check may have, each once."""
+    return ", ".join(sorted({str(x) for x in rows[name] if x and x == x})) if name in rows else ""
 
 
 def _explain(row: Mapping[Any, Any]) -> str:
@@ -122,6 +131,8 @@ def make_view(report: Report) -> View:
     columns.append(build_number_column("run_ms", "ms"))
     if found["speedup"].notna().any():
         columns.append(Column("speedup", _speedup, right=True))
+    if (found["time_doubt"] != "").any():
+        columns.append(("time_doubt", "doubt"))
     if found["roofline"].notna().any():
         columns.append(
             Column(
