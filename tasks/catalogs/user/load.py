@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -92,7 +93,11 @@ class Declared:
 
     def submitted(self, file: str) -> Declared:
         """The same op with the function of a submission's file; as it is where that is ""."""
-        return replace(self, op=replace(self.op, kernel=f"{file}:{self.op.function_name}")) if file else self
+        return (
+            dataclasses.replace(self, op=dataclasses.replace(self.op, kernel=f"{file}:{self.op.function_name}"))
+            if file
+            else self
+        )
 
     @property
     def script(self) -> Path | None:
