@@ -29,7 +29,7 @@ from farm.work.state import limits
 from farm.work.supervisor import CannotRun, rows_of, run_job
 from tasks import wire
 from tasks.cache import default_cache
-from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user_definitions import get_announcement
 from tasks.judge import verdict
 from tasks.model import Status
@@ -119,10 +119,12 @@ def _plan_op(task: UserOp | Callable[..., Any] | str) -> dict[str, Any]:
         if declared is None:
             raise ClientError(f"{task!r} is no task: put @tasks.op before it, or give a tasks.UserOp or a task.yaml")
         op, root = declared.op, declared.root
-    named, why, place = name_of(op.reference, script=True)
-    if why:
-        raise ClientError(f"the process that makes the cases cannot import the reference: {why}")
-    op = replace(op, kernel=op.function_name, reference=named, backward="")
+    op = replace(op, kernel=op.function_name)
+    found = {what: name_of(getattr(op, what), script=True) for what in FUNCTIONS}
+    if why := next((f"{what}: {why}" for what, (_, why, _) in found.items() if why), ""):
+        raise ClientError(f"{op.name}: another process cannot import its functions: {why}")
+    place = found["reference"][2]
+    op = op.with_functions(lambda what, _: found[what][0])
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
