@@ -123,13 +123,13 @@ def _plan_op(task: UserOp | Callable[..., Any] | str) -> dict[str, Any]:
     found = {what: name_of(getattr(op, what), script=True) for what in FUNCTIONS}
     if why := next((f"{what}: {why}" for what, (_, why, _) in found.items() if why), ""):
         raise ClientError(f"{op.name}: another process cannot import its functions: {why}")
-    place = found["reference"][2]
+    place = found["reference"][2] if callable(op.reference) else root
     op = op.with_functions(lambda what, _: found[what][0])
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
 
-    return submissions.plan_task(op, Path(root if isinstance(task, UserOp) else place), {}, refuse)
+    return submissions.plan_task(op, Path(place), {}, refuse)
 
 
 @dataclass(frozen=True)
