@@ -76,7 +76,7 @@ def summarise(own: pd.DataFrame) -> dict[str, Any]:
         "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
         **{name: _join(right, name) for name in ("baseline", "time_doubt")},
         "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
-        "why": "" if Status(worst["status"]).passed else _explain(worst),
+        "why": "" if Status(worst["status"]).passed else _explain(worst.to_dict()),
         "case_id": worst["case_id"],
     }
 

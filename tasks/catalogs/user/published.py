@@ -61,7 +61,7 @@ def describe_gpumode(file: Path, out: Path, asked: Sequence[dict[str, Any]]) -> 
 
 def describe_backendbench(names: Sequence[str]) -> list[dict[str, Any]]:
     """An operator of aten by name: what it takes, all of them tensors. Raises NotThere."""
-    found = []
+    found: list[dict[str, Any]] = []
     for name in names:
         try:
             op = aten.find(name)
