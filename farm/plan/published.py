@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,18 @@ def _ask(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
 
 def _read_kernelbench(problem: Path, problems: list[Path]) -> Published:
     (told,) = _ask("kernelbench", problem)
-    return _build_ops([told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", problem.parent, tuple(problems))
+    made = _build_ops([told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", problem.parent, tuple(problems))
+    if len(problems) == 1:
+        return made
+    others = {x.stem: x for x in sorted(problem.parent.glob("*.py")) if x not in problems}
+    return replace(made, files={name: path for name, path in others.items() if _answers(name, problem.stem)})
+
+
+def _answers(name: str, problem: str) -> bool:
+    """Whether a submission's name says which of several problems it answers: by the problem's name, or, as level_1_problem_7_sample_0 does,
+    by its number."""
+    number = problem.partition("_")[0]
+    return name.startswith(f"{problem}_") or bool(number.isdigit() and re.search(rf"(^|_)problem_{number}(_|$)", name))
 
 
 def _read_gpumode(folder: Path) -> Published:

@@ -203,6 +203,15 @@ def test_a_problem_that_is_not_whole_has_a_line(tmp_path: Path, files: dict[str,
         list(published.find_published(tmp_path))
 
 
+def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> None:
+    for problem in ("1_relu", "12_relu"):
+        shutil.copy(PUBLISHED / "kernelbench" / "1_linear_relu.py", tmp_path / f"{problem}.py")
+    for name in ("level_1_problem_1_sample_0", "12_relu_mine", "nobodys"):
+        shutil.copy(PUBLISHED / "kernelbench" / "right.py", tmp_path / f"{name}.py")
+    found = submissions.read_folder(tmp_path)
+    assert [b.name for b in found.config.backends] == ["12_relu.12_relu_mine", "1_relu.level_1_problem_1_sample_0"]
+
+
 @pytest.mark.nightly
 def test_the_example_has_thirty_of_which_ten_cheat(results: Path) -> None:
     _, lines, _ = run(EXAMPLE, results)
