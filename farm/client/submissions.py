@@ -27,7 +27,7 @@ from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import limits
 from farm.work.supervisor import CannotRun, rows_of, run_job
-from tasks import wire
+from tasks import checks, wire
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user_definitions import get_announcement
@@ -68,7 +68,7 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
 
     task: the path of a task.yaml or of the folder that has one, a `tasks.UserOp`, a function with @tasks.op, or "module:function";
     source: the text of a submission, or the path of its file, which defines a function of the name that the task says (default: the
-    op's); backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's).
+    op's); one that is wrong is not timed. backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's).
     A submission that cannot be imported is an error, one that ends its process a crash: only what is wrong with the task raises
     ClientError.
     """
@@ -147,13 +147,16 @@ class _Prepared:
             name=str(file),
             cache=str(default_cache()),
             limits=limits(self.config),
-            run=self.run,
             backend=backend.spec(),
             policy=verdict.load(self.config.policy),
             kernels=self.announced,
         )
+        rows: list[dict[str, Any]] = []
         try:
-            rows = list(rows_of(job))
+            for timed in (False, True):  # nobody asks how fast a wrong one is
+                run = tuple(x for x in self.run if checks.get_or_default(x.group.check).timed is timed)
+                if run and not any(Status(row["status"]).failed for row in rows):
+                    rows += rows_of(replace(job, run=run))
         finally:
             POOL.forget(job)  # the next one finds nothing that this one left
         return _conclude(rows)
