@@ -35,6 +35,8 @@ DEADLINE_S = 10.0
 #: What is asked of a submission: on values from everywhere, and on the task's own.
 DISTRIBUTIONS = ("own", "adversarial", "fuzz")
 CHECKS = ("audit", "speedup")
+#: Samples of each dtype that are timed, the smallest and the largest among them: each takes hundreds of calls.
+TIMED = 3
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,9 @@ def plan_ops(
     if drawn:
         values = settings.get("distributions", list(DISTRIBUTIONS))
         parts.append({"ops": [op.name for op in drawn], "checks": right, "distributions": values, **count})
-    if more:  # these vary the inputs themselves
-        parts.append({"ops": [(given or drawn)[0].name], "checks": more, **count})
+    for name in more:  # these vary the inputs themselves
+        few = {"samples": min(TIMED, settings.get("samples", TIMED))} if checks.get_or_default(name).timed else count
+        parts.append({"ops": [(given or drawn)[0].name], "checks": [name], **few})
     own = catalog.model_dump()
     catalogs = [
         {"name": "user", "root": own["root"], "kernels": own["kernels"], "dtypes": ["*"], **part} for part in parts
