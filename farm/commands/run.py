@@ -215,6 +215,9 @@ def _parse_seconds(text: str | None) -> float | None:
 
 def _nothing_here(plan: Plan) -> str:
     """Why a run has nothing to do, and what to do instead."""
+    if plan.request.submissions:
+        one = plan.config.backends[0]
+        return f"{one.like} is not available here, and submissions are to run on it: {plan.offers[one.name].reason}; --backends names another"
     if all(offer.device_vendor for offer in plan.offers.values()):
         return (
             f"none of the config's devices is here, or none can be used: {program()} node detect says what was looked for; on a CPU, "

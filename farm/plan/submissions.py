@@ -22,6 +22,8 @@ from farm.plan.published import find_published
 from tasks import checks
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
+from tasks.judge import verdict
+from tasks.model import DISTRIBUTIONS
 from tasks.nearest import nearest
 
 #: What a task's declaration is called, and the folder that its submissions may be in instead of beside it.
@@ -33,7 +35,7 @@ MOST_BYTES = 1 << 20
 #: Seconds that a case of a submission may take: dozens are judged, and one that sleeps is not waited for.
 DEADLINE_S = 10.0
 #: What is asked of a submission: on values from everywhere, and on the task's own.
-DISTRIBUTIONS = ("own", "adversarial", "fuzz")
+VALUES = ("own", "adversarial", "fuzz")
 CHECKS = ("audit", "speedup")
 #: Samples of each dtype that are timed, the smallest and the largest among them: each takes hundreds of calls.
 TIMED = 3
@@ -96,7 +98,9 @@ def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-c
         config = Config.model_validate(whole)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{tasks[0].place}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        key = tuple(first["loc"])[2:] if first["loc"][0] == "catalogs" else tuple(first["loc"])  # as the task has it
+        where = configs.place(tasks[0].place, key) if tasks[0].place.is_file() else tasks[0].place
+        raise ConfigError(f"{where}: {'.'.join(map(str, key))}: {first['msg']}, not {first['input']!r}") from None
     for backend in config.backends:
         configs.check_backend(backend, str(tasks[0].place))
     return Board(config, tuple(refused))
@@ -165,6 +169,11 @@ def plan_ops(
     ops = [*given, *drawn]
     catalog = kernels.resolve_paths(CatalogConfig(name="user", root=str(root), kernels=ops), Path.cwd())
     kernels.check(catalog, (), lambda key, text: refuse(key[2:], text), task=True)
+    for name, known in (("checks", checks.names()), ("distributions", DISTRIBUTIONS), ("policy", verdict.names())):
+        value = settings.get(name, ())
+        for one in [value] if isinstance(value, str) else value if isinstance(value, list) else ():
+            if one not in known:
+                refuse((name,), f"unknown {name.removesuffix('s')} {one!r}{nearest(str(one), list(known))}")
     named = settings.get("checks")
     right = ["forward", *["backward"] * any(op.gradient for op in ops)] if named is None else named
     more = [name for name in CHECKS if name in checks.names()] if named is None else []
@@ -173,10 +182,11 @@ def plan_ops(
     if given:
         parts.append({"ops": [op.name for op in given], "checks": right, "samples": 1})
     if drawn:
-        values = settings.get("distributions", list(DISTRIBUTIONS))
+        values = settings.get("distributions", list(VALUES))
         parts.append({"ops": [op.name for op in drawn], "checks": right, "distributions": values, **count})
     for name in more:  # these vary the inputs themselves
-        few = {"samples": min(TIMED, settings.get("samples", TIMED))} if checks.get_or_default(name).timed else count
+        timed, asked = checks.get_or_default(name).timed, settings.get("samples")
+        few = {"samples": min(TIMED, asked) if type(asked) is int else TIMED} if timed else count
         parts.append({"ops": [(given or drawn)[0].name], "checks": [name], **few})
     own = catalog.model_dump()
     catalogs = [
