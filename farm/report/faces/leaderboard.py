@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from farm.plan.submissions import BOARD
 from farm.report.faces import html
-from farm.report.faces.page import _hash
+from farm.report.faces.page import hash_source
 from farm.report.faces.terminal import screen, table
 from farm.report.tables.submissions import make_view
 from farm.report.tables.view import Report
@@ -50,6 +50,6 @@ def render_page(report: Report, run: Mapping[str, Any]) -> str:
         [view],
         verdicts=[(report.verdict.tone, said, "")],
         limit=len(view.frame),
-        sources=Markup(f"style-src '{_hash(css)}'; img-src data:"),
+        sources=Markup(f"style-src '{hash_source(css)}'; img-src data:"),
         style=Markup(css),
     )
