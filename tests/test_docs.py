@@ -50,6 +50,7 @@ RUN_AS = {
     ),
     "farm run --resume last": "farm run --resume last --inline",
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
+    "farm run examples/leaderboard": "farm run examples/leaderboard --samples 1 --checks forward --no-ray --results board",
     "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
     "farm backends configs/quick.yaml": "farm backends torch-cpu torch-cuda",
     "farm fuzz configs/fuzz.yaml --seconds 600": (

@@ -6,4 +6,5 @@ from farm.client.judging import assert_correct, fuzz
 from farm.client.kernels import ClientError
 from farm.client.reproducing import reproduce
 from farm.client.smaller import minimise, minimize
+from farm.client.submissions import Verdict, judge
 from farm.client.validating import validate

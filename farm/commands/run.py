@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fit_table
+from farm.fleet import detect
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
@@ -67,13 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
             return _conclude(verdict(rows, request.record), console.print)
-        console.print(_describe_begin(request), highlight=False, soft_wrap=True)
+        if not request.submissions:
+            console.print(_describe_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
         with ready(request, lambda executor: _say_where(console, request, executor), tell) as plan:
             if request.whole:
                 for text in _find_unused_patterns(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
-            print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
+            if not request.submissions:
+                print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
             plan = apply_budget(plan)
             if args.dry_run:
                 print_cells(console, plan)
@@ -93,7 +97,11 @@ def _arguments() -> argparse.ArgumentParser:
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config, command line or model, or no backend that can run here; 3 incomplete (resume it with --resume)",
     )
-    parser.add_argument("config", nargs="?", help="a YAML file, e.g. configs/quick.yaml")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        help="a YAML file, e.g. configs/quick.yaml, or a folder of submissions with a task.yaml (a leaderboard)",
+    )
     parser.add_argument(
         "--model",
         metavar="MODEL",
@@ -184,6 +192,8 @@ def _request(args: argparse.Namespace) -> Request:
             "inputs": args.inputs,
             "drawn": args.input,
         }
+        if args.config and Path(args.config).is_dir():
+            more["here"] = detect.find_eager_backend()
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
@@ -205,6 +215,9 @@ def _parse_seconds(text: str | None) -> float | None:
 
 def _nothing_here(plan: Plan) -> str:
     """Why a run has nothing to do, and what to do instead."""
+    if plan.request.submissions:
+        one = plan.config.backends[0]
+        return f"{one.like} is not available here, and submissions are to run on it: {plan.offers[one.name].reason}; --backends names another"
     if all(offer.device_vendor for offer in plan.offers.values()):
         return (
             f"none of the config's devices is here, or none can be used: {program()} node detect says what was looked for; on a CPU, "
@@ -225,7 +238,12 @@ def _say_where(console: Console, request: Request, executor: Executor) -> None:
     """One line about where it runs, if that was not asked for."""
     if executor.notice:
         console.print(executor.notice, highlight=False)
-    elif request.how == "auto" and not request.dry and isinstance(executor, executors.get("children")):
+    elif (
+        request.how == "auto"
+        and not request.dry
+        and not request.submissions
+        and isinstance(executor, executors.get("children"))
+    ):
         console.print("small plan: running in child processes (--ray to use Ray)", highlight=False)
 
 
@@ -350,8 +368,9 @@ def _run(plan: Plan, console: Console) -> int:
         say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases already in the lake")
     run.begin()
     few = len({group.label for group in plan.matrix.groups}) <= FEW
-    say(f"run {run.run_id}: {_describe_plan_size(plan, explained=not few)}")
-    say(f"results in {request.lake.uri}/run={run.run_id}")
+    if not request.submissions:
+        say(f"run {run.run_id}: {_describe_plan_size(plan, explained=not few)}")
+        say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
     assert plan.learned is not None
@@ -390,10 +409,15 @@ def _run(plan: Plan, console: Console) -> int:
     from farm.report import Report
 
     report = Report.of(rows, run.record)
-    _report(run, report, say)
+    if request.submissions:
+        _show_leaderboard(run, report, say)
+    else:
+        _report(run, report, say)
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
+    if request.submissions:
+        return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
         return _conclude(report.verdict, say)
     from farm.report.tables.gate import judge_gate
@@ -407,6 +431,19 @@ def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
     """Say the verdict on a complete run; its exit code."""
     say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.has_findings}")
     return FOUND if verdict.has_findings else OK
+
+
+def _show_leaderboard(run: Run, report: Report, say: Callable[[str], None]) -> None:
+    from farm.report.faces.leaderboard import print_leaderboard, write_leaderboard
+    from farm.report.runs import default_out
+
+    where = default_out(run.request.lake.uri, run.run_id)
+    try:
+        paths = write_leaderboard(report, run.record, where)
+        say(f"page: {paths['html']}, as JSON: {paths['json']}")
+    except OSError as error:
+        print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
+    print_leaderboard(report)
 
 
 def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:

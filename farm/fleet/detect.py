@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.devices import BY_LABEL, DEVICES, Command, Device
+from tasks.devices import BY_LABEL, DEVICES, TORCH_DEVICES, Command, Device
 from tasks.model import Refusal
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
@@ -223,6 +223,12 @@ def list_devices(labels: Mapping[str, str] | None = None) -> dict[str, list[str]
     if told is not None:
         return {label: [""] for label in told}
     return {label: list(f.models) or [""] for label, f in here().items() if f.because and not f.shut}
+
+
+def find_eager_backend() -> str:
+    """The backend of eager torch on the device that this machine has; on the CPU where it has none."""
+    there = list_devices()
+    return next((f"torch-{name}" for name, (_, label) in TORCH_DEVICES.items() if label in there), "torch-cpu")
 
 
 def missing(label: str, labels: Mapping[str, str] | None = None) -> str:

@@ -44,7 +44,7 @@ def load(path: str | Path) -> Config:
 
 def _load(file: Path, within: tuple[Path, ...]) -> Config:
     """``within``: the files that include this one, outermost first."""
-    node, data = _read(file)
+    node, data = read_yaml(file)
     known = data.get("known_failures")
     if isinstance(known, str | list):  # files and entries may stand side by side
         listed = [known] if isinstance(known, str) else known
@@ -76,7 +76,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
     return config
 
 
-def _read(file: Path) -> tuple[Any, dict[str, Any]]:
+def read_yaml(file: Path) -> tuple[Any, dict[str, Any]]:
     """A YAML file's tree, which knows line numbers, and its content. Raises ConfigError."""
     try:
         raw = file.read_bytes()

@@ -117,9 +117,11 @@ def _mistaken(text: str, whole: bool) -> str:
     return f"{text!r} has no {lacking[0]}: write {drawn_inputs.FORM}" if whole and lacking else ""
 
 
-def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
+def check(
+    catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False, task: bool = False
+) -> None:
     """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them. elsewhere: whether
-    a module that is not found here may be in the environment of a backend."""
+    a module that is not found here may be in the environment of a backend; task: whether submissions bring the kernels."""
 
     def exists(module: str, key: tuple[Any, ...]) -> None:
         _exists(module, catalog.root, key, refuse, elsewhere)
@@ -149,6 +151,8 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere
         for inner, text in mistakes(kernel):
             refuse((*key, *inner), text)
         for what in FUNCTIONS:
+            if what == "kernel" and task and kernel.is_task:
+                continue
             given = getattr(kernel, what)
             if (what == "backward" and not given) or (what == "baseline" and given in ("", *BASELINES)):
                 continue

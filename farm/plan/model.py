@@ -6,7 +6,9 @@ import datetime
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import pydantic
@@ -16,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import InitErrorDetails
 
 from tasks.backends import PYTHON_VERSION, BackendSpec
-from tasks.catalogs.user import keys
+from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import JUDGED, Refusal, names
 from tasks.model.errors import mask_details
@@ -133,7 +135,8 @@ class BackendConfig(_Model):
     packages, python: its environment, pip requirements and a Python version, or the path of an interpreter that is taken as it is, instead of what the runtime's own file asks
     for (with "--extra-index-url=URL" for an index of that environment alone); launcher: a command in front of that interpreter, which then may be a name behind it; a backend without a name is called after what it is like and the version of the first package
     ("ort-cpu@1.20.1"). fraction: the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib: bound of its child's resident memory;
-    labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
+    labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*"). kernel: the file of a submission
+    (`farm.plan.submissions`).
     """
 
     name: str
@@ -145,9 +148,11 @@ class BackendConfig(_Model):
     fraction: float | None = Field(default=None, gt=0, le=1)
     memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
     labels: dict[str, str] = {}
+    kernel: str = ""
 
     def spec(self) -> BackendSpec:
-        return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
+        made = BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
+        return replace(made, kernel=self.kernel, digest=sources.digest([Path(self.kernel)])) if self.kernel else made
 
     @pydantic.model_validator(mode="before")
     @classmethod

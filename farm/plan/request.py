@@ -17,6 +17,7 @@ from farm.plan import config as configs
 from farm.plan import kernels, named_model
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
+from farm.plan.submissions import Refused, read_folder
 from tasks.cache import default_cache
 from tasks.checks import names as known_checks
 from tasks.judge import verdict
@@ -34,7 +35,7 @@ class Request:
     address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
     this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
     the run may take, None for as long as it does; left_out: what its config names and this command does not run; model: the user's own
-    that is run, and nothing else ("" for a config); begun: when they began (monotonic).
+    that is run, and nothing else ("" for a config); refused: of a folder of submissions, those that are not run; begun: when they began (monotonic).
     """
 
     config: Config
@@ -54,7 +55,14 @@ class Request:
     budget_s: float | None = None
     left_out: tuple[LeftOut, ...] = ()
     model: str = ""
+    refused: tuple[Refused, ...] = ()
     begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def submissions(self) -> tuple[str, ...]:
+        """The names of those that are run, and of those that are not."""
+        there = tuple(b.name for b in self.config.backends if b.kernel)
+        return there + tuple(one.name for one in self.refused)
 
     @property
     def left_s(self) -> float | None:
@@ -85,12 +93,19 @@ def new(
     drawn: Sequence[str] = (),
     **more: Any,
 ) -> Request:
-    """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks`` and ``samples`` of an op and dtype.
+    """A new run of a config, or of a folder of submissions, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks`` and ``samples`` of an op and dtype.
 
-    model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
+    here: what submissions run on where nobody says anything; model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
     """
-    given = configs.load(path) if path or not model else None
+    given: Config | None = None
+    if path and not model and Path(path).is_dir():
+        if more.get("how") == "inline":
+            raise ConfigError("--inline: each submission has a process of its own: leave it out")
+        board = read_folder(Path(path), backends, more.pop("here", "torch-cpu"))
+        given, more["refused"], backends, path = board.config, board.refused, (), ""
+    elif path or not model:
+        given = configs.load(path)
     config = named_model.config_of(model, inputs, given, drawn, samples) if model or given is None else given
     if dtypes:
         config = of_dtypes(config, dtypes)

@@ -22,6 +22,7 @@ from farm.work.supervisor import CannotRun, rows_of
 from tasks import wire
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
+from tasks.catalogs.user_definitions import announce, get_announcement, with_kernel
 from tasks.model import RuntimeInfo, Status
 from tasks.model.trace import Step
 from tasks.runner import Runner
@@ -42,6 +43,7 @@ class Outcome:
 
 def run_here(case: StoredCase) -> Outcome:
     """Run the case in this process, its outputs kept."""
+    announce(with_kernel(get_announcement(), case.spec.kernel))
     try:
         backend = case.spec.create()
         info = backend.start()

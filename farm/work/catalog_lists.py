@@ -65,6 +65,11 @@ def _find_list_path(name: str, cache: Path, home: BackendSpec | None = None) -> 
     return cache / "lists" / f"{name}-{tag}.json"
 
 
+def find_list_version(name: str) -> str:
+    """What a catalog's list is made of: it changes with the files of the user's."""
+    return catalogs.get(name).list_version()
+
+
 def entries(name: str, cache: Path, inline: bool = False, config: str = "") -> list[Entry]:
     """As `list_entries`, in the farm's own environment alone."""
     return list_entries(name, cache, inline, config)[0]

@@ -13,6 +13,7 @@ from farm.fleet.child_process import ChildProcess, Death, caches
 from farm.work.job import Job
 from tasks import catalogs, wire
 from tasks.catalogs.base import Catalog
+from tasks.catalogs.user_definitions import with_kernel
 from tasks.devices import VISIBLE
 from tasks.prepare import cases, forms
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -91,7 +92,8 @@ class ChildPool:
             self._drop(key)
         began = time.monotonic()
         cache = Path(job.cache)
-        hello = wire.Hello(job.backend, job.policy, job.kernels)
+        kernel = job.backend.kernel if job.backend else ""
+        hello = wire.Hello(job.backend, job.policy, with_kernel(job.kernels, kernel))
         python = envs.interpreter_of(job.backend or job.home, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}

@@ -347,6 +347,7 @@ def new_record(request: Request) -> dict[str, Any]:
         "policy": asdict(request.policy),
         "ops": list(request.ops),
         "results": request.lake.uri,
+        "refused": [asdict(one) for one in request.refused],
         "started_at": now.isoformat(),
         "finished_at": None,
         "versions": _versions(),

@@ -32,6 +32,8 @@ from tasks.wire import Bad, Done, ToRun
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
 #: Deaths of a child in a row, without a case in flight, after which its backend is given up.
 STRIKES = 3
+#: Deaths in cases of a batch after which a submission's others are not run.
+DEATHS = 2
 #: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
 PAUSES = (0.5, 2.0)
 #: Failures in a row on a device after which a new child asks, once a batch, whether it is still there.
@@ -268,6 +270,7 @@ def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) 
     elif not batch.doubts(death, doubt):
         for done in batch.dead(death):
             batch.add_confirmed(done)
+            batch.give_up(death)
         if batch.rows:
             yield batch.flush()
 
@@ -287,6 +290,7 @@ class _Batch:
         self.kills = collections.Counter[int]()  # SIGKILLs, by the case in flight
         self.info = job.info
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
+        self.deaths = 0
         self.rows: list[Done] = []
         self.held: list[Done] = []  # whose culprit is still to be found
         self.watched = frozenset(job.info.canary)  # dtypes in which the device has given the known answers
@@ -314,6 +318,16 @@ class _Batch:
             return []
         told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
         return [self.settle(death.number, death.status, told)]
+
+    def give_up(self, death: Death) -> None:
+        """After so many deaths of a submission, its other cases are not run: what dies at each would take minutes of everybody's time."""
+        self.deaths += 1
+        if not (self.job.backend and self.job.backend.kernel) or self.deaths < DEATHS:
+            return
+        told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
+        told["note"] = f"not run: the submission died in {self.deaths} of the cases before"
+        for number in self.remaining:
+            self.add_confirmed(self.settle(number, death.status, told))
 
     def alone(self, number: int) -> ToRun:
         """A case as an item of its own."""

@@ -48,6 +48,8 @@ class BackendSpec:
 
     name: unique in a run; runtime, device: parts of "<runtime>-<device>"; options: of the runtime; packages, python:
     of its environment, instead of those that its class asks for; launcher: a command in front of its interpreter.
+    kernel: the file of a submission, whose function the ops of the catalog `user` call in this backend's process instead of a kernel of
+    their own; digest: of its content.
     """
 
     name: str
@@ -57,6 +59,8 @@ class BackendSpec:
     packages: tuple[str, ...] = ()
     python: str = ""
     launcher: tuple[str, ...] = ()
+    kernel: str = ""
+    digest: str = ""
 
     def __post_init__(self) -> None:
         for name in ("packages", "launcher"):  # from JSON they come as lists

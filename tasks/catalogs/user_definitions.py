@@ -10,7 +10,7 @@ from typing import Any
 USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
 #: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
-#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`}.
+#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`, "kernel": see `with_kernel`}.
 _told: list[str] = [""]
 
 
@@ -27,6 +27,15 @@ def get_announcement() -> str:
 def definitions() -> dict[str, Any]:
     """What this process was told, read."""
     return parse_definitions(get_announcement())
+
+
+def with_kernel(text: str, kernel: str) -> str:
+    """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where ``kernel`` is "". Of
+    what is hidden, that file is not."""
+    if not kernel:
+        return text
+    told = parse_definitions(text)
+    return json.dumps(told | {"kernel": kernel, "hidden": [x for x in told.get("hidden", ()) if x != kernel]})
 
 
 def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:

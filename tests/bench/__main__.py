@@ -30,6 +30,7 @@ from tests.bench import (
     preparing,
     scale,
     starts,
+    submitting,
     training,
     vendors,
 )
@@ -144,6 +145,9 @@ BENCHES = {
         long=True,
     ),
     "interpreted": Bench(interpreted.interpreted, {"times": 5}, {"times": 1}),
+    "submissions": Bench(
+        submitting.submissions, {"files": "*.py", "samples": 8}, {"files": "honest_e*.py", "samples": 2}
+    ),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},

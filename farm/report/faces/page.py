@@ -94,7 +94,9 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         verdicts=[(said.tone, said.sentence, "")],
         lead=[*(("alarm", line) for line in quarantines(report)), *(("", line) for line in remarks(report))],
         limit=LINES,
-        sources=Markup(f"script-src '{_hash(script)}'; style-src '{_hash(css)}'; img-src data:"),  # a hash of ours
+        sources=Markup(
+            f"script-src '{hash_source(script)}'; style-src '{hash_source(css)}'; img-src data:"
+        ),  # a hash of ours
         more=[one for one in shown if not one.open],
         script=Markup(script),
         style=Markup(css),
@@ -115,7 +117,8 @@ def _join_scripts(scripts: Iterable[str]) -> str:
     return '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();\n"
 
 
-def _hash(text: str) -> str:
+def hash_source(text: str) -> str:
+    """A script or a style as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -1,14 +1,17 @@
-"""Kernels as published code has them: `torch.autograd.Function`s, which are called by position."""
+"""Kernels as published code has them: `torch.autograd.Function`s and modules, which are called by position; functions of one tuple."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from tasks.arrays import module_state
 
 
 def callable_of(found: Any) -> Callable[..., Any]:
@@ -43,6 +46,51 @@ def parameters_of(found: Callable[..., Any]) -> dict[str, Any] | None:
     if found not in _APPLIED:
         return None
     return {k: p.default for k, p in inspect.signature(found).parameters.items()}
+
+
+def by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -> Callable[..., Any]:
+    """A function that takes its arguments by name, of one that takes those of ``names`` by position, or all of them as one tuple."""
+
+    def call(**arguments: Any) -> Any:
+        given = [arguments.pop(name) for name in names]
+        return found(tuple(given), **arguments) if packed else found(*given, **arguments)
+
+    for name in ("__name__", "__qualname__", "__module__"):
+        setattr(call, name, getattr(found, name, None) or type(found).__name__)
+    return call
+
+
+def is_module(found: Any) -> bool:
+    """Whether it is the class of a torch module."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(found, type) and issubclass(found, torch.nn.Module)
+
+
+def of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
+    """A function of tensors, of a torch module's class. The module is made of ``init`` at the first call, from seed 0, so that two classes
+    that draw the same weights in the same order have the same; it is then in the dtype and on the device of the first floating tensor."""
+    made: dict[tuple[Any, ...], Any] = {}
+
+    def call(*given: Any, **named: Any) -> Any:
+        import torch
+
+        tensors = [x for x in (*given, *named.values()) if isinstance(x, torch.Tensor)]
+        first = next((x for x in tensors if x.is_floating_point()), None)
+        where = (first.device, first.dtype) if first is not None else (tensors[0].device if tensors else "cpu", None)
+        if where not in made:
+            # In float32, whatever the reference's process takes for its default: the weights are to be the same numbers.
+            default = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float32)
+            try:
+                with module_state.seed_rng():
+                    module = found(*copy.deepcopy(list(init)))
+            finally:
+                torch.set_default_dtype(default)
+            made[where] = module.to(device=where[0], dtype=where[1])
+        return made[where](*given, **named)
+
+    call.__name__, call.__qualname__, call.__module__ = found.__name__, found.__qualname__, found.__module__
+    return call
 
 
 def in_order(found: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -49,7 +50,12 @@ class Declared:
         """One of the op's FUNCTIONS as a callable, a session as a function of all its steps. Raises CatalogError."""
         if what == "kernel" and self.op.steps:
             return sessions.whole(self.op, self.session())
-        return functions.in_order(functions.callable_of(self._resolve_name(what)))
+        found = self._resolve_name(what)
+        if functions.is_module(found):
+            found = functions.of_module(found, self.op.init)
+        if self.op.positions and what != "backward":
+            return functions.by_position(found, self.op.positions, self.op.packed)
+        return functions.in_order(functions.callable_of(found))
 
     def session(self) -> Callable[[], Any]:
         """The class of a kernel that is a session. Raises CatalogError."""
@@ -91,6 +97,14 @@ class Declared:
             return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key, lacks)
         return CatalogError(text, (*self.key, what), lacks)
 
+    def submitted(self, file: str) -> Declared:
+        """The same op with the function of a submission's file; as it is where that is ""."""
+        return (
+            dataclasses.replace(self, op=dataclasses.replace(self.op, kernel=f"{file}:{self.op.function_name}"))
+            if file
+            else self
+        )
+
     @property
     def script(self) -> Path | None:
         """The reference's script, where it is one."""
@@ -122,8 +136,9 @@ class Declared:
         """The source files that the op's functions are made of, as far as they are found."""
         files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
         for given in (getattr(self.op, x) for x in what):
-            if isinstance(given, str) and given:
-                found = sources.locate(given if given.endswith(".py") else given.rpartition(":")[0], self._root)
+            module = "" if not isinstance(given, str) else given if given.endswith(".py") else given.rpartition(":")[0]
+            if module:
+                found = sources.locate(module, self._root)
                 files |= set(sources.closure(found, self._root)) if found else set()
         return files
 
@@ -149,7 +164,12 @@ def listing_digest() -> str:
     files: set[Path] = set()
     told = definitions().get("sources", [])
     for source in told:
-        given = [k[what] for k in source["kernels"] for what in FUNCTIONS if k.get(what)]
+        given = [
+            k[what]
+            for k in source["kernels"]
+            for what in FUNCTIONS
+            if ":" in k.get(what, "") or k.get(what, "").endswith(".py")
+        ]
         named = [*source["modules"], *given]
         for name in named:
             found = sources.locate(name if name.endswith(".py") else name.rpartition(":")[0] or name, source["root"])
@@ -172,7 +192,13 @@ def find_op(name: str) -> Declared | None:
     found, lacking = _collect_ops()
     if name not in found and lacking:
         raise lacking[0].with_traceback(None)
-    return found.get(name)
+    one = found.get(name)
+    return one and one.submitted(definitions().get("kernel", ""))
+
+
+def is_submission() -> bool:
+    """Whether the kernels of this process are those of a submission: what it cannot import is its own fault."""
+    return bool(definitions().get("kernel"))
 
 
 def _collect_ops() -> tuple[dict[str, Declared], list[CatalogError]]:
@@ -207,7 +233,7 @@ def _load_declared(text: str, digest: str) -> tuple[dict[str, Declared], list[Ca
             other = found.get(one.op.name)
             if other is None:
                 found[one.op.name] = one
-            elif other.op is not one.op:  # a module may be listed twice
+            elif (other.op, other.root) != (one.op, one.root):  # a module, or a kernel, may be listed twice
                 raise CatalogError(
                     f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
                     one.key if one.file else (*one.key, "name"),

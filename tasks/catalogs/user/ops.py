@@ -59,7 +59,7 @@ class UserOp:
         metadata=key(
             FUNCTION,
             "what is judged: `module:function` or `file.py:function`, or a `torch.autograd.Function`. Files and modules are looked up beside "
-            "the config (or in the catalog's `root`)",
+            "the config (or in the catalog's `root`). Of a task, the name of the function in every [submission](leaderboards.md)",
         )
     )
     reference: Callable[..., Any] | str = field(
@@ -245,10 +245,36 @@ class UserOp:
         ),
     )
 
+    positions: Sequence[str] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "inputs and kwargs that kernel and reference take by position, in that order",
+            shown="none: they are given all by name",
+            names=Names("no input and no argument", lambda op: [*op.inputs, *op.kwargs]),
+        ),
+    )
+    packed: bool = field(default=False, metadata=key(FLAG, "whether those of `positions` come as one tuple"))
+    init: Sequence[Any] = field(
+        default=(),
+        metadata=key(LIST, "what a kernel and a reference that are classes of torch modules are made of, from seed 0"),
+    )
+
     def with_functions(self, change: Callable[[str, Any], Any]) -> UserOp:
         """The op with others for FUNCTIONS: what ``change`` makes of the name and the value of each."""
         functions: dict[str, Any] = {what: change(what, getattr(self, what)) for what in FUNCTIONS}
         return replace(self, **functions)
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it has no kernel of its own: submissions bring one each."""
+        return isinstance(self.kernel, str) and ":" not in self.kernel
+
+    @property
+    def function_name(self) -> str:
+        """What its function is called in a submission's file."""
+        given = self.kernel if isinstance(self.kernel, str) else getattr(self.kernel, "__name__", "")
+        return given.rpartition(":")[2] or self.name
 
     @property
     def alone(self) -> bool:

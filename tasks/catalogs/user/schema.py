@@ -48,6 +48,7 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         keys.check_names,
         _gradient,
         _kwargs,
+        _positions,
         _compute,
         _judging,
         _outputs,
@@ -80,6 +81,14 @@ def _kwargs(op: UserOp) -> Iterator[Mistake]:
         elif not _plain(value):
             text = "no number, text, list or mapping, which is all that a row can name; an array is an input"
             yield ("kwargs", name), f"a {type(value).__name__} is {text}"
+
+
+def _positions(op: UserOp) -> Iterator[Mistake]:
+    if op.packed and not op.positions:
+        yield ("packed",), f"does not say what is in the tuple, e.g. positions: [{next(iter(op.inputs), 'x')}]"
+    for i, value in enumerate(op.init):
+        if not _plain(value):
+            yield ("init", i), f"a {type(value).__name__} is no number, text, list or mapping"
 
 
 def _compute(op: UserOp) -> Iterator[Mistake]:

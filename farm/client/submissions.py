@@ -1,0 +1,207 @@
+"""A submission to a task, judged in one call: for a search that is rewarded by the verdict."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from farm.client.kernels import ClientError, declared_of, name_of
+from farm.client.process import isolate_settings
+from farm.fleet import detect, scratch
+from farm.plan import config as configs
+from farm.plan import kernels, submissions
+from farm.plan import matrix as matrices
+from farm.plan.model import Config, ConfigError
+from farm.report.tables.coverage import distinct
+from farm.report.tables.submissions import summarise
+from farm.work import catalog_lists
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.state import limits
+from farm.work.supervisor import CannotRun, rows_of, run_job
+from tasks import checks, wire
+from tasks.cache import default_cache
+from tasks.catalogs.user.ops import FUNCTIONS, UserOp
+from tasks.catalogs.user_definitions import get_announcement
+from tasks.judge import verdict
+from tasks.model import Status
+
+#: Children serve one job at a time: whoever has more cores calls from as many processes.
+_one_at_a_time = threading.Lock()
+#: What a task may be: the path of its declaration or of its folder, an op, a function with @tasks.op or its name.
+Task = UserOp | Callable[..., Any] | str | Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a submission is worth. status, kind: of its worst row; audit: what the check audit found, "clean" for nothing, "" where it was
+    not asked; metrics: of the worst row (error_units, max_diff …) with passed and judged (cases), run_ms (median of its calls in
+    milliseconds) and roofline (share, of 1), None where nothing was measured; speedup: over the task's baseline, with its interval; message: why it did not pass,
+    in a line; rows: of the lake's columns."""
+
+    status: Status
+    kind: str
+    audit: str
+    metrics: Mapping[str, float | None]
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    message: str
+    rows: tuple[Mapping[str, Any], ...] = field(repr=False, compare=False, default=())
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is right, or has lost digits and no more."""
+        return self.status.passed
+
+
+def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0) -> Verdict:
+    """Judge a submission to a task, in a process of its own. What the task's cases are made of is made once, and kept.
+
+    task: the path of a task.yaml or of the folder that has one, a `tasks.UserOp`, a function with @tasks.op, or "module:function";
+    source: the text of a submission, or the path of its file, which defines a function of the name that the task says (default: the
+    op's); one that is wrong is not timed. backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's).
+    A submission that cannot be imported is an error, one that ends its process a crash: only what is wrong with the task raises
+    ClientError.
+    """
+    file = _file_of(source)
+    if (size := file.stat().st_size) > submissions.MOST_BYTES:
+        return _refused(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
+    try:
+        with _one_at_a_time, isolate_settings():
+            return _prepare(_find_config(task, backend, samples)).judge(file)
+    except (ConfigError, CannotRun) as error:
+        raise ClientError(str(error)) from None
+
+
+def _file_of(source: str | Path) -> Path:
+    if isinstance(source, Path) or ("\n" not in source and source.endswith(".py")):
+        if not (file := Path(source)).is_file():
+            raise ClientError(f"{file}: no such file")
+        return file.resolve()
+    file = scratch.folder() / "submissions" / hashlib.sha256(source.encode()).hexdigest()[:16] / "submission.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(source, encoding="utf-8")
+    return file
+
+
+def _find_config(task: Task, backend: str, samples: int) -> Config:
+    """The config of a task, with one backend that has no kernel yet. Raises ConfigError, ClientError."""
+    if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
+        path = Path(task)
+        made = submissions.read_task(path / submissions.TASK if path.is_dir() else path)
+    else:
+        made = _plan_op(task)
+    on = [backend, *made.pop("backends", [])]
+    made["backends"] = [next((name for name in on if name), "") or detect.find_eager_backend()]
+    config = Config.model_validate({"name": "judge", **made})
+    configs.check_backend(config.backends[0], "backend")
+    if samples:
+        config = config.model_copy(
+            update={"catalogs": [c.model_copy(update={"samples": samples}) for c in config.catalogs]}
+        )
+    return config
+
+
+def _plan_op(task: UserOp | Callable[..., Any] | str) -> dict[str, Any]:
+    if isinstance(task, UserOp):
+        op, root = task, str(Path.cwd())
+    else:
+        declared = declared_of(task)
+        if declared is None:
+            raise ClientError(f"{task!r} is no task: put @tasks.op before it, or give a tasks.UserOp or a task.yaml")
+        op, root = declared.op, declared.root
+    op = replace(op, kernel=op.function_name)
+    found = {what: name_of(getattr(op, what), script=True) for what in FUNCTIONS}
+    if why := next((f"{what}: {why}" for what, (_, why, _) in found.items() if why), ""):
+        raise ClientError(f"{op.name}: another process cannot import its functions: {why}")
+    place = found["reference"][2] if callable(op.reference) else root
+    op = op.with_functions(lambda what, _: found[what][0])
+
+    def refuse(key: tuple[Any, ...], text: str) -> None:
+        raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
+
+    return submissions.plan_task(op, Path(place), {}, refuse)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The cases of a task. announced: the definitions that processes are told."""
+
+    config: Config
+    announced: str
+    run: tuple[wire.ToRun, ...]
+
+    def judge(self, file: Path) -> Verdict:
+        named = self.config.backends[0]
+        backend = named.model_copy(update={"name": "submission", "like": named.like or named.name, "kernel": str(file)})
+        job = Job(
+            name=str(file),
+            cache=str(default_cache()),
+            limits=limits(self.config),
+            backend=backend.spec(),
+            policy=verdict.load(self.config.policy),
+            kernels=self.announced,
+        )
+        rows: list[dict[str, Any]] = []
+        try:
+            for timed in (False, True):  # nobody asks how fast a wrong one is
+                run = tuple(x for x in self.run if checks.get_or_default(x.group.check).timed is timed)
+                if run and not any(Status(row["status"]).failed for row in rows):
+                    rows += rows_of(replace(job, run=run))
+        finally:
+            POOL.forget(job)  # the next one finds nothing that this one left
+        return _conclude(rows)
+
+
+def _prepare(config: Config) -> _Prepared:
+    kernels.announce(config)
+    return _prepare_once(config.model_dump_json(), catalog_lists.find_list_version("user"))
+
+
+@functools.lru_cache(maxsize=16)
+def _prepare_once(text: str, version: str) -> _Prepared:
+    """version: changes with what the task's files say. Raises ConfigError, CannotRun."""
+    config, cache = Config.model_validate_json(text), default_cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    matrix = matrices.build(config, {"user": catalog_lists.entries("user", cache)})
+    groups = [group for g, group in enumerate(matrix.groups) if matrix.wanted[g].any()]
+    atexit.register(POOL.close)
+    asked = tuple(map(wire.ToPrepare, groups))
+    found: dict[int, wire.ToRun] = {}
+    for message in run_job(Job(name="task", cache=str(cache), limits=limits(config), prepare=asked)):
+        if isinstance(message, wire.Stopped | wire.Gone):
+            raise CannotRun(message)
+        if isinstance(message, wire.Failed):
+            raise ConfigError(f"{groups[message.number].label}: its cases cannot be made: {message.failure.error}")
+        if isinstance(message, wire.Prepared):
+            found[message.number] = wire.ToRun(groups[message.number], message.path, tuple(range(len(message.samples))))
+    return _Prepared(config, get_announcement(), tuple(found[number] for number in sorted(found)))
+
+
+def _conclude(rows: list[dict[str, Any]]) -> Verdict:
+    line = summarise(distinct(pd.DataFrame(rows)))
+    worst = next(row for row in rows if row["case_id"] == line["case_id"])
+
+    def known(value: Any) -> float | None:
+        return None if value is None or value != value else float(value)
+
+    told = ("error_units", "max_diff", "max_rel", "max_ulp", "rmse", "limit")
+    metrics = {name: known(worst[name]) for name in told}
+    metrics |= {name: known(line[name]) for name in ("passed", "judged", "run_ms", "roofline")}
+    ends = {name: known(line[name]) for name in ("speedup", "speedup_low", "speedup_high")}
+    return Verdict(
+        Status(line["status"]), line["kind"], line["audit"], metrics, message=line["why"], rows=tuple(rows), **ends
+    )
+
+
+def _refused(why: str) -> Verdict:
+    return Verdict(Status.ERROR, "refused", "", {}, None, None, None, why)

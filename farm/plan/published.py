@@ -1,0 +1,184 @@
+"""Folders as other benchmarks have them, as tasks: told by what their files define.
+
+KernelBench: a file with Model, get_inputs and get_init_inputs; submissions have ModelNew. gpu-mode: reference.py with ref_kernel,
+generate_input and check_implementation, task.yml with tests; submissions have custom_kernel. BackendBench: a folder for each operator, with
+OP_implementation_v1.py that has OP_kernel_impl.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from farm.plan.config import ConfigError, read_yaml
+from tasks.cache import default_cache
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.published import SIZES
+
+#: Elements of a sample up to which values are drawn in the shapes of a problem beside its own.
+DRAWN = 1 << 20
+#: Tests of a gpu-mode task that are taken, the first ones: each is an op.
+TESTS = 4
+#: Seconds that a problem may take to make its inputs.
+DEADLINE_S = 300.0
+
+_IMPLEMENTATION = re.compile(r"(?P<op>.+)_implementation_(?P<version>v\d+)\.py")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A task of another benchmark. given: ops with the problem's own values; drawn: ops with its shapes, whose values are drawn; root: where
+    modules are looked up; problem: its files, which are no submissions; files: the submissions by name, None for all other files."""
+
+    given: tuple[UserOp, ...]
+    drawn: tuple[UserOp, ...]
+    root: Path
+    problem: tuple[Path, ...] = ()
+    files: dict[str, Path] | None = None
+
+
+def find_published(folder: Path) -> Iterator[tuple[str, Published]]:
+    """(prefix of the submissions' names, task) of each task that a folder has in another benchmark's layout. Raises ConfigError for one that
+    is not whole."""
+    found = {path: _names(path) for path in sorted(folder.glob("*.py"))}
+    if "ref_kernel" in found.get(folder / "reference.py", ()):
+        yield "", _read_gpumode(folder)
+    elif problems := [path for path, names in found.items() if "Model" in names and "get_inputs" in names]:
+        for path in problems:
+            yield ("" if len(problems) == 1 else f"{path.stem}."), _read_kernelbench(path, problems)
+    elif half := [path for path, names in found.items() if "Model" in names and "ModelNew" not in names]:
+        raise ConfigError(f"{half[0]}: there is no get_inputs in it, which a KernelBench problem has beside its Model")
+    else:
+        yield from _read_backendbench(folder)
+
+
+def _names(file: Path) -> set[str]:
+    """The functions, classes and variables at the top of a file; none where it is no Python."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    named = {x.name for x in body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+    return named | {t.id for x in body if isinstance(x, ast.Assign) for t in x.targets if isinstance(t, ast.Name)}
+
+
+def _ask(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
+    """What the problem says of itself, in a process of its own. Raises ConfigError."""
+    program = [sys.executable, "-m", "tasks.catalogs.user.published", layout, str(file.resolve())]
+    out = default_cache() / "inputs"
+    try:
+        done = subprocess.run(
+            [*program, str(out), json.dumps(list(asked))],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{file}: it took more than {DEADLINE_S:.0f} s to make its inputs") from None
+    except (ValueError, IndexError):
+        said = done.stderr.strip().splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
+        raise ConfigError(f"{file}: its inputs cannot be made: {said[0]}") from None
+    if isinstance(found, dict):
+        raise ConfigError(found["error"])
+    return list(found)
+
+
+def _read_kernelbench(problem: Path, problems: list[Path]) -> Published:
+    (told,) = _ask("kernelbench", problem)
+    made = _build_ops([told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", problem.parent, tuple(problems))
+    if len(problems) == 1:
+        return made
+    others = {x.stem: x for x in sorted(problem.parent.glob("*.py")) if x not in problems}
+    return replace(made, files={name: path for name, path in others.items() if _answers(name, problem.stem)})
+
+
+def _answers(name: str, problem: str) -> bool:
+    """Whether a submission's name says which of several problems it answers: by the problem's name, or, as level_1_problem_7_sample_0 does,
+    by its number."""
+    number = problem.partition("_")[0]
+    return name.startswith(f"{problem}_") or bool(number.isdigit() and re.search(rf"(^|_)problem_{number}(_|$)", name))
+
+
+def _read_gpumode(folder: Path) -> Published:
+    reference, declared = folder / "reference.py", next(iter(folder.glob("task.y*ml")), None)
+    if declared is None:
+        raise ConfigError(f"{folder}: there is no task.yml, which has the tests of a gpu-mode task")
+    _, data = read_yaml(declared)
+    tests = data.get("tests") or data.get("benchmarks")
+    if not isinstance(tests, list) or not all(isinstance(x, dict) for x in tests):
+        raise ConfigError(
+            f"{declared}: it has no tests: a list of the arguments of generate_input, e.g. - {{size: 128, seed: 1}}"
+        )
+    told = _ask("gpumode", reference, tests[:TESTS])
+    # Its utils.py is copied beside it when it is run, from the folder above.
+    root = folder if (folder / "utils.py").is_file() or not (folder.parent / "utils.py").is_file() else folder.parent
+    own = tuple(folder / x for x in ("reference.py", "utils.py", "task.py", "eval.py", "template.py"))
+    name = folder.resolve().name
+    return _build_ops(told, name, f"{reference.resolve()}:ref_kernel", "custom_kernel", root, own)
+
+
+def _read_backendbench(folder: Path) -> Iterator[tuple[str, Published]]:
+    files: dict[str, dict[str, Path]] = {}
+    for path in sorted(folder.glob("*/*_implementation_v*.py")):
+        if (found := _IMPLEMENTATION.fullmatch(path.name)) and found["op"] == path.parent.name:
+            files.setdefault(found["op"], {})[found["version"]] = path
+    if not files:
+        return
+    for (name, submitted), told in zip(files.items(), _ask("backendbench", folder, files)):
+        if "error" in told:
+            raise ConfigError(f"{folder / name}: {told['error']}")
+        op = UserOp(
+            name.replace("-", "_"),
+            f"{name}_kernel_impl",
+            f"tasks.catalogs.user.aten:{name}",
+            {x: ["rows", "columns"] for x in told["names"]},
+            dims=SIZES,
+            reference_framework="torch",
+            positions=told["names"],
+        )
+        yield f"{name}.", Published((), (op,), folder, files=submitted)
+
+
+def _build_ops(
+    told: list[dict[str, Any]], name: str, reference: str, kernel: str, root: Path, problem: tuple[Path, ...]
+) -> Published:
+    name = re.sub(r"[^\w.\-]", "_", name if name[0].isalpha() else f"problem_{name}")
+    several = [f"{name}.{k}" for k in range(len(told))] if len(told) > 1 else [name]
+    given = [_build_op(own, reference, kernel, x, drawn=False) for own, x in zip(several, told)]
+    sizes = [sum(math.prod(x["shape"]) for x in one["inputs"].values()) for one in told]
+    drawn = []
+    if min(sizes) <= DRAWN:
+        drawn = [_build_op(f"{name}.drawn", reference, kernel, told[sizes.index(min(sizes))], drawn=True)]
+    return Published(tuple(given), tuple(drawn), root, problem)
+
+
+def _build_op(name: str, reference: str, kernel: str, told: dict[str, Any], drawn: bool) -> UserOp:
+    """drawn: its values are the farm's, of integers within the bounds of the problem's own; a buffer for the output has none anyway."""
+    inputs = {}
+    for own, x in told["inputs"].items():
+        kept = {"shape", "dtype"} | ({"low", "high"} if drawn or own in told["mutates"] else {"data"})
+        inputs[own] = {k: v for k, v in x.items() if k in kept}
+    return UserOp(
+        name,
+        kernel,
+        reference,
+        inputs,
+        kwargs=told["kwargs"],
+        dtypes=[told["dtype"]],
+        reference_framework="torch",
+        positions=told["names"],
+        packed=told["packed"],
+        init=told["init"],
+        mutates=told["mutates"],
+        aliases=bool(told["mutates"]),
+    )

@@ -1,0 +1,225 @@
+"""A folder of submissions as a config: the declaration of a task, and a backend for every file beside it.
+
+A submission is the task's op with another function. It is a backend of its own (`tasks.backends.BackendSpec.kernel`), so it has a process
+of its own, and what a task's cases are made of is made once for all of them.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from farm.plan import config as configs
+from farm.plan import kernels
+from farm.plan.model import CatalogConfig, Config, ConfigError
+from farm.plan.published import find_published
+from tasks import checks
+from tasks.catalogs.user import keys, sources
+from tasks.catalogs.user.ops import UserOp
+from tasks.judge import verdict
+from tasks.model import DISTRIBUTIONS
+from tasks.nearest import nearest
+
+#: What a task's declaration is called, and the folder that its submissions may be in instead of beside it.
+TASK, SUBMISSIONS = "task.yaml", "submissions"
+#: What the files of a leaderboard are called.
+BOARD = "leaderboard"
+#: Bytes of a submission at most.
+MOST_BYTES = 1 << 20
+#: Seconds that a case of a submission may take: dozens are judged, and one that sleeps is not waited for.
+DEADLINE_S = 10.0
+#: What is asked of a submission: on values from everywhere, and on the task's own.
+VALUES = ("own", "adversarial", "fuzz")
+CHECKS = ("audit", "speedup")
+#: Samples of each dtype that are timed, the smallest and the largest among them: each takes hundreds of calls.
+TIMED = 3
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A submission that is not run. why: one line."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """A folder of submissions as a run. refused: those that are not run."""
+
+    config: Config
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task of a folder. place: what an error names; prefix: of its submissions' names; made: its config, without backends; files: its
+    submissions by name, in which a name may stand twice."""
+
+    place: Path
+    prefix: str
+    made: dict[str, Any]
+    files: list[tuple[str, Path]]
+
+
+def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
+    """The run of a folder with a task's declaration and submissions, or of one whose subfolders are such. backends: what every submission
+    runs on, instead of what the task says; here: where nobody says anything. Raises ConfigError."""
+    tasks = list(_find_tasks(folder))
+    if not tasks:
+        raise ConfigError(
+            f"{folder}: no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
+        )
+    refused: list[Refused] = []
+    parts: list[dict[str, Any]] = []
+    for task in tasks:
+        submitted = list(_check_files(task))
+        refused += [x for x in submitted if isinstance(x, Refused)]
+        there = [x for x in submitted if isinstance(x, dict)]
+        on = [*backends, *task.made.pop("backends", [])][:1] or [here]
+        names = [glob.escape(x["name"]) for x in there]
+        catalogs = [c | {"backends": names} for c in task.made["catalogs"] if names]
+        parts.append(task.made | {"catalogs": catalogs, "backends": [x | {"like": on[0]} for x in there]})
+    if not any(part["backends"] for part in parts):
+        none = f"{folder}: no submission: put files of Python beside the task, or into {SUBMISSIONS}/"
+        raise ConfigError("\n".join(x.why for x in refused) or none)
+    whole = parts[0] | {
+        "name": folder.resolve().name,
+        "catalogs": [c for part in parts for c in part["catalogs"]],
+        "backends": [b for part in parts for b in part["backends"]],
+    }
+    try:
+        config = Config.model_validate(whole)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = tuple(first["loc"])[2:] if first["loc"][0] == "catalogs" else tuple(first["loc"])  # as the task has it
+        where = configs.place(tasks[0].place, key) if tasks[0].place.is_file() else tasks[0].place
+        raise ConfigError(f"{where}: {'.'.join(map(str, key))}: {first['msg']}, not {first['input']!r}") from None
+    for backend in config.backends:
+        configs.check_backend(backend, str(tasks[0].place))
+    return Board(config, tuple(refused))
+
+
+def _find_tasks(folder: Path) -> Iterator[_Task]:
+    """The tasks of a folder: the one that it declares, those of its subfolders, else those of another benchmark's layout."""
+    if (folder / TASK).is_file():
+        yield _declare(folder, "")
+    elif declared := sorted(folder.glob(f"*/{TASK}")):
+        for file in declared:
+            yield _declare(file.parent, f"{file.parent.name}.")
+    else:
+        for prefix, found in find_published(folder):
+            files = _list_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
+            yield _Task(folder, prefix, plan_ops(found.given, found.drawn, found.root, {}, _refuse_in(folder)), files)
+
+
+def _refuse_in(place: Path) -> kernels.Refuse:
+    def refuse(key: tuple[Any, ...], text: str) -> None:
+        raise ConfigError(f"{place}: {'.'.join(map(str, key))}: {text}")
+
+    return refuse
+
+
+def _declare(folder: Path, prefix: str) -> _Task:
+    made = read_task(folder / TASK)
+    reference = made["catalogs"][0]["kernels"][0]["reference"]
+    module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
+    place = sources.locate(module, str(folder)) if module else None
+    own = set(sources.closure(place, str(folder))) if place else set()
+    return _Task(folder / TASK, prefix, made, _list_files(folder, own))
+
+
+def read_task(file: Path) -> dict[str, Any]:
+    """The config of a task, without submissions. Raises ConfigError at the key that is wrong."""
+    _, data = configs.read_yaml(file)
+    op_keys = {name for one in keys.fields(UserOp) for name in (one.name, keys.name_of(one))}
+    own = {"samples", "distributions"}
+    of_run = {*Config.model_fields} - op_keys - {"include", "catalogs", "known_failures", "gate", "skip"}
+
+    def refuse(key: tuple[Any, ...], text: str) -> None:
+        raise ConfigError(f"{configs.place(file, key)}: {'.'.join(map(str, key)) or 'the task'}: {text}")
+
+    for name in data:
+        if name not in op_keys | own | of_run:
+            refuse((name,), f"unknown key{nearest(str(name), sorted(op_keys | own | of_run))}")
+    given = {"name": file.parent.resolve().name, "kernel": ""}
+    given |= {name: value for name, value in data.items() if name in op_keys}
+    for key, text in keys.read(UserOp, given):
+        refuse(key, text)
+    op: UserOp = keys.make(UserOp, given)
+    return plan_task(op, file.parent, {name: value for name, value in data.items() if name not in op_keys}, refuse)
+
+
+def plan_task(op: UserOp, root: Path, settings: Mapping[str, Any], refuse: kernels.Refuse) -> dict[str, Any]:
+    """The config, without backends, of what is asked of the submissions of a task. root: where its files are looked up; settings: keys of a
+    config, and the samples and distributions of a catalog, instead of the usual ones; refuse: told of a mistake in the op."""
+    return plan_ops((), (op,), root, settings, refuse)
+
+
+def plan_ops(
+    given: Sequence[UserOp], drawn: Sequence[UserOp], root: Path, settings: Mapping[str, Any], refuse: kernels.Refuse
+) -> dict[str, Any]:
+    """As `plan_task`, of a task that is several ops. given: those whose inputs are all given, drawn: the others."""
+    ops = [*given, *drawn]
+    catalog = kernels.resolve_paths(CatalogConfig(name="user", root=str(root), kernels=ops), Path.cwd())
+    kernels.check(catalog, (), lambda key, text: refuse(key[2:], text), task=True)
+    for name, known in (("checks", checks.names()), ("distributions", DISTRIBUTIONS), ("policy", verdict.names())):
+        value = settings.get(name, ())
+        for one in [value] if isinstance(value, str) else value if isinstance(value, list) else ():
+            if one not in known:
+                refuse((name,), f"unknown {name.removesuffix('s')} {one!r}{nearest(str(one), list(known))}")
+    named = settings.get("checks")
+    right = ["forward", *["backward"] * any(op.gradient for op in ops)] if named is None else named
+    more = [name for name in CHECKS if name in checks.names()] if named is None else []
+    count = {"samples": settings["samples"]} if "samples" in settings else {}
+    parts: list[dict[str, Any]] = []
+    if given:
+        parts.append({"ops": [op.name for op in given], "checks": right, "samples": 1})
+    if drawn:
+        values = settings.get("distributions", list(VALUES))
+        parts.append({"ops": [op.name for op in drawn], "checks": right, "distributions": values, **count})
+    for name in more:  # these vary the inputs themselves
+        timed, asked = checks.get_or_default(name).timed, settings.get("samples")
+        few = {"samples": min(TIMED, asked) if type(asked) is int else TIMED} if timed else count
+        parts.append({"ops": [(given or drawn)[0].name], "checks": [name], **few})
+    own = catalog.model_dump()
+    catalogs = [
+        {"name": "user", "root": own["root"], "kernels": own["kernels"], "dtypes": ["*"], **part} for part in parts
+    ]
+    told = {name: value for name, value in settings.items() if name in Config.model_fields and name != "checks"}
+    return {"deadline_s": DEADLINE_S, "localise_s": 0.0, **told, "catalogs": catalogs}
+
+
+def _list_files(folder: Path, own: set[Path]) -> list[tuple[str, Path]]:
+    """The submissions of a folder by name: its files of Python but those of the task (``own``) and those whose name begins with "_" or ".";
+    or what is in its folder for them, where a folder with one file is a submission by the folder's name."""
+    apart = folder / SUBMISSIONS
+    where, own = apart if apart.is_dir() else folder, {x.resolve() for x in own}
+    files: list[tuple[str, Path]] = []
+    for path in sorted(where.iterdir()):
+        if path.name.startswith(("_", ".")):
+            continue
+        if path.suffix == ".py" and path.resolve() not in own:
+            files.append((path.stem, path))
+        elif path.is_dir() and where is apart and len(inner := sorted(path.glob("*.py"))) == 1:
+            files.append((path.name, inner[0]))
+    return files
+
+
+def _check_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
+    """Of every submission of a task its backend, or why there is none."""
+    times = Counter(name for name, _ in task.files)
+    for name, path in task.files:
+        own, size = task.prefix + name, path.stat().st_size
+        if times[name] > 1:
+            yield Refused(own, f"{path}: the name {name!r} is given twice: rename one")
+        elif size > MOST_BYTES:
+            yield Refused(own, f"{path}: {size:,} bytes, more than {MOST_BYTES:,} are allowed")
+        else:
+            yield {"name": own, "kernel": str(path.resolve())}

@@ -1,0 +1,154 @@
+"""A leaderboard: one line for each submission of a run of a folder of them, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import shorten
+from typing import Any
+
+import pandas as pd
+
+from farm.program import program
+from farm.report.tables.agreement import why
+from farm.report.tables.causes import worst_first
+from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity, where_option
+from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
+from farm.report.words import DASH, number
+from tasks.model import Status
+
+#: Columns of `leaderboard`.
+TOLD = [
+    *("submission", "task", "status", "kind", "passed", "judged", "audit", "run_ms"),
+    *("speedup", "speedup_low", "speedup_high", "baseline", "time_doubt", "roofline", "why", "case_id"),
+]
+#: Of these the columns of text, "" where nothing is said.
+_TEXT = ("task", "kind", "audit", "baseline", "time_doubt", "why", "case_id")
+#: The check that looks for a cheat, and what its column says of one that was not found.
+AUDIT, CLEAN = "audit", "clean"
+#: Characters of a reason in a table.
+WHY = 300
+
+
+def submitted(run: Mapping[str, Any]) -> list[str]:
+    """The backends of a run that are submissions."""
+    return [str(b["name"]) for b in (run.get("config") or {}).get("backends") or () if b.get("kernel")]
+
+
+def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+    """One line per submission, the worst first, of those that are right the fastest first; of `distinct` rows.
+
+    Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check audit found, "clean"
+    for nothing, "" where it was not asked; run_ms: median of the calls that were right, in milliseconds; speedup and the ends of its
+    interval: the median of its cases'; baseline: what it was timed against; time_doubt: why its time is not believed; roofline: the largest
+    share, of 1; why: the worst row's reason; case_id: of that row. A submission
+    that was refused is an error without cases.
+    """
+    lines = []
+    for name in submitted(run):
+        own = rows[rows["backend"] == name]
+        lines.append({"submission": name, **(summarise(own) if len(own) else {"status": Status.LOST.value})})
+    for one in run.get("refused") or ():
+        lines.append({"submission": one["name"], "status": Status.ERROR.value, "kind": "refused", "why": one["why"]})
+    made = pd.DataFrame(lines, columns=TOLD)
+    numbers = {name: pd.to_numeric(made[name]) for name in ("passed", "judged", "speedup")}
+    share = (numbers["passed"] / numbers["judged"]).fillna(0.0)
+    texts = {name: made[name].fillna("") for name in _TEXT}
+    # Of what is wrong that which is right most rarely, of what is right the fastest.
+    size = share.mask(made["status"].isin(PASSED_STATUSES), -numbers["speedup"].fillna(0.0))
+    made = made.assign(rank=severity(made["status"]), size=size, **texts)
+    return made.sort_values(["rank", "size", "submission"], kind="stable")[TOLD].reset_index(drop=True)
+
+
+def summarise(own: pd.DataFrame) -> dict[str, Any]:
+    """The line of `leaderboard` that a submission's `distinct` rows make."""
+    told = own[~own["status"].isin([Status.UNSUPPORTED.value, Status.VACUOUS.value])]
+    worst = worst_first(told if len(told) else own).iloc[0]
+    right = own[own["status"].isin(PASSED_STATUSES)]
+    timed = right[right["speedup"].notna()]
+    made = {name: timed[name].median() for name in ("speedup", "speedup_low", "speedup_high")}
+    return made | {
+        "task": ", ".join(sorted(own["op"].str.partition(":")[2].unique())),
+        "status": worst["status"],
+        "kind": worst["kind"],
+        "passed": len(right),
+        "judged": int(own["status"].isin(JUDGED_STATUSES).sum()),
+        "audit": _describe_audit(own[own["check"] == AUDIT]),
+        "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
+        **{name: _join(right, name) for name in ("baseline", "time_doubt")},
+        "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
+        "why": "" if Status(worst["status"]).passed else _explain(worst.to_dict()),
+        "case_id": worst["case_id"],
+    }
+
+
+def _join(rows: pd.DataFrame, name: str) -> str:
+    """The texts of a column that a check may have, each once."""
+    return ", ".join(sorted({str(x) for x in rows[name] if x and x == x})) if name in rows else ""
+
+
+def _explain(row: Mapping[Any, Any]) -> str:
+    """Why a case did not pass, in a line."""
+    units = row["error_units"] if row["error_units"] == row["error_units"] else row["max_ulp"]
+    return " ".join(str(row["error"] or row["cause"] or why({**row, "units": units})).split())
+
+
+def _describe_audit(rows: pd.DataFrame) -> str:
+    if not rows["status"].isin(JUDGED_STATUSES).any():
+        return ""
+    found = rows[~rows["status"].isin(PASSED_STATUSES) & rows["status"].isin(JUDGED_STATUSES)]
+    return ", ".join(dict.fromkeys(k or s for k, s in zip(found["kind"], found["status"]))) or CLEAN
+
+
+def _verdict(line: Line) -> Cell:
+    kind = str(line["kind"])
+    return Cell(f"{line['status']}{f' ({kind})' * bool(kind)}", status=str(line["status"]))
+
+
+def _speedup(line: Line) -> Cell | str:
+    value = line["speedup"]
+    if pd.isna(value):
+        return DASH
+    return Cell(number(value), small=f"{number(line['speedup_low'])} – {number(line['speedup_high'])}")
+
+
+def _count(line: Line) -> str:
+    return DASH if pd.isna(line["judged"]) else f"{line['passed']:.0f} of {line['judged']:.0f}"
+
+
+@view(1)
+def submission_view(report: Report) -> View | None:
+    """The leaderboard; None of a run that is of no submissions."""
+    return make_view(report) if submitted(report.run) else None
+
+
+def make_view(report: Report) -> View:
+    """The leaderboard of a run of submissions."""
+    found = leaderboard(report.rows, report.run)
+    columns: list[Column | str | tuple[str, str]] = [Column("verdict", _verdict), ("submission", "")]
+    columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)
+    columns.append(Column("right", _count, right=True))
+    columns += ["audit"] * bool((found["audit"] != "").any())
+    columns.append(build_number_column("run_ms", "ms"))
+    if found["speedup"].notna().any():
+        columns.append(Column("speedup", _speedup, right=True))
+    if (found["time_doubt"] != "").any():
+        columns.append(("time_doubt", "doubt"))
+    if found["roofline"].notna().any():
+        columns.append(
+            Column(
+                "roofline", lambda line: DASH if pd.isna(line["roofline"]) else f"{line['roofline']:.0%}", right=True
+            )
+        )
+    columns.append(Column("why", lambda line: shorten(str(line["why"]), WHY, placeholder=" …") or DASH, foreign=True))
+    again = f"{program()} report --run {report.run.get('run_id')}{where_option(str(report.run.get('results') or 'results'))}"
+    return View(
+        "submissions",
+        "Submissions, the worst first",
+        found,
+        tuple(columns),
+        unit="submissions",
+        counted=True,
+        open=True,
+        most=len(found),
+        see=(("every case", again),),
+    )

@@ -1,0 +1,223 @@
+"""A folder of submissions is one table: each judged by itself, what is wrong with one a line, all others judged all the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farm
+import tasks
+from farm.commands.run import main
+from farm.exits import BAD_INPUT, FOUND, OK
+from farm.plan import published, submissions
+from farm.plan.config import ConfigError
+from tasks.catalogs import user_definitions
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "leaderboard"
+TASK = """
+name: double
+reference: reference.py:double
+inputs: {x: [n]}
+dims: {n: [3, 40]}
+samples: 2
+checks: [forward]
+distributions: [own]
+"""
+RIGHT = "def double(x):\n    return x + x\n"
+#: What is wrong with a submission → status, kind and a part of the reason.
+WRONG = {
+    "no_function": ("def doubel(x): return x + x\n", "error", "", "there is no 'double' in it; did you mean doubel?"),
+    "no_python": ("def double(x:\n", "error", "", "no_python.py:1"),
+    "no_module": ("import nosuchmodule\n" + RIGHT, "error", "", "No module named 'nosuchmodule'"),
+    "raises": ("1 / 0\n" + RIGHT, "error", "", "ZeroDivisionError"),
+    "no_tensor": ("def double(x): return [1, 2]\n", "wrong", "structure", ""),
+    "other_shape": ("def double(x): return (x + x)[:1]\n", "wrong", "shape", ""),
+    "triple": ("def double(x): return x + x + x\n", "wrong", "numbers", ""),
+    "exits": ("import os\nos._exit(3)\n", "crash", "exit code 3", ""),
+    "too_large": (RIGHT + "#" * submissions.MOST_BYTES, "error", "refused", "bytes, more than"),
+}
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run of this process announces does not outlive the test."""
+    monkeypatch.setattr(user_definitions, "_told", [""])
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    """A folder with a task and one submission, which is right."""
+    folder = tmp_path / "board"
+    (folder / "submissions").mkdir(parents=True)
+    (folder / "task.yaml").write_text(TASK)
+    (folder / "reference.py").write_text("def double(x):\n    return 2 * x\n")
+    (folder / "submissions" / "right.py").write_text(RIGHT)
+    return folder
+
+
+def run(folder: Path, results: Path) -> tuple[int, dict[str, dict[str, Any]], Path]:
+    """(exit code, lines of leaderboard.json by submission, its folder)."""
+    code = main([str(folder), "--results", str(results), "--no-ray"])
+    (out,) = results.glob("run=*/_report")
+    told = json.loads((out / "leaderboard.json").read_text())
+    return code, {line["submission"]: line for line in told["submissions"]}, out
+
+
+def test_right_submissions_alone_end_well(board: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines, out = run(board, results)
+    assert code == OK and (lines["right"]["status"], lines["right"]["passed"]) == ("pass", lines["right"]["judged"])
+    page = (out / "leaderboard.html").read_text()
+    assert "right" in page and "<script" not in page
+    assert "Submissions, the worst first" in capsys.readouterr().out
+
+
+def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: Path) -> None:
+    for name, (text, *_) in WRONG.items():
+        (board / "submissions" / f"{name}.py").write_text(text)
+    (board / "submissions" / "twice.py").write_text(RIGHT)
+    (board / "submissions" / "twice").mkdir()
+    (board / "submissions" / "twice" / "kernel.py").write_text(RIGHT)
+    code, lines, _ = run(board, results)
+    assert code == FOUND
+    for name, (_, status, kind, why) in WRONG.items():
+        assert (lines[name]["status"], lines[name]["kind"]) == (status, kind), lines[name]
+        assert why in lines[name]["why"]
+    assert lines["twice"]["kind"] == "refused" and "is given twice" in lines["twice"]["why"]
+    assert lines["right"]["status"] == "pass"
+    assert next(iter(lines)) == "exits" and list(lines)[-1] == "right", "the worst first"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: (x / "task.yaml").unlink(), "no task"),
+        (lambda x: (x / "reference.py").unlink(), "reference: no such file"),
+        (lambda x: (x / "submissions" / "right.py").unlink(), "no submission"),
+        (lambda x: (x / "task.yaml").write_text(TASK + "sampels: 3\n"), "did you mean samples"),
+        (lambda x: (x / "task.yaml").write_text(TASK.replace("[n]", "[m]")), "unknown dimension 'm'"),
+        (lambda x: (x / "task.yaml").write_text(TASK.replace("samples: 2", "samples: many")), "7:1: samples: "),
+        (lambda x: (x / "task.yaml").write_text(TASK.replace("checks: [forward]", "") + "samples: 0"), "given twice"),
+        (lambda x: (x / "task.yaml").write_text(TASK.replace("[forward]", "[fast]")), "unknown check 'fast'"),
+        (lambda x: (x / "task.yaml").write_text("name: double\n"), "add the key reference"),
+    ],
+)
+def test_a_folder_with_nothing_to_judge_is_bad_input(
+    board: Path, results: Path, capsys: pytest.CaptureFixture[str], change: Any, said: str
+) -> None:
+    change(board)
+    assert main([str(board), "--results", str(results)]) == BAD_INPUT
+    told = capsys.readouterr().err.strip()
+    assert said in told and "\n" not in told
+
+
+def test_submissions_have_processes_of_their_own(board: Path, results: Path) -> None:
+    spoils = "import torch\ntorch.add = None\nimport tasks.judging\ntasks.judging.judge_outputs = None\n" + RIGHT
+    (board / "submissions" / "a_spoils.py").write_text(spoils)
+    (board / "submissions" / "zero.py").write_text("import torch\ndef double(x): return torch.add(x, x)\n")
+    _, lines, _ = run(board, results)
+    assert lines["right"]["status"] == lines["zero"]["status"] == "pass"
+
+
+def test_a_submission_that_dies_is_not_run_for_every_case(board: Path, results: Path) -> None:
+    (board / "submissions" / "dies.py").write_text("import os\ndef double(x): os.kill(os.getpid(), 11)\n")
+    (board / "task.yaml").write_text(TASK.replace("samples: 2", "samples: 8"))
+    _, lines, _ = run(board, results)
+    from farm import lake
+
+    rows = lake.read(lake.open_lake(str(results)), None)
+    own = rows[rows["backend"] == "dies"]
+    assert lines["dies"]["status"] == "crash" and len(own) == 8, "every planned case has its row"
+    assert own["note"].fillna("").str.startswith("not run").any()
+
+
+def test_several_tasks_are_one_leaderboard(board: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    for name in ("one", "two"):
+        shutil.copytree(board, whole / name)
+    found = submissions.read_folder(whole)
+    assert [b.name for b in found.config.backends] == ["one.right", "two.right"]
+
+
+def reference(x: Any) -> Any:
+    return 2 * x
+
+
+@tasks.op(reference=reference, inputs={"x": ["n"]}, dims={"n": [3, 40]})
+def double(x: Any) -> Any:
+    return x + x
+
+
+def test_judge_tells_right_from_wrong(board: Path) -> None:
+    right = farm.judge(board, RIGHT)
+    assert right.passed and right.status == "pass" and right.metrics["passed"] == right.metrics["judged"] == 2
+    wrong = farm.judge(board / "task.yaml", "def double(x):\n    return x + x + x\n")
+    assert (wrong.status, wrong.kind) == ("wrong", "numbers") and wrong.metrics["max_diff"]
+    assert farm.judge(board, WRONG["exits"][0]).status == "crash"
+    assert farm.judge(board, WRONG["too_large"][0]).kind == "refused"
+    assert farm.judge(board, board / "submissions" / "right.py").passed, "after others"
+    with pytest.raises(farm.ClientError, match="no such file"):
+        farm.judge(board, "nowhere.py")
+
+
+def test_judge_takes_a_declared_function_as_the_task() -> None:
+    assert farm.judge(double, RIGHT, samples=1).passed
+    assert farm.judge(double, "def double(x):\n    return -x\n", samples=1).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("folder", "right", "wrong"),
+    [
+        ("kernelbench", ["right"], ["wrong"]),
+        ("gpumode/vectoradd", ["right"], ["wrong"]),
+        ("backendbench", ["sin.v1", "add__Tensor.v1"], ["sin.v2"]),
+    ],
+)
+def test_layouts_of_other_benchmarks(folder: str, right: list[str], wrong: list[str], results: Path) -> None:
+    code, lines, _ = run(PUBLISHED / folder, results)
+    assert code == FOUND
+    assert {name: lines[name]["status"] for name in lines} == dict.fromkeys(right, "pass") | dict.fromkeys(
+        wrong, "wrong"
+    ), lines
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"p.py": "class Model: pass"}, "there is no get_inputs"),
+        ({"p.py": "import torch\nclass Model(torch.nn.Module): pass\ndef get_inputs(): return []"}, "get_init_inputs"),
+        ({"reference.py": "def ref_kernel(data): return data"}, "there is no task.yml"),
+        (
+            {"reference.py": "def ref_kernel(data): return data", "task.yml": "tests: [{size: 1}]"},
+            "there is no generate_input",
+        ),
+        ({"nosuch/nosuch_implementation_v1.py": ""}, "torch has no operator of that name"),
+    ],
+)
+def test_a_problem_that_is_not_whole_has_a_line(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        list(published.find_published(tmp_path))
+
+
+def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> None:
+    for problem in ("1_relu", "12_relu"):
+        shutil.copy(PUBLISHED / "kernelbench" / "1_linear_relu.py", tmp_path / f"{problem}.py")
+    for name in ("level_1_problem_1_sample_0", "12_relu_mine", "nobodys"):
+        shutil.copy(PUBLISHED / "kernelbench" / "right.py", tmp_path / f"{name}.py")
+    found = submissions.read_folder(tmp_path)
+    assert [b.name for b in found.config.backends] == ["12_relu.12_relu_mine", "1_relu.level_1_problem_1_sample_0"]
+
+
+@pytest.mark.nightly
+def test_the_example_has_thirty_of_which_ten_cheat(results: Path) -> None:
+    _, lines, _ = run(EXAMPLE, results)
+    assert len(lines) == 30
+    honest = {name: line["status"] for name, line in lines.items() if name.startswith("honest")}
+    assert honest == dict.fromkeys(honest, "pass")
