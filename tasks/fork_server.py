@@ -52,9 +52,10 @@ def ask(control: socket.socket, fds: Sequence[int], variables: Mapping[str, str]
     """Have a server fork.
 
     A child of ``fds`` (its lease, commands, answers, progress page, and what its stdout and stderr go to; see `tasks.child`); or a
-    further server of ``fds`` (its lease and control) that has loaded ``what`` (`tasks.importing.load`). Raises OSError.
+    further server of ``fds`` (its lease and control) that has loaded ``what`` (`tasks.importing.load`). Either begins in the working
+    directory of this process. Raises OSError.
     """
-    request = json.dumps({"variables": dict(variables), "load": what}).encode()
+    request = json.dumps({"variables": dict(variables), "load": what, "folder": os.getcwd()}).encode()
     if len(request) > REQUEST:
         raise OSError("the variables are too many for a request")
     socket.send_fds(control, [request], list(fds))
@@ -111,7 +112,7 @@ class Server:
             lease.close()
         else:
             if pid == 0:
-                _run(lambda: self._begin(server, lease, fds[1:], request["variables"], request["load"]))
+                _run(lambda: self._begin(server, lease, fds[1:], **request))
             self._lease(Leased(pid, lease, os.pidfd_open(pid)))
         for fd in fds[1:]:
             os.close(fd)
@@ -126,7 +127,7 @@ class Server:
         self._told_s = used
 
     def _begin(
-        self, server: int, lease: socket.socket, fds: list[int], variables: Mapping[str, str], what: str
+        self, server: int, lease: socket.socket, fds: list[int], variables: Mapping[str, str], load: str, folder: str
     ) -> None:
         """In the forked process: leave the server's things alone, and begin."""
         child.end_with(server)
@@ -140,9 +141,10 @@ class Server:
             del os.environ[name]
         os.environ.update(variables)
         tempfile.tempdir = None
+        _enter(folder)
         importlib.invalidate_caches()
-        if what:
-            run(socket.socket(fileno=fds[0]), what)
+        if load:
+            run(socket.socket(fileno=fds[0]), load)
             return
         commands, answers, page, said = fds
         for fd in (1, 2):
@@ -209,6 +211,19 @@ def _run(main: Callable[[], None]) -> None:
     os._exit(code if isinstance(code, int) else 1)
 
 
+#: Where this process works, and so where Python found it modules first.
+_folder = ""
+
+
+def _enter(folder: str) -> None:
+    """Work in ``folder``, and find modules there first, as a process that was started there with ``-m`` does."""
+    global _folder
+    if _folder in sys.path and not getattr(sys.flags, "safe_path", False):
+        sys.path[sys.path.index(_folder)] = folder
+    os.chdir(folder)
+    _folder = folder
+
+
 def _call_oneself(module: str) -> None:
     """Let ps and /proc name this process by the module that it runs, not by that of the server. Nothing where the kernel does not tell
     where the arguments lie."""
@@ -224,7 +239,9 @@ def _call_oneself(module: str) -> None:
 
 def main() -> None:
     """Entry point; see the module's docstring for the arguments."""
+    global _folder
     control, owner = map(int, sys.argv[1:3])
+    _folder = os.getcwd()
     child.end_with(owner)
     child.settle()
     _run(lambda: run(socket.socket(fileno=control)))

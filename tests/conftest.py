@@ -31,9 +31,10 @@ sys.dont_write_bytecode = False
 #: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
 #: have work.
 LONGEST = (
-    "planted_vendors faults client resume minimise heterogeneous own_models cluster planted_device docs minimise_checks gangs "
-    "collectives user_config architectures own_devices rejudge reproduce recipes own_autograd double_backward client_layouts budget "
-    "awaited home findings_of_torch findings_folder pytest_plugin own_kernels first_reading localise training determinism lake report"
+    "minimise gangs planted_device faults planted_vendors resume client own_models heterogeneous rejudge minimise_checks cluster "
+    "reproduce collectives architectures docs lake user_config envs own_devices training canary own_autograd client_layouts awaited "
+    "recipes double_backward first_reading bisect probing budget home findings_of_torch findings_folder pytest_plugin own_kernels "
+    "localise determinism progress report"
 )
 
 
@@ -67,10 +68,14 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
+    """Scripts are run with this interpreter, isolated, in a fork that has imported torch: an environment of their own would be built from
+    an index. In processes that are started plainly they are run in test_reproduce and test_findings_folder."""
     from farm.fleet import envs
+    from farm.reproduce import trial
+    from tests import prepared
 
     monkeypatch.setattr(envs, "build", lambda environment, cache, **how: sys.executable)
+    monkeypatch.setattr(trial, "subprocess", prepared.SILENT)
 
 
 @pytest.fixture(scope="module")

@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any
 
 #: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays. Nor ONNX
-#: Runtime: it starts a thread and opens a database, which no fork should share.
+#: Runtime: it starts a thread and opens a database, which no fork should share. Nor torch's list of ops: it takes longer than all of
+#: these, and few commands need it where the lists of catalogs are in the cache.
 LIBRARIES = (
-    *(
-        "numpy",
-        "ml_dtypes",
-        "pandas",
-        "pyarrow.dataset",
-        "pyarrow.parquet",
-        "pydantic",
-        "jinja2",
-        "rich.console",
-        "yaml",
-    ),
-    *("torch", "torch.testing._internal.common_methods_invocations", "onnx.reference"),
+    "numpy",
+    "ml_dtypes",
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "pydantic",
+    "jinja2",
+    "rich.console",
+    "yaml",
+    "torch",
+    "onnx.reference",
 )
 
 
@@ -79,12 +79,39 @@ def run(
     return done
 
 
-#: The module subprocess for code that is to start such processes.
+class Popen:
+    """As `subprocess.Popen` starts one that reads nothing and whose words nobody reads: a session of its own."""
+
+    def __init__(self, command: Sequence[object], env: Mapping[str, str], cwd: str, **silent: Any) -> None:
+        python, *words = map(str, command)
+        assert python == sys.executable, python
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        assert silent == streams | {"start_new_session": True}, silent
+        self._process = _prepared().Process(target=_be, args=(words, dict(env), cwd, [os.devnull] * 3, True))
+        self._process.start()
+        self.pid: int = self._process.pid  # type: ignore[assignment]
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
+        return self.returncode
+
+
+#: The module subprocess for code that is to start such processes; for code that starts silent ones and waits for them.
 SUBPROCESS = types.SimpleNamespace(**vars(subprocess) | {"run": run})
+SILENT = types.SimpleNamespace(**vars(subprocess) | {"Popen": Popen})
 
 
-def _be(words: list[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:
-    """Body of the fork: from here on it is what Python would be with this command line."""
+def _be(words: list[str], env: Mapping[str, str], cwd: str, files: Sequence[str], leads: bool = False) -> None:
+    """Body of the fork: from here on it is what Python would be with this command line. leads: a session of its own."""
+    if leads:
+        os.setsid()
     for number, name in enumerate(files):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import ast
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tasks.cache import default_cache
-from tests import prepared
-from tests.bench import running as benches
 from tests.bench.running import environment
+from tests.conftest import here
+from tests.own_models import running
 from tests.own_models.running import HERE, ask, models
 from tests.own_models.truth import EXPECTED, PASS
 
@@ -50,6 +52,13 @@ def test_there_are_enough_and_every_file_of_faults_has_a_sound_model() -> None:
             assert any(x.inductor == x.torch == PASS for x in known.values()), module
 
 
+def run_here(command: Sequence[str], env: Mapping[str, str], codes: Sequence[int]) -> None:
+    """`farm run` in this process, whose children have torch's compiler from one test to the next."""
+    assert command[:4] == [sys.executable, "-m", "farm", "run"]
+    done = here(*command[4:], **env)
+    assert done.returncode in codes, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -61,7 +70,7 @@ def test_there_are_enough_and_every_file_of_faults_has_a_sound_model() -> None:
     ids=["document", "another document", "compiled", "fused"],
 )
 def test_what_is_said_of_them_is_true(patterns: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches, "subprocess", prepared.SUBPROCESS)
+    monkeypatch.setattr(running, "run", run_here)
     for module, some in models(patterns).items():
         found = ask(module, some, tmp_path / module, environment(default_cache()), 0)
         assert len(found) == 2 * len(some)

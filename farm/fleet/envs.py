@@ -31,6 +31,7 @@ from farm.exits import starting
 from farm.fleet import existing
 from farm.fleet.channel import Interpreter
 from farm.fleet.existing import OWN_PACKAGES, EnvError
+from farm.fleet.pip_settings import uv_environment
 from farm.program import program
 from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.catalogs.models import own_models
@@ -67,8 +68,6 @@ WAYS = (
 )
 #: Packages in whose place a system may have its own: parts of CUDA.
 _OF_SYSTEM = re.compile(r"(?:nvidia|cuda)-")
-#: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
-_PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
 
 
 class GivenUp(Exception):
@@ -379,7 +378,7 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
 def _run_uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
     """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time; GivenUp."""
     command = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
-    env = _uv_environment(indexes)
+    env = uv_environment(indexes)
     with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
         with starting:
             process = subprocess.Popen(
@@ -469,45 +468,6 @@ def _uv_binary() -> str:
         if found is None:
             raise EnvError("environments are built with uv, which is not installed: pip install uv") from None
         return found
-
-
-def _uv_environment(indexes: Sequence[str] = ()) -> dict[str, str]:
-    """This process's variables with pip's settings translated, which uv does not read, and further ``indexes``."""
-    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
-    # pip takes the best version of all indexes, uv that of the first one that has the package.
-    env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    env.setdefault("UV_PYTHON_DOWNLOADS", "never")
-    env.setdefault("UV_HTTP_TIMEOUT", "120")
-    for name, places in _pip_settings().items():
-        # uv separates indexes by blanks and links by commas.
-        joined = ",".join(places.split()) if name == "UV_FIND_LINKS" else places
-        env.setdefault(name, joined)
-    if indexes:  # as a variable: an option of the command would hide the user's own
-        env["UV_EXTRA_INDEX_URL"] = " ".join([*env.get("UV_EXTRA_INDEX_URL", "").split(), *indexes])
-    return env
-
-
-@functools.cache
-def _pip_settings() -> dict[str, str]:
-    """pip's index-url, extra-index-url and find-links under uv's names, from variables and configuration files."""
-    found: dict[str, str] = {}
-    try:
-        text = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        text = ""
-    # In pip's own order of precedence: a section of one command over [global], a variable over both.
-    lines = sorted(text.splitlines(), key=lambda x: (x.startswith(":env:"), x.startswith("install.")))
-    for line in lines:
-        name, _, value = line.partition("=")
-        section, _, option = name.partition(".")
-        if section in ("global", "install", ":env:") and option in _PIP_TO_UV:
-            found[_PIP_TO_UV[option]] = " ".join(" ".join(shlex.split(value)).split())
-    for option, name in _PIP_TO_UV.items():
-        if given := os.environ.get("PIP_" + option.upper().replace("-", "_")):
-            found[name] = " ".join(given.split())
-    return found
 
 
 def read_environments(cache: Path) -> dict[str, dict[str, Any]]:

@@ -133,7 +133,7 @@ def _start(control: socket.socket, env: Mapping[str, str]) -> None:
         raise error
 
 
-#: The servers by what they have loaded, a tree for each environment (and working directory: Python finds modules there). None: it failed.
+#: The servers by what they have loaded, a tree for each environment (and working directory that has a module of theirs). None: it failed.
 _Tree = dict[tuple[str, ...], _Server | None]
 _trees: OrderedDict[tuple[object, ...], _Tree] = OrderedDict()
 
@@ -166,7 +166,7 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
 def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | None:
     """The server that has loaded ``imports``, and those before it; None if one of them has failed before."""
     try:
-        key = (os.getcwd(), *sorted(env.items() - late(env).items()))
+        key = (_folder_of(imports), *sorted(env.items() - late(env).items()))
     except OSError:
         return None
     tree = _trees.setdefault(key, {})
@@ -193,6 +193,15 @@ def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | 
         if server is None:
             return None
     return server
+
+
+def _folder_of(imports: Sequence[str]) -> str:
+    """The working directory where Python finds one of ``imports`` there, "" elsewhere. Raises OSError."""
+    folder = os.getcwd()
+    names = {one.partition(":")[0].partition(".")[0] for one in imports} - {"tasks"}
+    return (
+        folder if any(os.path.exists(os.path.join(folder, name + end)) for name in names for end in ("", ".py")) else ""
+    )
 
 
 def _readable(one: socket.socket, timeout: float | None) -> bool:

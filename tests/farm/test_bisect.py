@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from farm.commands.bisect import main
-from farm.fleet import envs
+from farm.fleet import pip_settings
 from farm.reproduce.bisect import Answer, search, versions_of
 from farm.reproduce.find import ReproduceError
 from tests.conftest import here
@@ -57,9 +57,9 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for n in range(8):
         release(folder, f"1.{n}", 0.25 if n >= 5 else 0, needs=f"{NAME}==1.0" if n == 4 else "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
-    envs._pip_settings.cache_clear()
+    pip_settings.pip_settings.cache_clear()
     yield
-    envs._pip_settings.cache_clear()
+    pip_settings.pip_settings.cache_clear()
 
 
 def test_a_planted_regression_is_named_with_its_version(

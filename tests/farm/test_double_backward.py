@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
 import farm
 from farm import lake
@@ -84,7 +84,8 @@ def test_cases_of_hypothesis(case: Any) -> None:
 
 
 def test_hypothesis_finds_it() -> None:
-    @settings(max_examples=20, deadline=None, database=None)
+    # That it is made small is shown in test_pytest_plugin.
+    @settings(max_examples=20, deadline=None, database=None, phases=[Phase.generate])
     @given(case=farm.strategies.cases(detached, reference=right, double=True, **INPUTS))
     def check(case: Any) -> None:
         case.check(detached(**case.inputs))

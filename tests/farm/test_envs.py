@@ -20,7 +20,7 @@ import pytest
 
 from farm.commands import run
 from farm.exits import OK
-from farm.fleet import envs, inventory
+from farm.fleet import envs, inventory, pip_settings
 from farm.fleet.asking import probe
 from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
 from farm.fleet.envs import EnvError, Environment
@@ -29,7 +29,7 @@ from tasks import backends, wire
 from tasks.backends import BUILT_IN, BackendSpec
 from tasks.devices import BY_LABEL
 from tasks.model import BackendInfo
-from tests.conftest import refusal_of
+from tests.conftest import ROOT, refusal_of
 
 
 @pytest.fixture
@@ -55,9 +55,21 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n")
             wheel.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
-    envs._pip_settings.cache_clear()
+    pip_settings.pip_settings.cache_clear()
     yield folder
-    envs._pip_settings.cache_clear()
+    pip_settings.pip_settings.cache_clear()
+
+
+def test_uv_has_pips_settings_also_before_anything_is_installed(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `make setup` calls it: with nothing but uv, from a checkout."""
+    monkeypatch.setenv("PIP_CERT", "/etc/own.pem")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    pip_settings.pip_settings.cache_clear()
+    assert pip_settings.uv_environment()["SSL_CERT_FILE"] == "/etc/own.pem"
+    code = "import os, runpy; os.execve = lambda *a: print(*a[1][1:], a[2]['UV_FIND_LINKS']); runpy.run_module('farm.fleet.pip_settings', run_name='__main__')"
+    command = [sys.executable, "-S", "-c", code]  # -S: without site-packages
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert str(wheels) in done.stdout and done.stdout.startswith("-m uv")
 
 
 def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path, tmp_path: Path) -> None:

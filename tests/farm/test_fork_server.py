@@ -29,7 +29,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, prepare
-from tests.conftest import ROOT
+from tests.conftest import PLUGIN, ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are Linux's")
 TELL = ("planted_forked:tell",)
@@ -135,6 +135,24 @@ def test_what_is_read_at_import_has_a_server_of_its_own(begun: Callable[..., Chi
     assert server(FARM_PLANTED="late") == server(TORCHINDUCTOR_CACHE_DIR="/nowhere") == usual
     other = server(PLANTED_AT_IMPORT="1")
     assert other != usual and server(PLANTED_AT_IMPORT="1") == other
+
+
+def test_children_of_all_folders_have_one_server_unless_a_module_of_its_lies_there(
+    begun: Callable[..., ChildProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told_in(folder: str) -> tuple[int, str, str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        child = begun()
+        said = told(child)
+        return psutil.Process(child.process.pid).ppid(), said["folder"], said["path"][0]
+
+    first, second, again = map(told_in, ("first", "second", "first"))
+    assert first[1:] == (str(tmp_path / "first"),) * 2 and again == first
+    assert second == (first[0], *(str(tmp_path / "second"),) * 2)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "planted_forked.py").write_text((PLUGIN / "planted_forked.py").read_text())
+    assert told_in("own")[0] != first[0]
 
 
 @pytest.mark.parametrize("what", ["fail", "crash", "thread", "is_not_there"])

@@ -539,7 +539,9 @@ def test_s3_server_named_in_the_uri(server: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_whole_run_on_s3(server: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("catalogs: [{name: torch, ops: [abs, add], samples: 2}]\nbackends: [torch-cpu]\n")
+    (tmp_path / "c.yaml").write_text(
+        "catalogs: [{name: critical, ops: [add, mul], samples: 2}]\nbackends: [torch-cpu]\n"
+    )
 
     def farm(*args: str) -> None:
         command = [sys.executable, "-m", "farm.launch", *args, "--inline", "--results", "s3://bucket/runs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -29,13 +30,20 @@ def library() -> Path:
     made = Path("/tmp") / f"farm-device-{os.getuid()}" / f"lib{NAME}-{key}.so"
     if not made.exists():
         made.parent.mkdir(mode=0o700, exist_ok=True)
-        aside = made.with_suffix(f".{os.getpid()}")
-        include = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
-        links = [f"-L{root}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{root}/lib"]
-        flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared"]
-        subprocess.run(["g++", *flags, *include, str(SOURCE), "-o", str(aside), *links], check=True)
-        aside.replace(made)
+        with open(made.with_suffix(".lock"), "w") as lock:  # one process compiles for half a minute, the others wait
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                _compile(root, made)
     return made
+
+
+def _compile(root: Path, made: Path) -> None:
+    aside = made.with_suffix(f".{os.getpid()}")
+    include = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
+    links = [f"-L{root}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{root}/lib"]
+    flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared"]
+    subprocess.run(["g++", *flags, *include, str(SOURCE), "-o", str(aside), *links], check=True)
+    aside.replace(made)
 
 
 def load(name: str = NAME) -> Any:

@@ -48,6 +48,7 @@ def tell() -> None:
             "environment": dict(os.environ),
             "files": files,
             "folder": os.getcwd(),
+            "path": sys.path,
             "random": float(np.random.rand()),
             "session": os.getsid(0),
         }

@@ -1,14 +1,15 @@
-"""Collectives of four processes of gloo: right, and each planted fault of a process group found beside it."""
+"""Collectives of four processes of gloo: right, and each planted fault of a process group found beside its sound twin."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import planted_ranks
 import pytest
 
 from tasks.backends import BackendSpec
@@ -38,6 +39,27 @@ def sound() -> Iterator[Collectives]:
     made._ready(RANKS).close()
 
 
+@dataclass
+class Planted:
+    """Ranks whose process group can be given a fault (`planted_ranks.Chosen`)."""
+
+    backend: Collectives
+    file: Path
+
+    def plant(self, fault: str) -> Collectives:
+        self.file.write_text(fault)
+        return self.backend
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    made = Planted(backend("Chosen"), tmp_path_factory.mktemp("ranks") / "fault")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(planted_ranks.FAULT, str(made.file))
+        yield made
+        made.backend._ready(RANKS).close()
+
+
 def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int = 3) -> dict[int, str]:
     name, _, reduction = op.partition(".")
     _, group = prepare(Group(f"collective:{name}", reduction, dtype, samples), cache)
@@ -59,24 +81,25 @@ def test_gloo_is_right(op: str, sound: Collectives, cache: Path) -> None:
         ("WrongRoot", "broadcast", "int64"),
     ],
 )
-def test_a_fault_of_the_group_is_found(fault: str, op: str, dtype: str, cache: Path) -> None:
-    made = backend(fault)
-    found = statuses(made, op, dtype, cache, len(SIZES) if fault == "Dropped" else 3)
-    made._ready(RANKS).close()
+def test_a_fault_of_the_group_is_found_and_its_sound_twin_passes(
+    fault: str, op: str, dtype: str, planted: Planted, cache: Path
+) -> None:
+    samples = len(SIZES) if fault == "Dropped" else 3
+    found = statuses(planted.plant(fault), op, dtype, cache, samples)
+    assert set(statuses(planted.plant(""), op, dtype, cache, samples).values()) == {"pass"}
     if fault == "Dropped":  # only beyond a chunk
         assert {size for size, status in found.items() if status == "wrong"} == {x for x in SIZES if x > 1024}
     else:
         assert set(found.values()) == {"wrong"}
 
 
-def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(cache: Path) -> None:
-    made = backend("Dies")
+def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(planted: Planted, cache: Path) -> None:
+    made = planted.plant("Dies")
     _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([whole(group)]))
     assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
-    made._ready(RANKS).close()
 
 
 def test_every_size_stands_once_and_samples_are_of_all_ranks(cache: Path) -> None:

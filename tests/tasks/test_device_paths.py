@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.fleet import envs, visible
+from farm.fleet import envs, pip_settings, visible
 from farm.plan.model import BackendConfig
 from tasks import devices, packages
 from tasks.arrays.tree import TensorSpec, encode
@@ -309,10 +309,10 @@ def test_an_index_belongs_to_one_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("UV_EXTRA_INDEX_URL", "https://own.example/simple")
     gpu, cpu = envs.Environment(TORCH["cuda"].packages), envs.Environment(("numpy",))
     assert gpu.requirements[0] == "torch==2.13.0+cu130" and not any("index" in p for p in gpu.requirements)
-    assert envs._uv_environment(gpu.indexes)["UV_EXTRA_INDEX_URL"] == (
+    assert pip_settings.uv_environment(gpu.indexes)["UV_EXTRA_INDEX_URL"] == (
         "https://own.example/simple https://download.pytorch.org/whl/cu130"
     )
-    assert envs._uv_environment(cpu.indexes)["UV_EXTRA_INDEX_URL"] == "https://own.example/simple"
+    assert pip_settings.uv_environment(cpu.indexes)["UV_EXTRA_INDEX_URL"] == "https://own.example/simple"
     other = envs.Environment((packages.index("https://other.example"), *gpu.requirements))
     assert other.key != gpu.key
 
