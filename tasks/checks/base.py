@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, one_by_one, run_session
+from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, Status, one_by_one, run_session
 from tasks.model.leaf import row as row_of
 
 if TYPE_CHECKING:
@@ -149,6 +149,13 @@ class Check:
         steps end at an error, which is then the row's."""
         yield Observation(program.way, self.run(program, form))
         yield from (Observation(name, outputs) for name, outputs in program.ways.items())
+
+    def name_fault(
+        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf]
+    ) -> tuple[str, str]:
+        """(kind, evidence in words) of a case of which judged steps are wrong, where all of them together say more than the first of the
+        worst; ("", "") where they do not. expected: all outputs that are expected of the case."""
+        return "", ""
 
 
 class Scenario(Check):

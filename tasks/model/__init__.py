@@ -14,6 +14,7 @@ from tasks.model.case import (
     Group,
     Oracle,
     OwnKernel,
+    Placing,
     Program,
     RuntimeInfo,
     label_of,

@@ -336,6 +336,7 @@ def _make_record(
         names=list(sample.names),
         batched=list(sample.batched),
         stepped=list(sample.stepped),
+        sets=list(sample.sets),
         program=sample.program,
         state={name: models[id(x)] for name, x in sample.state.items()},
         alike=sample.alike,
@@ -547,6 +548,7 @@ class PreparedSample:
             cotangents=tuple(record.cotangents),
             batched=tuple(record.batched),
             stepped=tuple(record.stepped),
+            sets=tuple(record.sets),
             also=self._form,
             elsewhere=elsewhere,
         )
@@ -615,7 +617,8 @@ class PreparedSample:
         if "vacuous" in made:
             raise Vacuous(made["vacuous"])
         taken = [self.specs[i] for i in made["inputs"]]
-        arrays = [contiguous(blank.arrays[spec.id], spec) for spec in taken]
+        sets = [blank.inputs_of(k) for k in range(max(len(blank.sets), 1))]
+        arrays = [contiguous(inputs[spec.id], spec) for inputs in sets for spec in taken]
         return replace(
             blank,
             model=exported.array(made["model"]).tobytes(),

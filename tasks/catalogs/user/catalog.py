@@ -166,6 +166,16 @@ class User(Catalog):
         plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
+    def beyond(self, group: Group, given: Sample, seed: int, draws: int) -> Sample | None:
+        one, specs = self._op(group), decode(given.kwargs, lambda kind, node: spec_of(node))
+        op = one.op
+        dims = sizes.beyond(op)
+        strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
+        if not dims or strided or sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, sizes.smallest(op)):
+            return None
+        plain = replace(group, distribution="regular", seed=seed)
+        return of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)
+
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)
 

@@ -53,7 +53,8 @@ def guard_kernel(
 
 def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], TensorSession] | None = None) -> OwnKernel:
     """What is declared of a kernel, beside the function that `guard_kernel` makes of it."""
-    return OwnKernel(tuple(op.mutates), op.framework == "numpy", functools.partial(_check_races, kernel), session)
+    watch = functools.partial(_check_races, kernel)
+    return OwnKernel(tuple(op.mutates), tuple(op.forbids), op.framework == "numpy", watch, session)
 
 
 def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
