@@ -400,7 +400,11 @@ class Runner:
         """The judgement with what the check makes of all steps together."""
         check = checks.get_or_default(case.sample.owner.check)
         kind, words = check.name_fault(stages, [x.status for x in of_steps], case.sample.expected())
-        said = {"error": words, "cause": None, "cause_code": None}  # what explains one step's numbers is beside the point
+        said = {
+            "error": words,
+            "cause": None,
+            "cause_code": None,
+        }  # what explains one step's numbers is beside the point
         return found.rule(Status.WRONG, kind, said) if kind else found
 
     def _held_to_refusal(self, case: CaseRun) -> BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -315,7 +315,10 @@ class _Evidence:
 
     def _is_on_another_stream(self) -> tuple[str, str] | None:
         if all(x.times and all(p.stream for _, p in x.times) for x in self.wrong):
-            return KIND_STREAM, f"{self.wrong[0].name}: wrong where the caller's stream is busy and its own is not waited for"
+            return (
+                KIND_STREAM,
+                f"{self.wrong[0].name}: wrong where the caller's stream is busy and its own is not waited for",
+            )
         return None
 
     def _is_unwritten(self) -> tuple[str, str] | None:
@@ -397,7 +400,10 @@ class _Evidence:
             if places[0] and places[-1] != count - 1:
                 return None
         places, count, _ = parts[0]
-        return KIND_HALF, f"{self.wrong[0].name}: rows {places[0]} to {places[-1]} of {count} are wrong, the others right"
+        return (
+            KIND_HALF,
+            f"{self.wrong[0].name}: rows {places[0]} to {places[-1]} of {count} are wrong, the others right",
+        )
 
     def _skips_work(self) -> tuple[str, str] | None:
         if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= self._short:

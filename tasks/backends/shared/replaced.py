@@ -9,13 +9,24 @@ from typing import Any
 from tasks.backends.shared import foreign
 
 #: Modules of the farm that run a case, measure it or judge it; their submodules as well.
-_JUDGES = ("tasks.judg", "tasks.checks", "tasks.runner", "tasks.trace", "tasks.backends", "tasks.catalogs.user.promises", "tasks.arrays")
+_JUDGES = (
+    "tasks.judg",
+    "tasks.checks",
+    "tasks.runner",
+    "tasks.trace",
+    "tasks.backends",
+    "tasks.catalogs.user.promises",
+    "tasks.arrays",
+)
 #: Other modules of which functions that measure or compare are looked at.
 _MODULES = ("time", "torch.cuda", "torch.testing", "torch.testing._comparison", "torch.utils.benchmark.utils.timer")
 #: Classes of theirs.
 _CLASSES = (("torch.cuda", "Event"), ("torch.cuda", "Stream"))
 #: Functions of modules that are too large to be looked at whole.
-_FUNCTIONS = {"numpy": ("allclose", "isclose", "array_equal", "asarray", "array"), "torch": ("allclose", "isclose", "equal")}
+_FUNCTIONS = {
+    "numpy": ("allclose", "isclose", "array_equal", "asarray", "array"),
+    "torch": ("allclose", "isclose", "equal"),
+}
 
 
 def describe() -> str:

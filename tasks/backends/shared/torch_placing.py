@@ -81,7 +81,7 @@ class Placer:
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program)
             with torch.no_grad(), backend.default_device(args, kwargs), modes:
-                with (watch if placing.counted or zones.fill is not None else contextlib.nullcontext()), lines:
+                with watch if placing.counted or zones.fill is not None else contextlib.nullcontext(), lines:
                     return torch_tree.leaves(call(*args, **kwargs))
 
         if placing.stream:
@@ -216,7 +216,9 @@ def _read(x: Any) -> np.ndarray:
             plain = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
             held = np.array(torch_tree.output(torch_tree.dense(plain)))
     except Exception:
-        raise Misbehaviour(KIND_LAZY, f"the output is a {name} without memory: it is computed when it is read") from None
+        raise Misbehaviour(
+            KIND_LAZY, f"the output is a {name} without memory: it is computed when it is read"
+        ) from None
     try:
         shown = np.array(torch_tree.output(torch_tree.dense(x)))
     except Exception:
@@ -275,4 +277,3 @@ class _Lines:
     def _count_line(self, frame: FrameType, event: str, _: Any) -> Any:
         self.count += event == "line"
         return self._count_line
-

@@ -69,7 +69,15 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     arrays = [x for one in sets.values() for x in one.arrays]
     expected = [leaf for one in sets.values() for leaf in one.expected]
     return replace(
-        base, index=number, arrays=arrays, expected=expected, sets=tuple(sets), derived=[], others=[], repeats=1, twins=0
+        base,
+        index=number,
+        arrays=arrays,
+        expected=expected,
+        sets=tuple(sets),
+        derived=[],
+        others=[],
+        repeats=1,
+        twins=0,
     )
 
 
