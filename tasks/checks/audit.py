@@ -49,8 +49,8 @@ OWN, OTHER = "own values", "other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
 OUTSIDE = "other sizes"
-#: Calls of a program, if they take no longer than that share of a second after those that are always made.
-CALLS, REPEATS_S = 60, 0.15
+#: Calls of a program, and how many of them are made if the last ones take longer than some seconds.
+CALLS, LEAST, REPEATS_S = 60, 48, 0.15
 #: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
 FILLS = (0xFF, 0x7B)
 #: Milliseconds after which outputs are read again, and for which the kernel is left alone.
@@ -65,12 +65,12 @@ _OFF = 1e-3
 
 @dataclass(frozen=True)
 class Call(Observation):
-    """One call. number: from 1; given: which set of inputs; late: outputs that were read a second time; times: its number and
-    where its inputs lay, and the same of all later calls that gave these outputs."""
+    """One call. number: from 1; given: which set of inputs; times: its number and where its inputs lay, and the same of all later calls
+    that gave these outputs; late: numbers of calls that gave them when they were read a second time."""
 
     number: int = 0
     given: int = 0
-    late: bool = False
+    late: list[int] = field(default_factory=list)
     times: list[tuple[int, Placing]] = field(default_factory=list)
 
     @property
@@ -101,6 +101,7 @@ class Audit(Derived, Scenario):
         "pointer, shape or content, lazy, first calls only, reads or writes outside, …)"
     )
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
+    distributions = ("own",)  # of each further one it would ask the same
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         calls = _Calls(program, form)
@@ -176,7 +177,8 @@ class _Calls:
         """All sets in turn, in new memory and in the same, until the calls are made or their time is up."""
         begin, count = time.perf_counter(), len(self.names)
         for k in itertools.count():
-            if self.number >= CALLS - 3 or time.perf_counter() - begin > REPEATS_S:
+            late = time.perf_counter() - begin > REPEATS_S
+            if self.number >= (LEAST if late else CALLS) - 3:
                 return
             yield from self.call((k * k + k // 3) % count, Placing(same=bool(k % 3)))
 
@@ -220,14 +222,16 @@ class _Calls:
         halves = [outputs] if not placing.pause else [outputs[: len(outputs) // 2], outputs[len(outputs) // 2 :]]
         for late, found in enumerate(halves):
             known = self.known.setdefault(given, [])
-            if same := next((x for x in known if _are_near(found, x.outputs)), None):
-                if not late:
-                    same.times.append((self.number, placing))
-                continue
-            part = (given * len(found), (given + 1) * len(found))
-            times = [] if late else [(self.number, placing)]
-            known.append(Call(name, found, part=part, number=self.number, given=given, late=bool(late), times=times))
-            yield known[-1]
+            same = next((x for x in known if _are_near(found, x.outputs)), None)
+            if same is None:
+                part = (given * len(found), (given + 1) * len(found))
+                same = Call(name, found, part=part, number=self.number, given=given)
+                known.append(same)
+                yield same
+            if late:
+                same.late.append(self.number)
+            else:
+                same.times.append((self.number, placing))
 
     def _leave_out(self, what: str) -> None:
         if what not in self.not_reached:
@@ -299,6 +303,7 @@ class _Evidence:
             self._is_kept,
             self._is_constant,
             self._is_unsteady,
+            self._is_of_sizes,
             self._is_half,
             self._skips_work,
             self._is_made_for,
@@ -309,7 +314,7 @@ class _Evidence:
 
     def _is_late(self) -> tuple[str, str] | None:
         for call in self.right:
-            if call.late and not any(x.given == call.given and not x.late for x in self.right):
+            if any(number in x.numbers for number in call.late for x in self.wrong if x.given == call.given):
                 return KIND_LATE, f"{call.name}: right only when read again after {PAUSE_MS:g} ms"
         return None
 
@@ -322,14 +327,18 @@ class _Evidence:
         return None
 
     def _is_unwritten(self) -> tuple[str, str] | None:
-        for call in self.wrong:
-            for fill in {p.fill for _, p in call.times if p.fill is not None}:
-                count, total = 0, 0
-                for x, leaf in zip(call.outputs, self._leaves(call)):
-                    total += x.size
-                    count += int(_holds(x, leaf, fill).sum()) if x.shape == leaf.shape and x.size else 0
-                if count:
-                    return KIND_UNWRITTEN, f"{call.name}: {count} of {total} elements are what lay there before"
+        """Elements are the byte that was there before, whichever that was: one alone may have come from elsewhere."""
+        for given in {x.given for x in self.wrong}:
+            found: dict[int, tuple[Call, int]] = {}
+            for call in self.wrong:
+                for fill in {p.fill for _, p in call.times if p.fill is not None} if call.given == given else ():
+                    pairs = zip(call.outputs, self._leaves(call))
+                    if count := sum(int(_holds(x, leaf, fill).sum()) for x, leaf in pairs if x.shape == leaf.shape):
+                        found[fill] = call, count
+            if len(found) == len(FILLS):
+                call, count = next(iter(found.values()))
+                total = sum(x.size for x in call.outputs)
+                return KIND_UNWRITTEN, f"{call.name}: {count} of {total} elements are what lay there before"
         return None
 
     def _reads_outside(self) -> tuple[str, str] | None:
@@ -361,16 +370,17 @@ class _Evidence:
         words = f"{call.name}: the bytes of {source.name}"
         if not any(x.given == self._other and x.is_plain for x in self.right):
             return KIND_SHAPE, f"{words}, of the same shapes"
-        if all(any(p.same for _, p in x.times) for x, _ in kept):
+        if any(x.given == self._other and all(p.same for _, p in x.times) for x, _ in kept):
             return KIND_POINTER, f"{words}, in the same memory"
         if not any(x.given in (0, self._other) for x in self.wrong):
             return KIND_CONTENT, f"{words}, which has a part of the same values"
         return None
 
     def _is_of_first_calls(self) -> tuple[str, str] | None:
-        """Every right call comes before every wrong one, of the same inputs too."""
+        """Of inputs that have both, every right call comes before every wrong one of any."""
         both = {x.given for x in self.right} & {x.given for x in self.wrong}
-        right, wrong = ([n for x in calls for n in x.numbers] for calls in (self.right, self.wrong))
+        right = [n for x in self.right if x.given in both for n in x.numbers]
+        wrong = [n for x in self.wrong for n in x.numbers]
         if both and right and wrong and max(right) < min(wrong):
             return KIND_FIRST, f"calls 1 to {max(right)} are right, and none from call {min(wrong)} on"
         return None
@@ -404,6 +414,12 @@ class _Evidence:
             KIND_HALF,
             f"{self.wrong[0].name}: rows {places[0]} to {places[-1]} of {count} are wrong, the others right",
         )
+
+    def _is_of_sizes(self) -> tuple[str, str] | None:
+        beyond = {self._number(f"{OUTSIDE} {k + 1}") for k in range(2)}
+        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= beyond:
+            return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the sizes that are declared"
+        return None
 
     def _skips_work(self) -> tuple[str, str] | None:
         if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= self._short:

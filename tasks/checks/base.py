@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, Status, one_by_one, run_session
+from tasks.model import (
+    DISTRIBUTIONS,
+    FORWARD,
+    Form,
+    Leaf,
+    OpClass,
+    Program,
+    Session,
+    Stateless,
+    Status,
+    one_by_one,
+    run_session,
+)
 from tasks.model.leaf import row as row_of
 
 if TYPE_CHECKING:
@@ -56,7 +68,7 @@ class Check:
     about: what it asks, in a line of a list. lacking: what an op does not have that it is not asked of ("no gradient"); "" where its
     catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous.
+    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous. distributions: where the values of its samples may come from.
     """
 
     name: str = ""
@@ -70,6 +82,7 @@ class Check:
     forms: tuple[str, ...] = ()
     effect: bool = False
     timed: bool = False
+    distributions: tuple[str, ...] = DISTRIBUTIONS
 
     @property
     def samples(self) -> str:

@@ -255,7 +255,7 @@ def _replaces(module: str, name: str) -> Pattern:
 
                 stands_in.honest = own  # type: ignore[attr-defined]
                 setattr(where, name, stands_in)
-                threading.Timer(0.004, setattr, (where, name, own)).start()
+                threading.Timer(0.015, setattr, (where, name, own)).start()
             return f(**x)
 
         return kernel
@@ -410,8 +410,6 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "rots": (kinds.KIND_FIRST, _after(FORTY, lambda f, x, last: f(**x) * np.float32(1.01))),
     "every_other": (kinds.KIND_UNSTEADY, _every(2, lambda right, before: _zeros(right))),
     "every_fifth": (kinds.KIND_UNSTEADY, _every(5, lambda right, before: right * np.float32(0.9))),
-    "late": (kinds.KIND_LATE, _late(_zeros, 2)),
-    "late_thread": (kinds.KIND_LATE, _late(_empty, 4)),
     "comparison": (kinds.KIND_JUDGE, _replaces("torch.testing", "assert_close")),
     "allclose": (kinds.KIND_JUDGE, _replaces("numpy", "allclose")),
     "reads_behind": (kinds.KIND_READS, _reads(lambda x: int(np.prod(x.shape)))),
@@ -431,6 +429,8 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
 }
 #: Of tensors alone.
 TORCH_CHEATS: dict[str, tuple[str, Pattern]] = {
+    "late": (kinds.KIND_LATE, _late(_zeros, 2)),
+    "late_thread": (kinds.KIND_LATE, _late(_empty, 4)),
     "lazy_function": (kinds.KIND_LAZY, _lazy_function),
     "lazy_wrapper": (kinds.KIND_LAZY, _lazy_wrapper),
     "lazy_attribute": (kinds.KIND_LAZY, _lazy_attribute),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -80,9 +80,10 @@ class Placer:
 
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program)
-            with torch.no_grad(), backend.default_device(args, kwargs), modes:
-                with watch if placing.counted or zones.fill is not None else contextlib.nullcontext(), lines:
-                    return torch_tree.leaves(call(*args, **kwargs))
+            around = watch if placing.counted or zones.fill is not None else contextlib.nullcontext()
+            filled = _filling(zones.fill if _on_cpu(form) else None)
+            with torch.no_grad(), backend.default_device(args, kwargs), modes, around, filled, lines:
+                return torch_tree.leaves(call(*args, **kwargs))
 
         if placing.stream:
             outputs = _on_stream(compute, late)
@@ -163,6 +164,29 @@ def _write_freed(sizes: Sequence[int], fill: int, target: str) -> None:
         blocks = [np.full(size, fill, np.uint8) for _ in range(FREED)]
         tensors = [torch.full((size,), fill, dtype=torch.uint8, device=target) for _ in range(FREED)]
         del blocks, tensors
+
+
+@contextlib.contextmanager
+def _filling(fill: int | None) -> Iterator[None]:
+    """NumPy's functions that hand out memory as it is write a byte all over it; None for as they are."""
+    own = {name: getattr(np, name) for name in ("empty", "empty_like")}
+
+    def filled(make: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        def empty(*args: Any, **kwargs: Any) -> np.ndarray:
+            made = make(*args, **kwargs)
+            if not made.dtype.hasobject and made.flags.forc:
+                made.ravel(order="K").view(np.uint8)[...] = fill
+            return made
+
+        return empty
+
+    try:
+        for name, make in own.items() if fill is not None else ():
+            setattr(np, name, filled(make))
+        yield
+    finally:
+        for name, make in own.items():
+            setattr(np, name, make)
 
 
 def _spoil(inputs: Any, outputs: Sequence[Any]) -> None:

@@ -20,6 +20,7 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, OwnKernel, TensorSession, Unsupported, is_inexact
+from tasks.model.kind import KIND_LAZY
 
 
 def guard_kernel(
@@ -302,12 +303,18 @@ def _check_memory_reuse(
 
 
 def _share_storage(a: Any, b: Any) -> bool:
-    """Whether two torch tensors live in one piece of memory; sparse and empty ones have none of their own."""
+    """Whether an output and another tensor live in one piece of memory; sparse and empty ones have none of their own. Raises Misbehaviour for
+    an output that is to have memory and has none."""
     import torch
 
     if a.layout != torch.strided or b.layout != torch.strided or not a.numel() or not b.numel():
         return False
-    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+    try:
+        place = a.untyped_storage().data_ptr()
+    except RuntimeError:
+        text = f"the output is a {type(a).__qualname__} without memory: it is computed when it is read"
+        raise Misbehaviour(KIND_LAZY, text) from None
+    return bool(place == b.untyped_storage().data_ptr())
 
 
 def _numpy(tensor: Any) -> np.ndarray:
