@@ -41,7 +41,6 @@ from tasks.model.kind import (
     KIND_STREAM,
     KIND_UNSTEADY,
     KIND_UNWRITTEN,
-    KIND_WRITES,
 )
 
 #: Sets of inputs (`tasks.prepare.derived.audit`).
@@ -49,7 +48,8 @@ OWN, OTHER = "own values", "other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
 OUTSIDE = "other sizes"
-#: Calls of a program, and how many of them are made if the last ones take longer than some seconds.
+#: Calls of a program, and how many of them are made if those in another order take longer than some seconds; if they take ten times as
+#: long, no more.
 CALLS, LEAST, REPEATS_S = 60, 48, 0.15
 #: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
 FILLS = (0xFF, 0x7B)
@@ -177,8 +177,8 @@ class _Calls:
         """All sets in turn, in new memory and in the same, until the calls are made or their time is up."""
         begin, count = time.perf_counter(), len(self.names)
         for k in itertools.count():
-            late = time.perf_counter() - begin > REPEATS_S
-            if self.number >= (LEAST if late else CALLS) - 3:
+            taken = time.perf_counter() - begin
+            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 3 or taken > 10 * REPEATS_S:
                 return
             yield from self.call((k * k + k // 3) % count, Placing(same=bool(k % 3)))
 
@@ -200,8 +200,6 @@ class _Calls:
         try:
             outputs = self._run(given, placing)
         except Misbehaviour as error:
-            if error.kind == "out_of_bounds":
-                error.kind = KIND_WRITES if "wrote" in str(error) else error.kind
             yield Call(name, error=error, judged=False, kind=error.kind, number=self.number, given=given)
             return
         except Unsupported:
@@ -212,7 +210,7 @@ class _Calls:
             if self.names[given].startswith(OUTSIDE):
                 self.left_out.add(given)
                 self._leave_out("sizes")
-            elif placing.fill is not None and given not in self.known and self._takes(given):
+            elif placing.fill is not None and self._takes(given):
                 self._leave_out("memory")
             else:
                 yield Call(name, error=error, number=self.number, given=given)

@@ -62,7 +62,8 @@ class Placer:
             if made is None or made.shape != values.shape or made.dtype != values.dtype:
                 made = zones.guard(torch.empty_like(values, device=where))
             given[number] = made
-            if placing.stream:
+            if placing.stream:  # until the stream has come to the copy
+                made.view(-1).view(torch.uint8).fill_(0xFF)
                 late.append((made, values.to(where)))
             else:
                 made.copy_(values)
@@ -75,14 +76,21 @@ class Placer:
             _write_freed(self._sizes, placing.fill, target)
         call = form.call
         assert call is not None
-        watch = _watch(form.own.forbids if form.own else (), zones)
+        watched = placing.counted or zones.fill is not None
+        watch = _watch(form.own.forbids if form.own else (), zones) if watched else None
         lines = _Lines() if placing.counted else contextlib.nullcontext()
 
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program)
-            around = watch if placing.counted or zones.fill is not None else contextlib.nullcontext()
             filled = _filling(zones.fill if _on_cpu(form) else None)
-            with torch.no_grad(), backend.default_device(args, kwargs), modes, around, filled, lines:
+            with (
+                torch.no_grad(),
+                backend.default_device(args, kwargs),
+                modes,
+                watch or contextlib.nullcontext(),
+                filled,
+                lines,
+            ):
                 return torch_tree.leaves(call(*args, **kwargs))
 
         if placing.stream:
@@ -97,7 +105,7 @@ class Placer:
             broken = Misbehaviour(KIND_WRITES, words)
             broken.outputs = found
             raise broken
-        if watch.forbidden:
+        if watch and watch.forbidden:
             raise Misbehaviour(KIND_LIBRARY, f"it calls {watch.forbidden}, which its declaration forbids")
         if placing.pause:
             if words := replaced.describe():
@@ -105,7 +113,7 @@ class Placer:
             time.sleep(placing.pause / 1e3)
             found += [_read(x) for x in outputs]
         if placing.counted:
-            found.append(np.array([watch.operations, lines.count if isinstance(lines, _Lines) else 0], np.int64))
+            found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0)], np.int64))
         return found
 
     def _hold(self, tensors: Iterable[Any]) -> None:
@@ -199,7 +207,7 @@ def _spoil(inputs: Any, outputs: Sequence[Any]) -> None:
             shared.add(torch.Tensor.untyped_storage(x).data_ptr())
     for x in inputs:
         if x.untyped_storage().data_ptr() not in shared and x.numel():
-            x.view(-1)[:].view(torch.uint8).fill_(0xFF)
+            x.view(-1).view(torch.uint8).fill_(0xFF)
 
 
 def _on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]) -> list[Any]:
