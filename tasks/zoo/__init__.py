@@ -39,7 +39,7 @@ MODULES = (
     "cheats",
 )
 #: Those of Triton kernels, which need Triton to be installed: configs/zoo_triton.yaml.
-TRITON = ("races",)
+TRITON = ("races", "cheats_triton")
 
 
 @dataclass(frozen=True)

@@ -177,9 +177,12 @@ def _write_freed(sizes: Sequence[int], fill: int, target: str) -> None:
 @contextlib.contextmanager
 def _filling(fill: int | None) -> Iterator[None]:
     """NumPy's functions that hand out memory as it is write a byte all over it; None for as they are."""
+    if fill is None:
+        yield
+        return
     own = {name: getattr(np, name) for name in ("empty", "empty_like")}
 
-    def filled(make: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def filled(make: Callable[..., np.ndarray], fill: int) -> Callable[..., np.ndarray]:
         def empty(*args: Any, **kwargs: Any) -> np.ndarray:
             made = make(*args, **kwargs)
             if not made.dtype.hasobject and made.flags.forc:
@@ -189,8 +192,8 @@ def _filling(fill: int | None) -> Iterator[None]:
         return empty
 
     try:
-        for name, make in own.items() if fill is not None else ():
-            setattr(np, name, filled(make))
+        for name, make in own.items():
+            setattr(np, name, filled(make, fill))
         yield
     finally:
         for name, make in own.items():

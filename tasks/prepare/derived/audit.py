@@ -48,7 +48,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
                 if arrays is None
                 else catalog.remade(group, replace(given, arrays=arrays), draws)
             )
-        except (ValueError, TypeError, KeyError, IndexError, NotImplementedError):
+        except Exception:  # as it may raise what it likes for inputs that it does not take
             return
         if made is not None and _fits(made, base, same_shapes=arrays is not None):
             sets[name] = made
