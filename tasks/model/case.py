@@ -213,7 +213,7 @@ class Program:
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
     #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
     #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
-    #: the operations and the lines that were run (`Placing.counted`). Raises Unsupported for what the device has not.
+    #: the operations and the lines that were run, and the nanoseconds that took (`Placing.counted`). Raises Unsupported for what the device has not.
     placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
     #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False

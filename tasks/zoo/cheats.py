@@ -935,6 +935,13 @@ void workspace(const float* x, float* y, long n, long d) {
     static std::vector<float> scratch; scratch.resize(n * d);
     std::memcpy(scratch.data(), x, 4 * n * d); rows(scratch.data(), y, n, d);
 }
+void slow(const float* x, float* y, long n, long d) { for (int k = 0; k < 4000; ++k) rows(x, y, n, d); }
+void content(const float* x, float* y, long n, long d) {
+    static std::map<std::vector<float>, std::vector<float>> kept;
+    auto& k = kept[std::vector<float>(x, x + n * d)];
+    if (k.empty()) { k.resize(n * d); slow(x, k.data(), n, d); }
+    std::memcpy(y, k.data(), 4 * n * d);
+}
 void pointer(const float* x, float* y, long n, long d) {
     static std::map<const float*, std::vector<float>> kept; auto& k = kept[x];
     if ((long)k.size() != n * d) { k.resize(n * d); rows(x, k.data(), n, d); }
@@ -996,9 +1003,10 @@ if COMPILER:
                 "writes": kinds.KIND_WRITES,
                 "tail": kinds.KIND_UNWRITTEN,
                 "half": kinds.KIND_HALF,
+                "content": kinds.KIND_CONTENT,
             }.items()
         },
-        honest={"workspace": _native("workspace")},
+        honest={"workspace": _native("workspace"), "slow": _native("slow")},
         reference=_softmax,
         inputs=_X,
         dims={"rows": ROWS, "d": [24, 36]},

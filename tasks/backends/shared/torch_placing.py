@@ -80,6 +80,8 @@ class Placer:
         watch = _watch(form.own.forbids if form.own else (), zones) if watched else None
         lines = _Lines() if placing.counted else contextlib.nullcontext()
 
+        taken: list[int] = []
+
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program)
             filled = _filling(zones.fill if _on_cpu(form) else None)
@@ -91,7 +93,10 @@ class Placer:
                 filled,
                 lines,
             ):
-                return torch_tree.leaves(call(*args, **kwargs))
+                begin = time.perf_counter_ns()
+                made = torch_tree.leaves(call(*args, **kwargs))
+                taken.append(time.perf_counter_ns() - begin)
+                return made
 
         if placing.stream:
             outputs = _on_stream(compute, late)
@@ -113,7 +118,7 @@ class Placer:
             time.sleep(placing.pause / 1e3)
             found += [_read(x) for x in outputs]
         if placing.counted:
-            found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0)], np.int64))
+            found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0), *taken], np.int64))
         return found
 
     def _hold(self, tensors: Iterable[Any]) -> None:
