@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,8 @@ from tasks.model.kind import (
 OWN, OTHER = "own values", "other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
-OUTSIDE = "other sizes"
+#: Two, as what is kept by shape is right for the first.
+OUTSIDE = ("other sizes", "other values of these sizes")
 #: Calls of a program, and how many of them are made if those in another order take longer than some seconds; if they take twenty times
 #: as long, no more.
 CALLS, LEAST, REPEATS_S = 60, 48, 0.05
@@ -67,11 +69,12 @@ _OFF = 1e-3
 
 @dataclass(frozen=True)
 class Call(Observation):
-    """One call. number: from 1; given: which set of inputs; times: its number and where its inputs lay, and the same of all later calls
+    """One call. number: from 1; given: which set of inputs, of the name ``of``; times: its number and where its inputs lay, and the same of all later calls
     that gave these outputs; late: numbers of calls that gave them when they were read a second time."""
 
     number: int = 0
     given: int = 0
+    of: str = ""
     late: list[int] = field(default_factory=list)
     times: list[tuple[int, Placing]] = field(default_factory=list)
 
@@ -203,24 +206,25 @@ class _Calls:
         if given in self.left_out:
             return
         self.number += 1
-        name = f"call {self.number}: {self.names[given]}"
+        seen = functools.partial(
+            Call, f"call {self.number}: {self.names[given]}", number=self.number, given=given, of=self.names[given]
+        )
         try:
             outputs = self._run(given, placing)
         except Misbehaviour as error:
-            yield Call(name, error=error, judged=False, kind=error.kind, number=self.number, given=given)
-            return
-        except Unsupported:
-            self.number -= 1
-            self._leave_out("stream")
+            yield seen(error=error, judged=False, kind=error.kind)
             return
         except Exception as error:
-            if self.names[given].startswith(OUTSIDE):
+            self.number -= isinstance(error, Unsupported)
+            if placing.stream and isinstance(error, Unsupported):
+                self._leave_out("stream")
+            elif self.names[given] in OUTSIDE:
                 self.left_out.add(given)
                 self._leave_out("sizes")
             elif placing.fill is not None and self._takes(given):
                 self._leave_out("memory")
             else:
-                yield Call(name, error=error, number=self.number, given=given)
+                yield seen(error=error)
             return
         if placing.counted:
             self.counts.setdefault(given, []).append(tuple(int(x) for x in np.ravel(outputs.pop())))
@@ -230,7 +234,7 @@ class _Calls:
             same = next((x for x in known if _are_near(found, x.outputs)), None)
             if same is None:
                 part = (given * len(found), (given + 1) * len(found))
-                same = Call(name, found, part=part, number=self.number, given=given)
+                same = seen(found, part=part)
                 known.append(same)
                 yield same
             if late:
@@ -421,7 +425,7 @@ class _Evidence:
         )
 
     def _is_of_sizes(self) -> tuple[str, str] | None:
-        beyond = {self._number(f"{OUTSIDE} {k + 1}") for k in range(2)}
+        beyond = {self._number(x) for x in OUTSIDE}
         if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= beyond:
             return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the sizes that are declared"
         return None
@@ -437,7 +441,7 @@ class _Evidence:
         return None
 
     def _number(self, name: str) -> int:
-        return next((x.given for x in self.calls if x.name.endswith(f": {name}")), -1)
+        return next((x.given for x in self.calls if x.of == name), -1)
 
     def _leaves(self, call: Call) -> list[Leaf]:
         return call.expected(list(self.expected))

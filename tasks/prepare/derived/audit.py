@@ -17,8 +17,6 @@ from tasks.model import Group, OpClass, Vacuous, is_inexact
 
 #: Added to the seed of a group, for inputs that no other check has.
 _SEED = 7919
-#: Sets of inputs at sizes outside those that are declared: two, as what is kept by shape is right for the first.
-_OUTSIDE = 2
 #: Elements of two inputs that must differ for them to be others.
 _OTHERS = 0.5
 
@@ -64,8 +62,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         made = [change(x, other[k]) if k in free else x for k, x in enumerate(base.arrays)]
         if free and not _are_same(made, base.arrays):
             add(name, made)
-    for k in range(_OUTSIDE):
-        add(f"{OUTSIDE} {k + 1}", None, k)
+    for k, name in enumerate(OUTSIDE):
+        add(name, None, k)
     arrays = [x for one in sets.values() for x in one.arrays]
     expected = [leaf for one in sets.values() for leaf in one.expected]
     return replace(
