@@ -149,6 +149,8 @@ class _Calls:
             raise Unsupported("the runtime takes a program's inputs only once")
         if program.placed is None:
             self.not_reached += ["memory", "pause", "stream"]
+        if not set(OUTSIDE) & set(self.names):
+            self.not_reached.append("sizes")
 
     @property
     def repeats_less(self) -> bool:

@@ -65,6 +65,8 @@ _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
 #: about a millisecond an evaluation.
 SCRIPT_DRAWS = 1
+#: Elements of inputs larger than any that is declared, where those have fewer.
+MOST_BEYOND = 1 << 16
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
 
@@ -168,10 +170,11 @@ class User(Catalog):
 
     def beyond(self, group: Group, given: Sample, seed: int, draws: int) -> Sample | None:
         one, specs = self._op(group), decode(given.kwargs, lambda kind, node: spec_of(node))
-        op = one.op
-        dims = sizes.beyond(op)
+        op, least = one.op, sizes.smallest(one.op)
+        most = max(MOST_BEYOND, samples.elements(op, {name: max(values) for name, values in op.dims.items()}))
+        dims = next((x for x in (sizes.beyond(op), sizes.between(op)) if x and samples.elements(op, x) <= most), None)
         strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
-        if not dims or strided or sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, sizes.smallest(op)):
+        if dims is None or strided or sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, least):
             return None
         plain = replace(group, distribution="regular", seed=seed)
         return of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import bisect
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -92,13 +93,21 @@ def smallest(op: Any) -> dict[str, int]:
 
 def beyond(op: Any) -> dict[str, int]:
     """Sizes larger than every candidate that divide as the candidates do: the next power of two of powers of two, else the largest and their
-    greatest common divisor; of a dimension of one size twice that. Empty where there are no dimensions."""
+    greatest common divisor. Empty where there are no dimensions."""
 
     def next_size(values: Sequence[int]) -> int:
-        largest, step = max(values), math.gcd(*values)
-        if min(values) > 0 and all(n & (n - 1) == 0 for n in values):
-            return 2 * largest
-        return largest + max(step, 1)
+        powers = min(values) > 0 and all(n & (n - 1) == 0 for n in values)
+        return 2 * max(values) if powers else max(values) + max(math.gcd(*values), 1)
+
+    return {name: next_size(values) for name, values in op.dims.items()}
+
+
+def between(op: Any) -> dict[str, int]:
+    """The smallest sizes that are no candidates and divide as these do, for ops whose larger ones are too large."""
+
+    def next_size(values: Sequence[int]) -> int:
+        step = max(math.gcd(*values), 1)
+        return next(n for n in itertools.count(min(values) + step, step) if n not in values)
 
     return {name: next_size(values) for name, values in op.dims.items()}
 
