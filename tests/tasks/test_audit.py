@@ -16,7 +16,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
 from tasks.judge import verdict
-from tasks.model import Form, Group, Misbehaviour, Placing, Program, Unsupported
+from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported
 from tasks.model.kind import KIND_LIBRARY, OF_AUDIT
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
@@ -210,3 +210,99 @@ def test_a_program_that_takes_its_inputs_once_cannot_be_asked(tmp_path: Path, mo
     form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
     with pytest.raises(Unsupported, match="only once"):
         list(checks.get("audit").stages(Program(lambda: []), form))
+
+
+# --- what the calls of a program show, without a runtime ----------------------------------------------------------
+
+NAMES = (
+    *(audit.OWN, audit.OTHER, audit.FIRST_HALF, audit.LAST_HALF, audit.CHANGED, audit.SORTED, audit.EQUAL, audit.ZERO),
+    *audit.OUTSIDE,
+)
+Array = np.ndarray
+
+
+def _right(x: Array) -> Array:
+    return np.asarray((x + 1) / (1 + np.exp(-x)))
+
+
+def _inputs() -> list[Array]:
+    g = np.random.default_rng(0)
+    own, other = g.standard_normal((2, 48)).astype(np.float32)
+    changed = own.copy()
+    changed[16] = other[16]
+    halves = [np.concatenate([a[:24], b[24:]]) for a, b in ((own, other), (other, own))]
+    sets = [own, other, *halves, changed, np.sort(own), np.full_like(own, own[0]), np.zeros_like(own)]
+    beyond = g.standard_normal((2, 16, 48)).astype(np.float32)
+    return [*(x.reshape(2, 24) for x in sets), *beyond]
+
+
+def _found(kernel: Callable[[Array], Array], again: int = 5) -> tuple[str, Program]:
+    """The kind of a kernel of arrays, and its program. again: operations of a repeat, where the first time takes 5."""
+    arrays, count = _inputs(), itertools.count()
+    expected = [Leaf("float32", x.shape, _right(x.astype(np.float64))) for x in arrays]
+    form = Form("torch", "user:x", "float32", arrays, sets=NAMES)
+
+    def placed(given: list[Any], placing: Placing) -> list[Any]:
+        if placing.stream:
+            raise Unsupported("no streams")
+        y = kernel(given[0])
+        counts = [np.array([again if next(count) % 2 else 5, 0, 1000])] if placing.counted else []
+        return [y, *[y.copy()] * bool(placing.pause), *counts]
+
+    program = Program(lambda: [], placed=placed)
+    seen = list(checks.get("audit").stages(program, form))
+
+    def is_right(x: audit.Call) -> bool:
+        return all(np.allclose(a, leaf.reference, 1e-5, 1e-6) for a, leaf in zip(x.outputs, x.expected(expected)))
+
+    statuses = [Status.PASS if is_right(x) else Status.WRONG for x in seen]
+    return checks.get("audit").name_fault(seen, statuses, expected)[0], program
+
+
+def _keeping(key: Callable[[Array], Any]) -> Callable[[Array], Array]:
+    kept: dict[Any, Array] = {}
+    return lambda x: kept.setdefault((x.shape, key(x)), _right(x)).copy()
+
+
+def _in_turn(wrong: Callable[[int], bool]) -> Callable[[Array], Array]:
+    calls = itertools.count(1)
+    return lambda x: np.zeros_like(x) if wrong(next(calls)) else _right(x)
+
+
+def _above(rows: int) -> Callable[[Array], Array]:
+    return lambda x: np.concatenate([_right(x[:rows]), np.zeros_like(x[rows:])])
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel"),
+    [
+        ("", _right),
+        ("kept by shape", _keeping(lambda x: 0)),
+        ("kept by content", _keeping(lambda x: x.reshape(-1)[:8].tobytes())),
+        ("first calls", _in_turn(lambda call: call > 40)),
+        ("unsteady", _in_turn(lambda call: call % 2 == 0)),
+        ("made for inputs", _above(8)),
+        ("half the batch", lambda x: _above(len(x) // 2)(x)),
+        ("constant", np.zeros_like),
+        ("skips work", lambda x: _right(x) * np.float32(1 + bool((np.diff(x.reshape(-1)) >= 0).all() and x.any()))),
+        ("", lambda x: _right(x) * 3),
+    ],
+)
+def test_the_calls_show_what_a_kernel_does(kind: str, kernel: Callable[[Array], Array]) -> None:
+    found, program = _found(kernel)
+    assert (found, program.columns["cheat"]) == (kind, "")
+
+
+def test_a_repeat_that_does_less_is_a_lie_about_time() -> None:
+    assert _found(_right, again=2)[1].columns["cheat"] == "kept by content"
+    assert _found(_right, again=6)[1].columns["cheat"] == ""
+
+
+def test_sizes_may_be_refused() -> None:
+    def kernel(x: Array) -> Array:
+        if len(x) != 2:
+            raise ValueError("two rows alone")
+        return _right(x)
+
+    found, program = _found(kernel)
+    assert not found and "not_reached=sizes,stream" in program.flags
