@@ -353,10 +353,13 @@ class _Evidence:
         return None
 
     def _reads_outside(self) -> tuple[str, str] | None:
-        around = [x for x in self.wrong if x.times and all(p.fill is not None for _, p in x.times)]
+        """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed memory."""
+        filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
+        if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
+            return None
         sound = {x.given for x in self.right if x.is_plain}
-        if around and len(around) == len(self.wrong) and {x.given for x in around} <= sound:
-            return KIND_READS, f"{around[0].name}: wrong only with other bytes around its inputs and in its memory"
+        if all(x.given in sound and any(p.fill is not None for _, p in x.times) for x in self.wrong):
+            return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
 
     def _is_constant(self) -> tuple[str, str] | None:
