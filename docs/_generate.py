@@ -40,6 +40,12 @@ def layouts() -> str:
     return table(["layout", "what it is"], [first, *((f"`{x.name}`", x.about) for x in LAYOUTS.values())])
 
 
+def audit() -> str:
+    from tasks.model.kind import OF_AUDIT
+
+    return table(["kind", "what is seen"], ((f"`{name}`", words) for name, words in OF_AUDIT.items()))
+
+
 def declared(of: str) -> str:
     """The keys of a declaration's class."""
     from dataclasses import fields
@@ -382,6 +388,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds of invalid": kinds,
     "layers": layers,
     "layouts": layouts,
+    "audit": audit,
     "limits": limits,
     "measured": measured,
     "needs": needs,

@@ -388,6 +388,8 @@ class Runner:
                 if broken is None and (len(stages) > 1 or stages[0].row is not None):
                     of_steps = judge_steps(case.sample, stages, *asked)
                     found = first_of_worst(stages, of_steps)
+                    if found.status is Status.WRONG:
+                        found = self._name_fault(case, stages, of_steps, found)
                 else:
                     found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
                     of_steps = [found]
@@ -405,6 +407,20 @@ class Runner:
         if program is not None:
             program.release()
         return Done(case.number, row, steps)
+
+    @staticmethod
+    def _name_fault(
+        case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement], found: Judgement
+    ) -> Judgement:
+        """The judgement with what the check makes of all steps together."""
+        check = checks.get_or_default(case.sample.owner.check)
+        kind, words = check.name_fault(stages, [x.status for x in of_steps], case.sample.expected())
+        said = {
+            "error": words,
+            "cause": None,
+            "cause_code": None,
+        }  # what explains one step's numbers is beside the point
+        return found.rule(Status.WRONG, kind, said) if kind else found
 
     def _held_to_refusal(self, case: CaseRun) -> BaseException:
         """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever

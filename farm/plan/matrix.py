@@ -138,7 +138,10 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                         continue
                     many, there = _count(check, tuple(given), takes[check], counted)
                     for distribution in catalog.distributions:
-                        if distribution in entry.distributions:
+                        if (
+                            distribution in entry.distributions
+                            and distribution in checks.get_or_default(check).distributions
+                        ):
                             cell = (entry.op, entry.variant, dtype, check, distribution)
                             rows[cell] = list(map(max, many, rows[cell])) if cell in rows else many
                             places.setdefault(cell, place)

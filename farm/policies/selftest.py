@@ -76,7 +76,7 @@ def count(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
 
 def twins(faults: Mapping[str, zoo.Fault]) -> list[str]:
     """The right kernels beside faults, each once."""
-    return list(dict.fromkeys(fault.twin for fault in faults.values()))
+    return list(dict.fromkeys(name for fault in faults.values() for name in (fault.twin, *fault.honest)))
 
 
 def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statuses:
@@ -89,6 +89,8 @@ def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statu
         numbers = rows["nonfinite"].gt(0).map({True: "nonfinite", False: "numbers"})
         rows = rows.assign(kind=rows["kind"].where(~broken, numbers))
     judged = rows[["op", "dtype"]].assign(status=rejudge(rows, policy)["status"])
+    if promises and "cheat" in rows:  # of a kernel whose time alone is a lie
+        judged["status"] = judged["status"].mask(rows["cheat"].fillna("") != "", Status.WRONG.value)
     made: dict[str, dict[str, set[str]]] = {}
     for (op, dtype), some in judged.groupby(["op", "dtype"])["status"]:
         made.setdefault(str(op).partition(":")[2], {})[str(dtype)] = set(some)
@@ -127,6 +129,18 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
         return None
     print(f"run {made.run_id}: {len(rows)} rows in {results}")
     return rows
+
+
+def find_misnamed(rows: pd.DataFrame, faults: Mapping[str, zoo.Fault]) -> dict[str, str]:
+    """Of the kernels that cheat: those of which no row has the kind that they must be given, and which one a row has."""
+    made = {}
+    for name, fault in faults.items():
+        if fault.kind.startswith(zoo.CHEAT):
+            some = rows[rows["op"] == f"user:{name}"]
+            said = [*some["kind"].fillna(""), *some["cheat"].fillna("")]
+            if fault.kind.removeprefix(zoo.CHEAT) not in said:
+                made[name] = ", ".join(sorted(set(filter(None, said)))) or "nothing"
+    return made
 
 
 def table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], width: int) -> RenderableType:
@@ -179,6 +193,11 @@ def explain(
         )
     if made.imprecise:
         line(f"imprecise, not wrong (faults that lose digits and no more): {', '.join(made.imprecise)}")
+    if cheats := [name for name, fault in faults.items() if fault.kind.startswith(zoo.CHEAT)]:
+        misnamed = find_misnamed(rows, faults)
+        line(f"cheats: {percent(len(cheats) - len(misnamed), len(cheats))} named rightly")
+        for name, said in misnamed.items():
+            line(f"misnamed: {name}: {said}, not {faults[name].kind.removeprefix(zoo.CHEAT)}")
     for name, dtypes in made.escaped.items():
         fault, there = faults[name], rows[rows["dtype"].isin(dtypes)]
         line(

@@ -143,14 +143,20 @@ def word(x: Any) -> Any | None:
     return None
 
 
-def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, dict[str, Any]], Any]:
-    """The ``leaf`` of `tasks.arrays.tree.decode` that makes fresh tensors on ``device`` (writing to them is safe)."""
+def decoder(
+    arrays: Callable[[int], np.ndarray], device: str, place: Callable[[int, np.ndarray], Any] | None = None
+) -> Callable[[str, dict[str, Any]], Any]:
+    """The ``leaf`` of `tasks.arrays.tree.decode` that makes fresh tensors on ``device`` (writing to them is safe).
+
+    place: makes the tensor of an array's values, given its number, somewhere else than in fresh memory."""
     import torch
 
     guard = Guard.of_process() if device == "cpu" else None
 
     def fresh(i: int) -> Any:
         array = arrays(i)
+        if place is not None:
+            return place(i, array)
         if device == "cpu":
             return from_numpy(array.copy() if guard is None else guard.copy(array))
         return from_numpy(array if array.flags.writeable else array.copy()).to(device)

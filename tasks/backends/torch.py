@@ -21,7 +21,16 @@ from tasks import checks
 from tasks.arrays import autograd, module_state, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
-from tasks.backends.shared import caches, ceilings, flushing, torch_graphs, torch_run, torch_switches, torch_timing
+from tasks.backends.shared import (
+    caches,
+    ceilings,
+    flushing,
+    torch_graphs,
+    torch_placing,
+    torch_run,
+    torch_switches,
+    torch_timing,
+)
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.shared.torch_devices import (
     FAILED,
@@ -209,12 +218,15 @@ class TorchEager(Backend):
         said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
         return " ".join(said)
 
-    def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(
+        self, form: Form, place: Callable[[int, np.ndarray], Any] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
-        itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it."""
+        itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it. place: see
+        `tasks.arrays.torch_tree.decoder`."""
         module_state.place(form, self.target)
         target = "cpu" if own_copies(form) else self.target
-        leaf = torch_tree.decoder(form.arrays.__getitem__, target)
+        leaf = torch_tree.decoder(form.arrays.__getitem__, target, place)
         if own_copies(form) and form.check == checks.FORWARD:  # autograd has tensors alone
             leaf = _with_negative_strides(form, leaf)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
@@ -274,6 +286,8 @@ class TorchEager(Backend):
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         if form.check == checks.FORWARD and form.own is not None and form.own.session is None:
             program.timed = lambda arrays, cold, probe: self._time_call(replace(form, arrays=arrays), cold, probe)
+        if type(self) is TorchEager and form.check == checks.FORWARD and self.target in torch_placing.TARGETS:
+            program.placed = torch_placing.Placer(self, form, program)
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
         if form.own is not None and (open_session := form.own.session) is not None:
             program.session = lambda: TorchSession(self, form, program, open_session())

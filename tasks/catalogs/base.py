@@ -113,6 +113,8 @@ class Sample:
     batched: tuple[int, ...] = ()
     #: Places of the arrays whose first axis is the steps of a session.
     stepped: tuple[int, ...] = ()
+    #: See `Form.sets`; the expected outputs of the sets follow one another as well.
+    sets: tuple[str, ...] = ()
     #: Whether sums of products are computed in it, of a dtype that matrix units may take coarser (`tasks.prepare.products` tells).
     products: bool = False
     #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.module_state`): it is made anew in every process.
@@ -225,6 +227,11 @@ class Catalog:
         """Ordinary values, by place among the arrays of ``given``, for the inputs whose structure ``labels`` name
         (`tasks.draw.structure.label`; "": for all); none where the catalog cannot say."""
         return {}
+
+    def beyond(self, group: Group, given: Sample, seed: int, draws: int) -> Sample | None:
+        """As `remade`, with ordinary values at sizes outside all that the op declares; None where the catalog cannot say which it would
+        take."""
+        return None
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         """The sample that some choices make, its `failure` set where they make none."""

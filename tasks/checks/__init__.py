@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from tasks.checks.audit import Audit
 from tasks.checks.base import Check
 from tasks.checks.base import Observation as Observation
 from tasks.checks.base import Stage as Stage
@@ -43,6 +44,7 @@ BUILT_IN: dict[str, Check] = {
         Opsets(),
         Quantized(),
         Replay(),
+        Audit(),
         Determinism(),
         Threads(),
         BatchInvariance(),

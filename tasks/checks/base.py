@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import FORWARD, Form, Leaf, OpClass, Program, Session, Stateless, one_by_one, run_session
+from tasks.model import (
+    DISTRIBUTIONS,
+    FORWARD,
+    Form,
+    Leaf,
+    OpClass,
+    Program,
+    Session,
+    Stateless,
+    Status,
+    one_by_one,
+    run_session,
+)
 from tasks.model.leaf import row as row_of
 
 if TYPE_CHECKING:
@@ -57,7 +69,7 @@ class Check:
     catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
     which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. judges: whether it
-    draws inputs of its own and judges their outputs itself (`Form.fresh`, `Form.judge`). own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous.
+    draws inputs of its own and judges their outputs itself (`Form.fresh`, `Form.judge`). own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous. distributions: where the values of its samples may come from.
     """
 
     name: str = ""
@@ -72,6 +84,7 @@ class Check:
     effect: bool = False
     timed: bool = False
     judges: bool = False
+    distributions: tuple[str, ...] = DISTRIBUTIONS
 
     @property
     def samples(self) -> str:
@@ -152,6 +165,13 @@ class Check:
         yield Observation(program.way, self.run(program, form))
         for name, outputs in program.ways.items():
             yield Observation(name, outputs)
+
+    def name_fault(
+        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf]
+    ) -> tuple[str, str]:
+        """(kind, evidence in words) of a case of which judged steps are wrong, where all of them together say more than the first of the
+        worst; ("", "") where they do not. expected: all outputs that are expected of the case."""
+        return "", ""
 
 
 class Scenario(Check):

@@ -15,6 +15,7 @@ from tasks.model.case import (
     Group,
     Oracle,
     OwnKernel,
+    Placing,
     Program,
     RuntimeInfo,
     Timed,

@@ -123,6 +123,8 @@ class OwnKernel:
 
     #: The inputs that it may write to, by name.
     mutates: tuple[str, ...] = ()
+    #: Operations of a library that it may not call, as torch's dispatcher names them without leading underscores.
+    forbids: tuple[str, ...] = ()
     #: It takes tensors of the CPU's memory alone and copies them to the device itself, as a kernel of NumPy arrays does.
     own_copies: bool = False
     #: Goes around its backward pass: errors say where in its file they come from, and races are Misbehaviour.
@@ -181,6 +183,8 @@ class Form:
     batched: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
+    #: Names of the sets of inputs that `arrays` holds one after another, each of as many arrays; empty: it holds one.
+    sets: tuple[str, ...] = ()
     #: What the user declares of the call; None where it is a library's function.
     own: OwnKernel | None = field(default=None, repr=False, compare=False)
     #: Before a run: puts what the call keeps back to what it was made with, where a run writes to it.
@@ -199,6 +203,30 @@ class Form:
         """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""
         count = self.arrays[self.stepped[0]].shape[0] if self.stepped else 0
         return [[x[k] if i in self.stepped else x for i, x in enumerate(self.arrays)] for k in range(count)]
+
+    def inputs_of(self, number: int) -> list[Any]:
+        """The arrays of one of its sets of inputs."""
+        count = len(self.arrays) // max(len(self.sets), 1)
+        return list(self.arrays[number * count : (number + 1) * count])
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where the inputs of a call lie, and what is done around it (`Program.placed`). Plain data, as it may go to another process.
+
+    same: the inputs overwrite those of the last call; else they have memory of their own, while that of the last call is held. fill: a
+    byte (0 to 255) that is written before and behind the inputs and, as far as the runtime lets it, all over the memory that the kernel is given
+    for outputs and scratch. What lies around must have it afterwards, else Misbehaviour is raised; None for nothing of that. spoil: after the
+    call has returned and before its outputs are read, the inputs are overwritten. stream: the call is made on a stream of its own, and only
+    that is waited for. pause: milliseconds after which the outputs are read again. counted: how much the call did is counted.
+    """
+
+    same: bool = False
+    fill: int | None = None
+    spoil: bool = False
+    stream: bool = False
+    pause: float = 0.0
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,6 +262,10 @@ class Program:
     #: As ``given``, of a call that is timed by itself. cold: its inputs lie in no cache; probe: it is looked at twice (`Timed.later`).
     #: None where only a whole run can be timed, with its outputs read back.
     timed: Callable[[list[Any], bool, bool], Callable[[], Timed]] | None = None
+    #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
+    #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
+    #: the operations and the lines that were run, and the nanoseconds that took (`Placing.counted`). Raises Unsupported for what the device has not.
+    placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
     #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.

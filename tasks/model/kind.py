@@ -59,6 +59,38 @@ OF_ROUNDING = ("", "numbers")
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"
 
+#: `wrong`, of the check audit: how a kernel came to results that it did not compute. What they mean is in OF_AUDIT.
+KIND_POINTER, KIND_SHAPE, KIND_CONTENT = "kept by pointer", "kept by shape", "kept by content"
+KIND_FIRST, KIND_UNSTEADY = "first calls", "unsteady"
+KIND_LAZY, KIND_LATE, KIND_STREAM = "lazy", "late", "another stream"
+KIND_JUDGE = "touches the judge"
+KIND_READS, KIND_WRITES, KIND_UNWRITTEN = "reads outside", "writes outside", "unwritten"
+KIND_CONSTANT, KIND_SKIPS, KIND_HALF = "constant", "skips work", "half the batch"
+KIND_LIBRARY = "library"
+KIND_MADE_FOR = "made for inputs"
+
+#: Kinds of the check audit, with what is seen.
+OF_AUDIT: dict[str, str] = {
+    KIND_POINTER: "New values in the memory of an earlier call give that call's result.",
+    KIND_SHAPE: "New values in new memory give the result of an earlier call of the same shapes.",
+    KIND_CONTENT: "Inputs that are partly those of an earlier call give that call's result. In the column `cheat`: the results are right, "
+    "and values that come again are not computed again, so only the time is a lie.",
+    KIND_FIRST: "The same inputs give a right result in the first calls, and a wrong one from some call on.",
+    KIND_UNSTEADY: "The same inputs give right and wrong results in turn.",
+    KIND_LAZY: "What is returned is an object that computes when it is read: its memory does not hold the result.",
+    KIND_LATE: "The result is written after the call has returned and the device has been waited for.",
+    KIND_STREAM: "It computes on another stream than the caller's, and neither waits for the inputs nor lets the caller wait.",
+    KIND_JUDGE: "It replaces functions of the farm, of a clock or of a device's synchronisation.",
+    KIND_READS: "The result changes with what lies before or behind the inputs.",
+    KIND_WRITES: "It writes before or behind an input or an output.",
+    KIND_UNWRITTEN: "A part of the output is what lay in its memory before.",
+    KIND_CONSTANT: "The result is the same whatever the inputs are.",
+    KIND_SKIPS: "The result is wrong only for zero, equal or sorted inputs: a case that it takes a short cut for.",
+    KIND_HALF: "One part of the rows is right in every call and another one never.",
+    KIND_LIBRARY: "It calls an operation of the library that its declaration forbids (`forbids`).",
+    KIND_MADE_FOR: "It is right on the inputs, or the sizes, of the forward check, and wrong on others that are as valid.",
+}
+
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
 OF_INVALID: dict[str, str] = {
     "": "The case cannot be made or widened to float64, or the reference raises.",

@@ -307,6 +307,11 @@ class Row:
         "check switch: the coarser precision that the runtime may compute in (TF32 that is allowed) and did not: it is as precise as "
         "the dtype",
     )
+    cheat: str | None = column(
+        "string",
+        "outcome",
+        "check audit: how the time of its calls is a lie although the results are right (kept by content); empty: none was found",
+    )
     placement: str | None = column("string", "outcome", "where the case ran, in the runtime's words")
     execution: str | None = column(
         "string",

@@ -337,6 +337,7 @@ def _make_record(
         names=tuple(sample.names),
         batched=tuple(sample.batched),
         stepped=tuple(sample.stepped),
+        sets=tuple(sample.sets),
         program=sample.program,
         state={name: models[id(x)] for name, x in sample.state.items()},
         alike=sample.alike,
@@ -593,6 +594,7 @@ class PreparedSample:
             wrt=tuple(record.wrt),
             cotangents=tuple(record.cotangents),
             stepped=tuple(record.stepped),
+            sets=tuple(record.sets),
             also=self._form,
             elsewhere=elsewhere,
             **(usual | found),
@@ -651,7 +653,8 @@ class PreparedSample:
         if "vacuous" in made:
             raise Vacuous(made["vacuous"])
         taken, given = [self.specs[i] for i in made["inputs"]], self.inputs()
-        arrays = [contiguous(given[spec.id], spec) for spec in taken]
+        count = len(given) // max(len(self.record.sets), 1)  # arrays of each set of inputs
+        arrays = [contiguous(given[at + spec.id], spec) for at in range(0, len(given), count or 1) for spec in taken]
         return {
             "model": exported.array(made["model"]).tobytes(),
             "arrays": [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in arrays],

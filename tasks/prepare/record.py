@@ -142,6 +142,7 @@ class SampleRecord:
     batched: Sequence[int] = ()
     #: Places of the arrays whose first axis is the steps of a session.
     stepped: Sequence[int] = ()
+    sets: Sequence[str] = ()
     program: Mapping[str, Any] | None = None
     state: Mapping[str, int] = field(default_factory=dict)
     alike: str = ""

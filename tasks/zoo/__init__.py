@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.catalogs.user.ops import UserOp
-from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
+from tasks.zoo.specimen import CHEAT, FAULTS, MARK, PRECISION, Specimen, Theme
 
 #: One theme each.
 MODULES = (
@@ -36,19 +36,22 @@ MODULES = (
     "casting",
     "tails",
     "sessions",
+    "cheats",
 )
 #: Those of Triton kernels, which need Triton to be installed: configs/zoo_triton.yaml.
-TRITON = ("races",)
+TRITON = ("races", "cheats_triton")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted fault: its kernel, the class of the fault (of FAULTS), its theme, and the name of its right twin."""
+    """A planted fault: its kernel, the class of the fault (of FAULTS), its theme, the name of its right twin, and those of the further right
+    kernels of its op."""
 
     op: UserOp
     kind: str
     theme: str
     twin: str
+    honest: tuple[str, ...] = ()
 
 
 def themes(modules: Sequence[str] = MODULES) -> list[Theme]:
@@ -64,7 +67,7 @@ def specimens(modules: Sequence[str] = MODULES) -> list[Specimen]:
 def faults(modules: Sequence[str] = MODULES) -> dict[str, Fault]:
     """Every planted fault by the name of its op."""
     return {
-        name: Fault(op, one.faults[name], one.theme, one.right.name)
+        name: Fault(op, one.faults[name], one.theme, one.right.name, tuple(one.honest))
         for one in specimens(modules)
         for name, op in one.wrong.items()
     }
@@ -72,10 +75,11 @@ def faults(modules: Sequence[str] = MODULES) -> dict[str, Fault]:
 
 def twins() -> dict[str, UserOp]:
     """Every right kernel by its name."""
-    return {one.right.name: one.right for one in specimens()}
+    return {op.name: op for one in specimens() for op in (one.right, *one.honest.values())}
 
 
 __all__ = [
+    "CHEAT",
     "FAULTS",
     "MARK",
     "MODULES",

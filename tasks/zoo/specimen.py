@@ -6,12 +6,16 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tasks.catalogs.user.ops import UserOp
+from tasks.model.kind import KIND_STREAM, OF_AUDIT
 
 #: Stands between the op and the fault in the name of a faulty kernel: ``user:softmax--zero_padding``.
 MARK = "--"
+#: Stands between the op and what a further right kernel does: ``user:softmax-workspace``.
+ALSO = "-"
 
 #: Every class of fault, and what goes wrong in a kernel that has it.
 FAULTS = {
@@ -68,6 +72,11 @@ FAULTS = {
     "wrong structure": "a Python number, a list or None instead of a tensor",
 }
 
+#: Begins the class of a kernel that does not compute what it returns; the rest is the kind that the check `audit` gives it.
+CHEAT = "cheat: "
+#: Of a kernel on another stream there is none here: it takes a device that has streams.
+FAULTS |= {CHEAT + kind: words for kind, words in OF_AUDIT.items() if kind != KIND_STREAM}
+
 #: Classes whose faults lose digits and no more: there, `imprecise` is a finding.
 PRECISION = (
     "cancellation",
@@ -82,16 +91,19 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Specimen:
-    """One op: its theme, its right kernel as a user op, and the faulty ones with the class of each."""
+    """One op: its theme, its right kernel as a user op, further right ones, and the faulty ones with the class of each."""
 
     theme: str
     right: UserOp
     wrong: Mapping[str, UserOp] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
+    honest: Mapping[str, UserOp] = field(default_factory=dict)
 
     @property
     def checks(self) -> tuple[str, ...]:
         """The checks that judge it: those with a gradient are there for their gradient."""
+        if any(kind.startswith(CHEAT) for kind in self.faults.values()):
+            return ("audit",)
         return ("backward",) if self.right.gradient else ("steps",) if self.right.steps else ("forward",)
 
 
@@ -111,10 +123,11 @@ class Theme:
         wrong: Mapping[str, tuple[str, Kernel] | tuple[str, Kernel, Sequence[str]]],
         reference: Kernel,
         inputs: Mapping[str, Any],
+        honest: Mapping[str, Kernel] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         """Declare an op: ``wrong`` maps the name of a fault to its class (of FAULTS), its kernel, and the dtypes in which it is
-        a fault, if not all of the op's.
+        a fault, if not all of the op's; ``honest`` the name of what a further right kernel does to that.
 
         ``settings`` are `UserOp`'s, the same for all; raises ValueError for an unknown class.
         """
@@ -126,8 +139,9 @@ class Theme:
 
         planted = {f"{name}{MARK}{fault}": op(f"{name}{MARK}{fault}", *how) for fault, (_, *how) in wrong.items()}
         faults = {f"{name}{MARK}{fault}": kind for fault, (kind, *_) in wrong.items()}
-        self.specimens.append(Specimen(self.name, op(name, right), planted, faults))
-        self.__farm_ops__ += [self.specimens[-1].right, *planted.values()]
+        also = {f"{name}{ALSO}{what}": op(f"{name}{ALSO}{what}", kernel) for what, kernel in honest.items()}
+        self.specimens.append(Specimen(self.name, op(name, right), planted, faults, also))
+        self.__farm_ops__ += [self.specimens[-1].right, *also.values(), *planted.values()]
 
 
 class _Torch:

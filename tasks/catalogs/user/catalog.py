@@ -65,6 +65,8 @@ _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
 #: about a millisecond an evaluation.
 SCRIPT_DRAWS = 1
+#: Elements of inputs larger than any that is declared, where those have fewer.
+MOST_BEYOND = 1 << 16
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
 
@@ -167,6 +169,17 @@ class User(Catalog):
         dims = sizes.dims_of(op, {name: contiguous(given.arrays[spec.id], spec) for name, spec in specs.items()})
         plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
+
+    def beyond(self, group: Group, given: Sample, seed: int, draws: int) -> Sample | None:
+        one, specs = self._op(group), decode(given.kwargs, lambda kind, node: spec_of(node))
+        op, least = one.op, sizes.smallest(one.op)
+        most = max(MOST_BEYOND, samples.elements(op, {name: max(values) for name, values in op.dims.items()}))
+        dims = next((x for x in (sizes.beyond(op), sizes.between(op)) if x and samples.elements(op, x) <= most), None)
+        strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
+        if dims is None or strided or sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, least):
+            return None
+        plain = replace(group, distribution="regular", seed=seed)
+        return of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)

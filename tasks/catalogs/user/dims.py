@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import bisect
 import functools
+import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -82,6 +84,32 @@ def collect_dims(op: Any) -> set[str]:
     told = [size for x in specs for size in (*x.get("shape", ()), x.get("low"), x.get("high"), x.get("below"))]
     told += [value[DIM] for value in op.kwargs.values() if is_size(value)]
     return {name for size in told for name in names(size)}
+
+
+def smallest(op: Any) -> dict[str, int]:
+    """The smallest candidate of every dimension."""
+    return {name: min(values) for name, values in op.dims.items()}
+
+
+def beyond(op: Any) -> dict[str, int]:
+    """Sizes larger than every candidate that divide as the candidates do: the next power of two of powers of two, else the largest and their
+    greatest common divisor. Empty where there are no dimensions."""
+
+    def next_size(values: Sequence[int]) -> int:
+        powers = min(values) > 0 and all(n & (n - 1) == 0 for n in values)
+        return 2 * max(values) if powers else max(values) + max(math.gcd(*values), 1)
+
+    return {name: next_size(values) for name, values in op.dims.items()}
+
+
+def between(op: Any) -> dict[str, int]:
+    """The smallest sizes that are no candidates and divide as these do, for ops whose larger ones are too large."""
+
+    def next_size(values: Sequence[int]) -> int:
+        step = max(math.gcd(*values), 1)
+        return next(n for n in itertools.count(min(values) + step, step) if n not in values)
+
+    return {name: next_size(values) for name, values in op.dims.items()}
 
 
 def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:

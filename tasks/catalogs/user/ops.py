@@ -158,6 +158,14 @@ class UserOp:
             LIST, "inputs that the kernel, or its backward pass, may write to", names=Names("no input", input_names)
         ),
     )
+    forbids: Sequence[str] = field(
+        default=(),
+        metadata=key(
+            LIST,
+            "operations of torch that the kernel is to replace and may not call, as the dispatcher names them (`softmax`, `mm`); the check `audit` "
+            "asks for it",
+        ),
+    )
     aliases: bool = field(default=False, metadata=key(FLAG, "whether an output may share memory with an input"))
     gradient: Sequence[str] = field(
         default=(),

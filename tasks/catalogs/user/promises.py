@@ -20,6 +20,7 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, OwnKernel, TensorSession, Unsupported, is_inexact
+from tasks.model.kind import KIND_LAZY
 
 
 def guard_kernel(
@@ -57,7 +58,13 @@ def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], Ten
     bare = baselines.of_tensors(kernel) if of_arrays else kernel
     watch = functools.partial(_check_races, kernel)
     return OwnKernel(
-        tuple(op.mutates), own_copies=of_arrays, watch=watch, session=session, bare=bare, aliases=op.aliases
+        tuple(op.mutates),
+        tuple(op.forbids),
+        own_copies=of_arrays,
+        watch=watch,
+        session=session,
+        bare=bare,
+        aliases=op.aliases,
     )
 
 
@@ -120,7 +127,8 @@ def _attach_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
     try:
         yield
     except Misbehaviour as broken:
-        broken.outputs = [np.array(x) for x in outputs()]
+        with contextlib.suppress(Exception):  # of what has no memory there are no numbers
+            broken.outputs = [np.array(x) for x in outputs()]
         raise
 
 
@@ -306,12 +314,18 @@ def _check_memory_reuse(
 
 
 def _share_storage(a: Any, b: Any) -> bool:
-    """Whether two torch tensors live in one piece of memory; sparse and empty ones have none of their own."""
+    """Whether an output and another tensor live in one piece of memory; sparse and empty ones have none of their own. Raises Misbehaviour for
+    an output that is to have memory and has none."""
     import torch
 
     if a.layout != torch.strided or b.layout != torch.strided or not a.numel() or not b.numel():
         return False
-    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+    try:
+        place = a.untyped_storage().data_ptr()
+    except RuntimeError:
+        text = f"the output is a {type(a).__qualname__} without memory: it is computed when it is read"
+        raise Misbehaviour(KIND_LAZY, text) from None
+    return bool(place == b.untyped_storage().data_ptr())
 
 
 def _numpy(tensor: Any) -> np.ndarray:

@@ -1,0 +1,479 @@
+"""The check audit: whether a kernel computes what it returns, call by call, and if not, what it does in its place."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.checks.base import Observation, Scenario
+from tasks.checks.derived import Derived
+from tasks.checks.same import copy_outputs
+from tasks.model import (
+    EPS,
+    Form,
+    Leaf,
+    Misbehaviour,
+    OpClass,
+    Placing,
+    Program,
+    Session,
+    Status,
+    Unsupported,
+    flags,
+    is_inexact,
+)
+from tasks.model.kind import (
+    KIND_CONSTANT,
+    KIND_CONTENT,
+    KIND_FIRST,
+    KIND_HALF,
+    KIND_LATE,
+    KIND_MADE_FOR,
+    KIND_POINTER,
+    KIND_READS,
+    KIND_SHAPE,
+    KIND_SKIPS,
+    KIND_STREAM,
+    KIND_UNSTEADY,
+    KIND_UNWRITTEN,
+)
+
+#: Sets of inputs (`tasks.prepare.derived.audit`).
+OWN, OTHER = "own values", "other values"
+FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
+SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
+#: Two, as what is kept by shape is right for the first.
+OUTSIDE = ("other sizes", "other values of these sizes")
+#: Calls of a program, and how many of them are made if those in another order take longer than some seconds; if they take twenty times
+#: as long, no more.
+CALLS, LEAST, REPEATS_S = 60, 48, 0.05
+#: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
+FILLS = (0xFF, 0x7B)
+#: Milliseconds after which outputs are read again, and for which the kernel is left alone.
+PAUSE_MS = 20.0
+#: Sets of which what is repeated must do less than the first time, for that to be no chance.
+_REPEATED = 3
+#: The shortest time of a call of which a half is told from the whole.
+_TOLD_NS = 300_000
+#: Results of one set of inputs that are nearer to one another than so many ε of their size need no other verdict.
+_NEAR = 64
+#: Of an element that is off: a share of itself and of the output's root mean square.
+_OFF = 1e-3
+
+
+@dataclass(frozen=True)
+class Call(Observation):
+    """One call. number: from 1; given: which set of inputs, of the name ``of``; times: its number and where its inputs lay, and the same of all later calls
+    that gave these outputs; late: numbers of calls that gave them when they were read a second time."""
+
+    number: int = 0
+    given: int = 0
+    of: str = ""
+    late: list[int] = field(default_factory=list)
+    times: list[tuple[int, Placing]] = field(default_factory=list)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call with nothing around it gave these outputs, in memory of its own."""
+        return any(x.fill is None and not x.stream and not x.same for _, x in self.times)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the calls that gave these outputs."""
+        return [number for number, _ in self.times]
+
+
+class Audit(Derived, Scenario):
+    """Calls of one program on several sets of inputs, of each of which it is known what it is to give.
+
+    The own inputs; other ones in the same memory; both again in new memory; then each further set twice with red zones around inputs and
+    outputs and with memory filled with a byte, another one each time, its inputs overwritten before the outputs are read; then all sets with
+    nothing around them, in one order and the other, until ``calls`` are made or their time is up; with outputs that are read twice; after a
+    pause; on another stream.
+    """
+
+    name = "audit"
+    whole = True
+    of_model = False
+    exported = True
+    about = (
+        "whether the kernel computes what it returns: values, memory, order and number of calls change; names what it does instead (kept by "
+        "pointer, shape or content, lazy, first calls only, reads or writes outside, …)"
+    )
+    without = (OpClass.RANDOM, OpClass.UNINITIALISED)
+    distributions = ("own",)  # of each further one it would ask the same
+
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        calls = _Calls(program, form)
+        yield from calls.of_values()
+        yield from calls.of_memory()
+        yield from calls.of_order()
+        yield from calls.of_time()
+        said: dict[str, object] = {"calls": calls.number}
+        if calls.not_reached:
+            said["not_reached"] = ",".join(calls.not_reached)
+        program.flags = flags.join(program.flags, **said)
+        program.columns = program.columns | {"cheat": KIND_CONTENT if calls.repeats_less else ""}
+
+    def name_fault(
+        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf]
+    ) -> tuple[str, str]:
+        calls = [x for x in seen if isinstance(x, Call)]
+        return _Evidence(calls, [x is Status.WRONG for x in statuses], expected).name()
+
+
+# --- calls --------------------------------------------------------------------------------------------------------
+
+
+class _Calls:
+    """The calls of one program, one after another.
+
+    number: how many were made; not_reached: what could not be done; repeats_less: whether values that came again were computed by less.
+    """
+
+    def __init__(self, program: Program, form: Form) -> None:
+        self.program, self.form = program, form
+        self.names = form.sets or (OWN,)
+        self.number = 0
+        self.not_reached: list[str] = []
+        self.known: dict[int, list[Call]] = {}
+        self.counts: dict[int, list[tuple[int, ...]]] = {}
+        self.left_out: set[int] = set()
+        if program.placed is None and program.again is None:
+            raise Unsupported("the runtime takes a program's inputs only once")
+        if program.placed is None:
+            self.not_reached += ["memory", "pause", "stream"]
+        if not set(OUTSIDE) & set(self.names):
+            self.not_reached.append("sizes")
+
+    @property
+    def repeats_less(self) -> bool:
+        """Whether every set of inputs did less the second time than the first, of at least `_REPEATED`: fewer operations or lines, or, where none
+        are seen, in less than half of a time that is long enough to tell."""
+        pairs = [x for x in self.counts.values() if len(x) == 2]
+        if len(pairs) < _REPEATED:
+            return False
+        done = [[pair[k][:2] for k in range(2)] for pair in pairs]
+        if all(any(b < a for a, b in zip(*pair)) and not any(b > a for a, b in zip(*pair)) for pair in done):
+            return True
+        times = [(first[2], again[2]) for first, again in pairs]
+        return all(first >= _TOLD_NS and 2 * again < first for first, again in times)
+
+    def of_values(self) -> Iterator[Call]:
+        """Values change under one pointer, and pointers under the same values."""
+        other = self.names.index(OTHER) if OTHER in self.names else 0
+        for given, placing in (
+            (0, Placing()),
+            (other, Placing(same=True)),
+            (0, Placing(same=True)),
+            (other, Placing()),
+            (0, Placing()),
+        ):
+            yield from self.call(given, placing)
+
+    def of_memory(self) -> Iterator[Call]:
+        """Every further set twice in guarded memory, then the first two as well."""
+        order = [*range(2, len(self.names)), 0, 1][: len(self.names)]
+        for given in order:
+            for fill in FILLS if self.program.placed else ():
+                yield from self.call(given, Placing(fill=fill, spoil=True, counted=given > 1))
+
+    def of_order(self) -> Iterator[Call]:
+        """All sets in new memory, backwards in the same, and so on, until the calls are made or their time is up."""
+        begin, count = time.perf_counter(), len(self.names)
+        for k in itertools.count():
+            taken = time.perf_counter() - begin
+            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 3 or taken > 20 * REPEATS_S:
+                return
+            turn, place = divmod(k, count)
+            yield from self.call(count - 1 - place if turn % 2 else place, Placing(same=bool(turn % 2)))
+
+    def of_time(self) -> Iterator[Call]:
+        """The outputs read twice; after a pause; on another stream."""
+        if self.program.placed is None:
+            return
+        last = min(1, len(self.names) - 1)
+        yield from self.call(0, Placing(pause=PAUSE_MS))
+        yield from self.call(last, Placing())
+        yield from self.call(last, Placing(stream=True))
+
+    def call(self, given: int, placing: Placing) -> Iterator[Call]:
+        """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has declared."""
+        if given in self.left_out:
+            return
+        self.number += 1
+        seen = functools.partial(
+            Call, f"call {self.number}: {self.names[given]}", number=self.number, given=given, of=self.names[given]
+        )
+        try:
+            outputs = self._run(given, placing)
+        except Misbehaviour as error:
+            yield seen(error=error, judged=False, kind=error.kind)
+            return
+        except Exception as error:
+            self.number -= isinstance(error, Unsupported)
+            if placing.stream and isinstance(error, Unsupported):
+                self._leave_out("stream")
+            elif self.names[given] in OUTSIDE:
+                self.left_out.add(given)
+                self._leave_out("sizes")
+            elif placing.fill is not None and self._takes(given):
+                self._leave_out("memory")
+            else:
+                yield seen(error=error)
+            return
+        if placing.counted:
+            self.counts.setdefault(given, []).append(tuple(int(x) for x in np.ravel(outputs.pop())))
+        halves = [outputs] if not placing.pause else [outputs[: len(outputs) // 2], outputs[len(outputs) // 2 :]]
+        for late, found in enumerate(halves):
+            known = self.known.setdefault(given, [])
+            same = next((x for x in known if _are_near(found, x.outputs)), None)
+            if same is None:
+                part = (given * len(found), (given + 1) * len(found))
+                same = seen(found, part=part)
+                known.append(same)
+                yield same
+            if late:
+                same.late.append(self.number)
+            else:
+                same.times.append((self.number, placing))
+
+    def _leave_out(self, what: str) -> None:
+        if what not in self.not_reached:
+            self.not_reached.append(what)
+
+    def _run(self, given: int, placing: Placing) -> list[Any]:
+        arrays = self.form.inputs_of(given)
+        if self.program.placed is not None:
+            return copy_outputs(self.program.placed(arrays, placing))
+        assert self.program.again is not None
+        return copy_outputs(self.program.again(arrays))
+
+    def _takes(self, given: int) -> bool:
+        """Whether a set of inputs is taken in plain memory."""
+        try:
+            self._run(given, Placing())
+        except Exception:
+            return False
+        return True
+
+
+def _are_near(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    """Whether outputs are the same but for an order of additions."""
+    return len(these) == len(those) and all(map(_is_near, these, those))
+
+
+def _is_near(a: Any, b: Any) -> bool:
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return a is b
+    if a.dtype.kind == "O" or a.tobytes() == b.tobytes():
+        return bool(a.dtype.kind != "O" or a.tolist() == b.tolist())
+    return is_inexact(a.dtype.name) and not _off(a, b, _NEAR * EPS.get(a.dtype.name, 0.0)).any()
+
+
+def _off(actual: np.ndarray, exact: np.ndarray, share: float) -> np.ndarray:
+    """Which elements are off by more than a share of themselves and of the root mean square."""
+    wide = np.complex128 if "c" in (actual.dtype.kind, exact.dtype.kind) else np.float64
+    a, y = actual.astype(wide), exact.astype(wide)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(y)
+        size = np.sqrt(np.mean(np.square(np.abs(y[finite])))) if finite.any() else 0.0
+        near = (np.abs(a - y) <= share * (np.abs(y) + size)) | (a == y) | (np.isnan(a) & np.isnan(y))
+    return ~near
+
+
+# --- what they show -----------------------------------------------------------------------------------------------
+
+
+class _Evidence:
+    """The judged calls of a case, and which of them are wrong."""
+
+    def __init__(self, calls: Sequence[Call], wrong: Sequence[bool], expected: Sequence[Leaf]) -> None:
+        self.calls, self.expected = calls, expected
+        self.wrong = [call for call, bad in zip(calls, wrong) if bad]
+        self.right = [call for call, bad in zip(calls, wrong) if not bad]
+        self.right_sets = {x.given for x in self.right}
+        self._other = self._number(OTHER)
+        self._short = {self._number(x) for x in (SORTED, EQUAL, ZERO)}
+
+    def name(self) -> tuple[str, str]:
+        if not self.wrong:
+            return "", ""
+        for look in (
+            self._is_late,
+            self._is_on_another_stream,
+            self._is_unwritten,
+            self._reads_outside,
+            self._is_of_first_calls,
+            self._is_kept,
+            self._is_constant,
+            self._is_unsteady,
+            self._is_of_sizes,
+            self._is_half,
+            self._skips_work,
+            self._is_made_for,
+        ):
+            if found := look():
+                return found
+        return "", ""
+
+    def _is_late(self) -> tuple[str, str] | None:
+        for call in self.right:
+            if any(number in x.numbers for number in call.late for x in self.wrong if x.given == call.given):
+                return KIND_LATE, f"{call.name}: right only when read again after {PAUSE_MS:g} ms"
+        return None
+
+    def _is_on_another_stream(self) -> tuple[str, str] | None:
+        if all(x.times and all(p.stream for _, p in x.times) for x in self.wrong):
+            return (
+                KIND_STREAM,
+                f"{self.wrong[0].name}: wrong where the caller's stream is busy and its own is not waited for",
+            )
+        return None
+
+    def _is_unwritten(self) -> tuple[str, str] | None:
+        """Elements are the byte that was there before, whichever that was: one alone may have come from elsewhere."""
+        for given in {x.given for x in self.wrong}:
+            found: dict[int, tuple[Call, int]] = {}
+            for call in self.wrong:
+                for fill in {p.fill for _, p in call.times if p.fill is not None} if call.given == given else ():
+                    pairs = zip(call.outputs, self._leaves(call))
+                    if count := sum(int(_holds(x, leaf, fill).sum()) for x, leaf in pairs if x.shape == leaf.shape):
+                        found[fill] = call, count
+            if len(found) == len(FILLS):
+                call, count = next(iter(found.values()))
+                total = sum(x.size for x in call.outputs)
+                return KIND_UNWRITTEN, f"{call.name}: {count} of {total} elements are what lay there before"
+        return None
+
+    def _reads_outside(self) -> tuple[str, str] | None:
+        """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed memory."""
+        filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
+        if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
+            return None
+        sound = {x.given for x in self.right if x.is_plain}
+        if all(x.given in sound and any(p.fill is not None for _, p in x.times) for x in self.wrong):
+            return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
+        return None
+
+    def _is_constant(self) -> tuple[str, str] | None:
+        first = self.calls[0]
+        alike = {x.given for x in self.calls if _same_bytes(x.outputs, first.outputs)}
+        same_sizes = {x.given for x in self.calls if _shapes(x) == _shapes(first)}
+        if first in self.wrong and len(alike) > 1 and alike == same_sizes:
+            return KIND_CONSTANT, f"{len(alike)} sets of inputs give the same bytes"
+        if first in self.wrong and all(map(_is_uniform, self.wrong)) and self.right_sets <= self._short:
+            return KIND_CONSTANT, "every output is one number, over and over"
+        return None
+
+    def _is_kept(self) -> tuple[str, str] | None:
+        kept = [
+            (call, source)
+            for call in self.wrong
+            if (source := next((x for x in self.right if x.given != call.given and self._gives(call, x)), None))
+        ]
+        if not kept:
+            return None
+        call, source = kept[0]
+        words = f"{call.name}: the bytes of {source.name}"
+        if not any(x.given == self._other and x.is_plain for x in self.right):
+            return KIND_SHAPE, f"{words}, of the same shapes"
+        if any(x.given == self._other and all(p.same for _, p in x.times) for x, _ in kept):
+            return KIND_POINTER, f"{words}, in the same memory"
+        if not any(x.given in (0, self._other) for x in self.wrong):
+            return KIND_CONTENT, f"{words}, which has a part of the same values"
+        return None
+
+    def _is_of_first_calls(self) -> tuple[str, str] | None:
+        """Of inputs that have both, every right call comes before every wrong one of any."""
+        both = {x.given for x in self.right} & {x.given for x in self.wrong}
+        right = [n for x in self.right if x.given in both for n in x.numbers]
+        wrong = [n for x in self.wrong for n in x.numbers]
+        if both and right and wrong and max(right) < min(wrong):
+            return KIND_FIRST, f"calls 1 to {max(right)} are right, and none from call {min(wrong)} on"
+        return None
+
+    def _is_unsteady(self) -> tuple[str, str] | None:
+        for call in self.wrong:
+            right = [n for x in self.right if x.given == call.given for n in x.numbers]
+            if right and any(min(right) < n < max(right) for n in call.numbers):
+                return KIND_UNSTEADY, f"{call.name}: wrong, and right before and after that"
+        return None
+
+    def _is_half(self) -> tuple[str, str] | None:
+        parts = []
+        for call in self.wrong:
+            for x, leaf in zip(call.outputs, self._leaves(call)):
+                if x.shape != leaf.shape or not x.ndim or x.shape[0] < 2 or leaf.reference is None:
+                    return None
+                off = _off(x, leaf.reference, _OFF)
+                if off.any():
+                    rows = off.reshape(len(off), -1).mean(1)
+                    parts.append((np.flatnonzero(rows), len(off), float(rows[rows > 0].mean())))
+        if not parts:
+            return None
+        for places, count, share in parts:
+            if len(places) > (count + 1) // 2 or share < 0.3 or np.diff(places).max(initial=1) > 1:
+                return None
+            if places[0] and places[-1] != count - 1:
+                return None
+        places, count, _ = parts[0]
+        return (
+            KIND_HALF,
+            f"{self.wrong[0].name}: rows {places[0]} to {places[-1]} of {count} are wrong, the others right",
+        )
+
+    def _is_of_sizes(self) -> tuple[str, str] | None:
+        beyond = {self._number(x) for x in OUTSIDE}
+        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= beyond:
+            return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the sizes that are declared"
+        return None
+
+    def _skips_work(self) -> tuple[str, str] | None:
+        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= self._short:
+            return KIND_SKIPS, f"{self.wrong[0].name}: wrong, and right for values without an order"
+        return None
+
+    def _is_made_for(self) -> tuple[str, str] | None:
+        if 0 in self.right_sets and not any(x.given == 0 for x in self.wrong):
+            return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the inputs of the forward check"
+        return None
+
+    def _number(self, name: str) -> int:
+        return next((x.given for x in self.calls if x.of == name), -1)
+
+    def _leaves(self, call: Call) -> list[Leaf]:
+        return call.expected(list(self.expected))
+
+    def _gives(self, call: Call, source: Call) -> bool:
+        """Whether a call gave what another set of inputs is to give, or gave when it was right, and is no number over and over."""
+        return _same_bytes(call.outputs, source.outputs) and not _is_uniform(call)
+
+
+def _holds(x: np.ndarray, leaf: Leaf, fill: int) -> np.ndarray:
+    """Which elements are a byte all over, and are to be something else."""
+    size = x.dtype.itemsize
+    held = (np.frombuffer(x.tobytes(), np.uint8).reshape(-1, size) == fill).all(axis=1).reshape(x.shape)
+    if leaf.reference is None:
+        return held
+    return held & _off(x, leaf.reference, _OFF)
+
+
+def _same_bytes(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    return len(these) == len(those) and all(
+        a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(these, those)
+    )
+
+
+def _shapes(call: Call) -> list[tuple[int, ...]]:
+    return [x.shape for x in call.outputs]
+
+
+def _is_uniform(call: Call) -> bool:
+    return all(x.size > 1 and (x == x.reshape(-1)[0]).all() for x in call.outputs)

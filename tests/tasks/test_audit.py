@@ -1,0 +1,308 @@
+"""The check audit: what a kernel does instead of computing has its name, and honest kernels that look alike pass."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import checks, zoo
+from tasks.backends import BackendSpec
+from tasks.catalogs import user_definitions
+from tasks.checks import audit
+from tasks.judge import verdict
+from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported
+from tasks.model.kind import KIND_LIBRARY, OF_AUDIT
+from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.runner import Runner, whole
+
+torch = pytest.importorskip("torch")
+
+Row = dict[str, Any]
+Judge = Callable[..., list[Row]]
+
+
+@pytest.fixture
+def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """The rows of an op of a module under the check, on a backend."""
+
+    def judge(module: str, op: str, backend: str = "torch-cpu") -> list[Row]:
+        given = {"at": 0, "root": str(tmp_path), "modules": [module], "kernels": []}
+        monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
+        made = BackendSpec.parse(backend).create()
+        runner = Runner(made, made.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+        _, prepared = prepare(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)
+        return [dict(done.row.values()) for done in runner.run([whole(prepared)])]
+
+    return judge
+
+
+def _one_of_each() -> list[str]:
+    """The first cheat of each kind."""
+    found: dict[str, str] = {}
+    for name, fault in zoo.faults().items():
+        if fault.kind.startswith(zoo.CHEAT):
+            found.setdefault(fault.kind, name)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("name", _one_of_each())
+def test_a_cheat_has_its_name(name: str, audited: Judge) -> None:
+    (row,) = audited("tasks.zoo.cheats", name)
+    kind = zoo.faults()[name].kind.removeprefix(zoo.CHEAT)
+    assert kind in (row["kind"], row.get("cheat")), (row["status"], row["kind"], row["error"])
+    assert row["status"] == ("wrong" if row["kind"] else "pass")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cheat_softmax_torch", "cheat_layer_norm_numpy", "cheat_in_place"]
+    + [
+        f"cheat_softmax_torch-{x}"
+        for x in ("autotuned", "workspace", "graph", "atomics", "memo", "parameter", "tagged", "threads")
+    ],
+)
+def test_an_honest_kernel_passes(name: str, audited: Judge) -> None:
+    (row,) = audited("tasks.zoo.cheats", name)
+    assert (row["status"], row["kind"], row.get("cheat")) == ("pass", "", ""), row["error"]
+    assert "calls=" in row["flags"]
+
+
+KERNELS = """
+import numpy as np
+import torch
+import tasks
+
+given = dict(reference=lambda x: np.exp(x), inputs={"x": ["n"]}, dims={"n": [16, 48]}, op_class="elementary", layouts=["contiguous"])
+
+@tasks.op(**given)
+def only_declared(x):
+    if len(x) not in (16, 48):
+        raise ValueError("sizes 16 and 48 alone")
+    return x.exp()
+
+@tasks.op(**given)
+def raises(x):
+    raise RuntimeError("no kernel image")
+
+@tasks.op(**given)
+def off(x):
+    return x.exp() * 1.5
+
+@tasks.op(**given, forbids=["exp"])
+def library(x):
+    return torch.exp(x)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, audited: Judge, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    Path(tmp_path, "kernels_of_audit.py").write_text(KERNELS)
+    return lambda op: audited("kernels_of_audit.py", op)
+
+
+def test_a_size_that_nobody_declared_may_be_refused(own: Judge) -> None:
+    (row,) = own("only_declared")
+    assert row["status"] == "pass" and "not_reached=sizes" in row["flags"]
+
+
+def test_an_error_is_an_error(own: Judge) -> None:
+    (row,) = own("raises")
+    assert (row["status"], row["error_type"]) == ("error", "RuntimeError")
+
+
+def test_wrong_numbers_are_no_cheat(own: Judge) -> None:
+    (row,) = own("off")
+    assert row["status"] == "wrong" and row["kind"] not in OF_AUDIT
+
+
+def test_what_the_declaration_forbids_is_named(own: Judge) -> None:
+    (row,) = own("library")
+    assert (row["status"], row["kind"]) == ("wrong", KIND_LIBRARY) and "exp" in row["error"]
+
+
+def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str) -> PreparedGroup:
+    given = {"at": 0, "root": str(tmp_path), "modules": ["tasks.zoo.cheats"], "kernels": []}
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
+    return prepare(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)[1]
+
+
+def test_a_sample_has_what_each_of_its_sets_is_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = _sample(tmp_path, monkeypatch, "cheat_softmax_torch")
+    (sample,) = prepared.samples
+    form = sample.form("torch")
+    assert form.sets[:2] == (audit.OWN, audit.OTHER) and audit.ZERO in form.sets
+    assert len(form.arrays) == len(form.sets) == len(sample.expected())
+    shapes = {form.inputs_of(k)[0].shape for k in range(len(form.sets))}
+    assert shapes == {(2, 24), (16, 48)}  # declared; beyond, and as powers of two and multiples of 12 are
+    forward = prepare(Group("user:cheat_softmax_torch", "", "float32", 1), tmp_path)[1].samples[0].form("torch")
+    assert form.inputs_of(0)[0].tobytes() == forward.arrays[0].tobytes()
+
+
+def test_where_inputs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+    seen: list[tuple[int, float]] = []
+
+    def kernel(x: Any) -> Any:
+        seen.append((x.data_ptr(), float(x.reshape(-1)[0])))
+        return x + 1
+
+    program = BackendSpec.parse("torch-cpu").create().build(Form(**{**vars(form), "call": kernel, "own": None}))
+    assert program.placed is not None
+    own, other = form.inputs_of(0), form.inputs_of(1)
+    (first,) = program.placed(own, Placing())
+    (again,) = program.placed(other, Placing(same=True))
+    program.placed(own, Placing())
+    assert seen[0][0] == seen[1][0] != seen[2][0] and seen[0][1] == seen[2][1] != seen[1][1]
+    assert (first == own[0] + 1).all() and (again == other[0] + 1).all()
+    *outputs, counts = program.placed(own, Placing(fill=0xFF, spoil=True, counted=True))
+    assert (outputs[0] == own[0] + 1).all() and counts[0] >= 1
+    once, twice = program.placed(own, Placing(pause=1.0))
+    assert (once == twice).all()
+    with pytest.raises(Unsupported, match="no streams"):
+        program.placed(own, Placing(stream=True))
+
+
+def test_the_byte_is_in_what_a_kernel_leaves_unwritten_and_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ctypes
+
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+    backend = BackendSpec.parse("torch-cpu").create()
+
+    def built(kernel: Any) -> Program:
+        return backend.build(Form(**{**vars(form), "call": kernel, "own": None}))
+
+    placed = built(lambda x: torch.empty_like(x)).placed
+    assert placed is not None and np.isnan(placed(form.inputs_of(0), Placing(fill=0xFF))[0]).all()
+
+    def writes(x: Any) -> Any:
+        (ctypes.c_float * 1).from_address(x.data_ptr() + 4 * x.numel())[0] = 1.0
+        return x + 1
+
+    placed = built(writes).placed
+    assert placed is not None
+    with pytest.raises(Misbehaviour, match="4 bytes behind"):
+        placed(form.inputs_of(0), Placing(fill=0xFF))
+
+
+def test_without_places_values_and_order_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+    count = itertools.count()
+
+    def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+        next(count)
+        return lambda: [arrays[0] * 2]
+
+    program = Program(lambda: [], given=given)
+    seen = list(checks.get("audit").stages(program, form))
+    assert {x.given for x in seen if isinstance(x, audit.Call)} == set(range(len(form.sets)))
+    assert "not_reached=memory,pause,stream" in program.flags and next(count) > 20
+
+
+def test_a_program_that_takes_its_inputs_once_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+    with pytest.raises(Unsupported, match="only once"):
+        list(checks.get("audit").stages(Program(lambda: []), form))
+
+
+# --- what the calls of a program show, without a runtime ----------------------------------------------------------
+
+NAMES = (
+    *(audit.OWN, audit.OTHER, audit.FIRST_HALF, audit.LAST_HALF, audit.CHANGED, audit.SORTED, audit.EQUAL, audit.ZERO),
+    *audit.OUTSIDE,
+)
+Array = np.ndarray
+
+
+def _right(x: Array) -> Array:
+    return np.asarray((x + 1) / (1 + np.exp(-x)))
+
+
+def _inputs() -> list[Array]:
+    g = np.random.default_rng(0)
+    own, other = g.standard_normal((2, 48)).astype(np.float32)
+    changed = own.copy()
+    changed[16] = other[16]
+    halves = [np.concatenate([a[:24], b[24:]]) for a, b in ((own, other), (other, own))]
+    sets = [own, other, *halves, changed, np.sort(own), np.full_like(own, own[0]), np.zeros_like(own)]
+    beyond = g.standard_normal((2, 16, 48)).astype(np.float32)
+    return [*(x.reshape(2, 24) for x in sets), *beyond]
+
+
+def _found(kernel: Callable[[Array], Array], again: int = 5) -> tuple[str, Program]:
+    """The kind of a kernel of arrays, and its program. again: operations of a repeat, where the first time takes 5."""
+    arrays, count = _inputs(), itertools.count()
+    expected = [Leaf("float32", x.shape, _right(x.astype(np.float64))) for x in arrays]
+    form = Form("torch", "user:x", "float32", arrays, sets=NAMES)
+
+    def placed(given: list[Any], placing: Placing) -> list[Any]:
+        if placing.stream:
+            raise Unsupported("no streams")
+        y = kernel(given[0])
+        counts = [np.array([again if next(count) % 2 else 5, 0, 1000])] if placing.counted else []
+        return [y, *[y.copy()] * bool(placing.pause), *counts]
+
+    program = Program(lambda: [], placed=placed)
+    seen = list(checks.get("audit").stages(program, form))
+
+    def is_right(x: audit.Call) -> bool:
+        return all(np.allclose(a, leaf.reference, 1e-5, 1e-6) for a, leaf in zip(x.outputs, x.expected(expected)))
+
+    statuses = [Status.PASS if is_right(x) else Status.WRONG for x in seen]
+    return checks.get("audit").name_fault(seen, statuses, expected)[0], program
+
+
+def _keeping(key: Callable[[Array], Any]) -> Callable[[Array], Array]:
+    kept: dict[Any, Array] = {}
+    return lambda x: kept.setdefault((x.shape, key(x)), _right(x)).copy()
+
+
+def _in_turn(wrong: Callable[[int], bool]) -> Callable[[Array], Array]:
+    calls = itertools.count(1)
+    return lambda x: np.zeros_like(x) if wrong(next(calls)) else _right(x)
+
+
+def _above(rows: int) -> Callable[[Array], Array]:
+    return lambda x: np.concatenate([_right(x[:rows]), np.zeros_like(x[rows:])])
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel"),
+    [
+        ("", _right),
+        ("kept by shape", _keeping(lambda x: 0)),
+        ("kept by content", _keeping(lambda x: x.reshape(-1)[:8].tobytes())),
+        ("first calls", _in_turn(lambda call: call > 40)),
+        ("unsteady", _in_turn(lambda call: call % 2 == 0)),
+        ("made for inputs", _above(8)),
+        ("half the batch", lambda x: _above(len(x) // 2)(x)),
+        ("constant", np.zeros_like),
+        ("skips work", lambda x: _right(x) * np.float32(1 + bool((np.diff(x.reshape(-1)) >= 0).all() and x.any()))),
+        ("", lambda x: _right(x) * 3),
+    ],
+)
+def test_the_calls_show_what_a_kernel_does(kind: str, kernel: Callable[[Array], Array]) -> None:
+    found, program = _found(kernel)
+    assert (found, program.columns["cheat"]) == (kind, "")
+
+
+def test_a_repeat_that_does_less_is_a_lie_about_time() -> None:
+    assert _found(_right, again=2)[1].columns["cheat"] == "kept by content"
+    assert _found(_right, again=6)[1].columns["cheat"] == ""
+
+
+def test_sizes_may_be_refused() -> None:
+    def kernel(x: Array) -> Array:
+        if len(x) != 2:
+            raise ValueError("two rows alone")
+        return _right(x)
+
+    found, program = _found(kernel)
+    assert not found and "not_reached=sizes,stream" in program.flags
