@@ -78,6 +78,10 @@ class Page:
             self._number, self.output_start = number, os.fstat(2).st_size
         PAGE.pack_into(self._map, 0, number, stage, together, sample, time.monotonic())
 
+    def close(self) -> None:
+        """Forget the page in this process: a fork of the child's is not to write to it."""
+        self._map.close()
+
     def read(self) -> Flying:
         return Flying(*PAGE.unpack_from(self._map, 0))
 

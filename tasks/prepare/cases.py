@@ -47,7 +47,9 @@ from tasks.model import (
     is_complex,
     is_inexact,
 )
+from tasks.model.named import Named
 from tasks.prepare import derived, products
+from tasks.prepare.named import find
 from tasks.prepare.ranked import rank_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
@@ -515,9 +517,11 @@ class PreparedSample:
         """The ONNX model that is the sample, None where it is none."""
         return None if (k := self.record.model) is None else bytes(self.owner.pack.array(k).tobytes())
 
-    def form(self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None) -> Form:
+    def form(
+        self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
+    ) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own; ``elsewhere`` is the
-        form's.
+        form's. by_name: a catalog's function is not looked for: its form has its name instead (`tasks.model.named`).
 
         Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
         """
@@ -526,9 +530,11 @@ class PreparedSample:
         check = checks.get_or_default(self.owner.check)
         if check.forms and kind not in check.forms:
             raise Unsupported(f"the {check.name} check is about the {' or '.join(check.forms)} form, not {kind}")
-        return self._form(kind, exported, elsewhere)
+        return self._form(kind, exported, elsewhere, by_name)
 
-    def _form(self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None) -> Form:
+    def _form(
+        self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
+    ) -> Form:
         """`form`, whatever the check is about: what a sample of it is held against may be another form.
 
         It is what the first of these has: the sample itself (a file, a graph, a program), its catalog's function, its network's graph,
@@ -547,10 +553,10 @@ class PreparedSample:
             cotangents=tuple(record.cotangents),
             batched=tuple(record.batched),
             stepped=tuple(record.stepped),
-            also=self._form,
+            also=functools.partial(self._form, by_name=by_name) if by_name else self._form,
             elsewhere=elsewhere,
         )
-        found = self._own(blank) or self._function(blank)
+        found = self._own(blank) or self._function(blank, by_name)
         if found is None and blank.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         found = found or self._network(blank) or self._counterpart(blank) or self._load_exported_form(blank, exported)
@@ -574,8 +580,8 @@ class PreparedSample:
             return replace(blank, call=programs.read(record.program))
         return None
 
-    def _function(self, blank: Form) -> Form | None:
-        """The function that the catalog has for its samples."""
+    def _function(self, blank: Form, by_name: bool) -> Form | None:
+        """The function that the catalog has for its samples, or its name."""
         group = self.owner.group
         catalog = catalogs.get_if_installed(group.catalog)
         if (
@@ -584,9 +590,13 @@ class PreparedSample:
             return None
         if blank.check != group.check and not checks.get_or_default(group.check).own_call:
             group = replace(group, check=blank.check)  # what is computed, whatever is asked of it
-        call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-        renew = self._give_state(call, self.state()) if self.record.alike else None
-        return replace(blank, call=call, own=catalog.own_kernel(group), renew=renew)
+        record, public = self.record, bool(self.owner.pack.header.get("public"))
+        state = self.state() if record.alike else {}
+        named = Named(group, public, state, record.alike, tuple(record.written), record.writes)
+        if by_name:
+            return replace(blank, call=named)
+        found = find(named)
+        return replace(blank, call=found.call, own=found.own, renew=found.renew)
 
     def _network(self, blank: Form) -> Form | None:
         """A whole network as its graph, whose operators a framework has functions for."""
@@ -625,17 +635,3 @@ class PreparedSample:
             paired=tuple(made["paired"]),
             invalid=made.get("invalid", ""),
         )
-
-    def _give_state(self, call: Any, state: dict[str, np.ndarray]) -> Callable[[], None] | None:
-        """Make a module that was made in this process the one that the sample is of; what does so again, where a call writes to it. Raises
-        Invalid."""
-        try:
-            module_state.load(call, state)
-        except module_state.NotAlike as error:
-            raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
-        if module_state.plain_digest(call) != self.record.alike:
-            raise Invalid(
-                "made again it is another module: a number or an array that it holds is another; draw it by a seed"
-            )
-        call.written = tuple(self.record.written)
-        return functools.partial(module_state.load, call, state) if self.record.writes else None
