@@ -21,13 +21,14 @@ from typing import Any
 
 from tasks import heap, wire
 from tasks.arrays.pack import PackError
-from tasks.catalogs.user_definitions import USER, announce
+from tasks.catalogs.user_definitions import USER, announce, isolates
 from tasks.importing import pause_gc
 from tasks.judge import verdict
 from tasks.model import BackendInfo, Unavailable
 from tasks.relay import Page
 from tasks.searches import find_search
 from tasks.surroundings import Surroundings
+from tasks.variables import MEMORY
 
 PR_SET_PDEATHSIG = 1
 
@@ -86,7 +87,7 @@ class Child:
         if command.backend is None:
             return wire.Ready()
         self.page.write(-1, 1)
-        guards = bool(command.kernels) and self._isolates and sys.platform == "linux"
+        guards = self._isolates and isolates(command.kernels) and sys.platform == "linux"
         try:
             made = self._make_remote(command) if guards else command.backend.create()
             with pause_gc():
@@ -133,12 +134,15 @@ class Child:
 
     def _make_remote(self, command: wire.Hello) -> Any:
         """The backend in processes that are forked from this one, which has read nothing yet."""
+        from tasks.stranger.confine import PR_SET_DUMPABLE, prctl
         from tasks.stranger.nursery import Nursery
         from tasks.stranger.proxy import Rooms, remote
         from tasks.stranger.serve import serve as main
 
         assert command.backend is not None
-        return remote(command.backend, Nursery(main, self.page.close), Rooms(command.backend, command.kernels))
+        prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
+        rooms = Rooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
+        return remote(Nursery(main, self.page.close), rooms, begun=self.page.name_other)
 
     def _runner_of(self, catalog: str) -> Any:
         """What runs cases of a catalog."""
@@ -203,6 +207,8 @@ class Child:
     def _run_items(self, command: wire.Run) -> Iterator[wire.Done]:
         """Each stretch of items by the runner of its catalog."""
         first, skip, solo = 0, set(command.skip), set(command.solo)
+        if self.guarded is not None:
+            self.guarded.backend.hide({x for item in command.items for x in (item.pack, item.exported) if x})
         for runner, stretch in itertools.groupby(command.items, lambda item: self._runner_of(item.group.catalog)):
             items = list(stretch)
             yield from runner.run(items, skip, solo, first)

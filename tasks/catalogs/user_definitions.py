@@ -10,7 +10,8 @@ from typing import Any
 USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
 #: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
-#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`}.
+#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`, "isolation": see `isolates`,
+#: "hidden": [folders that no kernel's process may read]}.
 _told: list[str] = [""]
 
 
@@ -27,6 +28,12 @@ def get_announcement() -> str:
 def definitions() -> dict[str, Any]:
     """What this process was told, read."""
     return parse_definitions(get_announcement())
+
+
+def isolates(text: str) -> bool:
+    """Whether definitions have kernels of the user's, and these run in a process of their own, which does not judge."""
+    told = parse_definitions(text)
+    return bool(told.get("sources")) and told.get("isolation", "process") != "none"
 
 
 def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:

@@ -16,7 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
+    0x20000,
+    0x8000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 #: landlock_create_ruleset, landlock_add_rule, landlock_restrict_self: the same numbers on every architecture.
@@ -38,9 +44,9 @@ FILE_SIZE, PROCESSES = 16 << 30, 512
 #: What may be lacking, as rows and the preflight name it, and what that means.
 LACKS = {
     "network": "the kernel's process has the network",
-    "processes": "what a kernel starts is found and killed afterwards, as far as it can be, and not bounded",
+    "processes": "what a kernel starts is killed afterwards as far as it is found",
     "files": "the kernel's process can read and write what its user can, prepared cases and the lake too",
-    "memory": "the memory of a kernel's process is only looked at from time to time",
+    "memory": "the memory of a kernel's process is looked at from time to time, and not limited",
 }
 
 
@@ -100,16 +106,12 @@ def limit(rules: Rules) -> tuple[str, ...]:
     """Resource limits. What of `LACKS` is to be said."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, FILE_SIZE)
-    lacks = []
-    if os.getuid() == 0:  # whom the system lets start any number
-        lacks.append("processes")
-    else:
+    if os.getuid():  # root may start any number
         _lower(resource.RLIMIT_NPROC, PROCESSES)
-    if rules.memory and not rules.device:
-        _lower(resource.RLIMIT_DATA, rules.memory)
-    else:  # a device's driver takes address space as it likes
-        lacks.append("memory")
-    return tuple(lacks)
+    if rules.device or not rules.memory:  # a device's driver takes address space as it likes
+        return ("memory",) if rules.memory else ()
+    _lower(resource.RLIMIT_DATA, rules.memory)
+    return ()
 
 
 def _lower(which: int, value: int) -> None:

@@ -41,7 +41,6 @@ class Nursery:
 
     def __init__(self, main: Main, forget: Callable[[], None] = lambda: None) -> None:
         """main: what a stranger does; forget: lets go of shared memory that is the judge's alone."""
-        confine.prctl(confine.PR_SET_DUMPABLE, 0)  # no process of the same user looks into this one
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         judge = os.getpid()
@@ -62,7 +61,11 @@ class Nursery:
             socket.send_fds(self._control, [json.dumps(request).encode()], [its.fileno(), other.fileno()])
         # Its number as it is called here: the kernel translates what comes with a message.
         said, ancillary, _, _ = lease.recvmsg(ENDED.size, socket.CMSG_SPACE(12))
-        found = [struct.unpack("3i", x[:12])[0] for level, kind, x in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)]
+        found = [
+            struct.unpack("3i", x[:12])[0]
+            for level, kind, x in ancillary
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+        ]
         if not said or not found:
             raise OSError("no process could be forked for the kernel")
         return ours, lease, found[0]
@@ -103,7 +106,7 @@ def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], N
     confine.prctl(confine.PR_SET_DUMPABLE, 0)
     forget()
     _keep_only([control.fileno()])
-    lacks = confine.leave_network()
+    lacks = [*confine.leave_network(), *_try_namespace()]
     here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc/self/ns/pid") else -1
     control.send(json.dumps(lacks).encode())
     keepers = set[int]()
@@ -118,21 +121,42 @@ def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], N
         request, fds, _, _ = socket.recv_fds(control, _REQUEST, 2)
         if not request:
             return
-        own = confine.unshare(confine.CLONE_NEWPID)
-        nursery = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:  # no more processes: whoever asked sees the lease closed
-            pid = -1
-        if pid == 0:
-            control.close()
-            _run(lambda: _keep(nursery if not own else 0, own, fds, json.loads(request), main))
+        pid = _fork_keeper(control, here, fds, json.loads(request), main)
         if pid > 0:
             keepers.add(pid)
-        if own:
-            confine.setns(here, confine.CLONE_NEWPID)
         for fd in fds:
             os.close(fd)
+
+
+def _fork_keeper(control: socket.socket, here: int, fds: list[int], request: dict[str, Any], main: Main) -> int:
+    """The number of a stranger's keeper; -1 where there is none, which whoever asked sees by the lease."""
+    own, nursery = confine.unshare(confine.CLONE_NEWPID), os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        pid = -1
+    if pid == 0:
+        control.close()
+        os.close(here)
+        _run(lambda: _keep(0 if own else nursery, own, fds, request, main))
+    if own:  # of the next child this process's own again
+        confine.setns(here, confine.CLONE_NEWPID)
+    return pid
+
+
+def try_out() -> tuple[str, ...]:
+    """What this machine cannot forbid to a stranger (`confine.LACKS`)."""
+    nursery = Nursery(lambda connection, request: None)
+    nursery.close()
+    return (*nursery.lacks, *(() if confine.landlock_version() else ("files",)))
+
+
+def _try_namespace() -> tuple[str, ...]:
+    """Whether processes can be had in a namespace of their own, which ends all of them."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if confine.unshare(confine.CLONE_NEWPID) else 1)
+    return () if os.waitpid(pid, 0)[1] == 0 else ("processes",)
 
 
 def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main: Main) -> None:

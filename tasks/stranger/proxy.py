@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tasks import wire as lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Arm, Backend
-from tasks.catalogs.user.shown import definitions_for
+from tasks.backends.shared.artefacts import FOLDER
+from tasks.catalogs.user.shown import definitions_for, hidden_files
+from tasks.catalogs.user_definitions import parse_definitions
 from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Unsupported
 from tasks.stranger import records
+from tasks.stranger.confine import Rules
 from tasks.stranger.nursery import ENDED, Nursery
 from tasks.stranger.records import KIND_PROTOCOL
 from tasks.stranger.wire import Closed, Connection, Garbled
@@ -28,18 +35,50 @@ from tasks.stranger.wire import Closed, Connection, Garbled
 ENDING_S = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rooms:
-    """What strangers are made of. kernels: the user's definitions; rules: fields of `confine.Rules`."""
+    """What strangers are made of, and what they may not have. kernels: the user's definitions; hidden: files and folders that they may not
+    read, beside those of references; memory: bytes of each, 0 for no limit; device: whether they open a device's files."""
 
     spec: BackendSpec
     kernels: str = ""
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    memory: int = 0
+    device: bool = False
 
     def request(self, op: str) -> dict[str, Any]:
-        """What a stranger of an op is told; of one that runs no kernel ("") no definitions."""
-        kernels = definitions_for(self.kernels, op) if op else ""
-        return {"backend": lines.encode(self.spec).decode(), "kernels": kernels, "rules": dict(self.rules)}
+        """What a stranger of an op is told; of one that runs no kernel ("") no definitions. It has a scratch folder of its own, and one for
+        compilers' caches that it shares with strangers of the same op."""
+        scratch = tempfile.mkdtemp(prefix="kernel-")
+        kept = os.environ.get(FOLDER)
+        folder = os.path.join(kept, "kernels", hashlib.sha256(op.encode()).hexdigest()[:16]) if kept else scratch
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+        told = parse_definitions(self.kernels)
+        hidden = {*self.hidden, *told.get("hidden", ()), *hidden_files(self.kernels)}
+        rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
+        return {
+            "backend": lines.encode(self.spec).decode(),
+            "kernels": definitions_for(self.kernels, op) if op else "",
+            "rules": vars(rules),
+            "variables": {"TMPDIR": scratch} | {name: os.path.join(folder, where) for name, where in CACHES.items()},
+        }
+
+    def hide(self, pack: str) -> None:
+        """Hide a pack, and all that lie beside it in a cache."""
+        folder = Path(pack).parents[1:2]
+        self.hidden.add(str(folder[0]) if folder and folder[0].name in ("cases", "forms") else pack)
+
+
+#: Where compilers keep what they make, by the variable that says so.
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "NUMBA_CACHE_DIR": "numba",
+    "CUDA_CACHE_PATH": "cuda",
+    "XDG_CACHE_HOME": "cache",
+}
 
 
 class Stranger:
@@ -48,6 +87,7 @@ class Stranger:
     Any thread may ask; each has a connection of its own."""
 
     def __init__(self, nursery: Nursery, request: dict[str, Any], died: Callable[[int], NoReturn]) -> None:
+        self._scratch = request["variables"]["TMPDIR"]
         own, self._lease, self.pid = nursery.fork(request)
         self._first, self._lanes, self._died = Connection(own), threading.local(), died
         self._lanes.connection = self._first
@@ -137,6 +177,7 @@ class Stranger:
                 self._lease.settimeout(ENDING_S)
                 self._lease.recv(ENDED.size)
             self._lease.close()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def die_alike(status: int) -> NoReturn:
@@ -159,6 +200,7 @@ class Remote(Backend):
     _nursery: Nursery
     _rooms: Rooms
     _end: Callable[[int], NoReturn]
+    _begun: Callable[[int], None]
     #: The one without kernels; the one of the op in hand.
     _clean: Stranger | None = None
     _stranger: Stranger | None = None
@@ -166,13 +208,12 @@ class Remote(Backend):
     #: Which backend of the stranger's this is, and how it was made: (method, arguments, name of the level).
     _way: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
     _root: Remote
-    lacks: tuple[str, ...] = ()
-    _measured: dict[str, Flushes]
 
     def start(self) -> RuntimeInfo:
         told, _ = self._find_clean().ask("start", {})
-        self.found, self.identity = told["found"], tuple(told["identity"])
-        self.lacks = tuple(dict.fromkeys((*self._nursery.lacks, *told["lacks"])))
+        lacks = ",".join(dict.fromkeys((*self._nursery.lacks, *told["lacks"])))
+        self.found = told["found"]
+        self.identity = (*told["identity"], *([f"unconfined={lacks}"] if lacks else []))
         return lines.decode(told["info"])  # type: ignore[no-any-return]
 
     def _find_clean(self) -> Stranger:
@@ -189,6 +230,7 @@ class Remote(Backend):
             root._stranger = None
         if root._stranger is None:
             root._stranger, root._op = Stranger(self._nursery, self._rooms.request(op), self._end), op
+            root._begun(root._stranger.pid)
             root._stranger.ask("start", {})
             root._derived = {(): 0}
         return root._stranger
@@ -201,12 +243,19 @@ class Remote(Backend):
         for k in range(len(self._way) + 1):
             if self._way[:k] not in known:
                 method, given, name = self._way[k - 1]
-                made, _ = stranger.ask("derive", {"backend": known[self._way[: k - 1]], "method": method, "given": list(given)})
+                made, _ = stranger.ask(
+                    "derive", {"backend": known[self._way[: k - 1]], "method": method, "given": list(given)}
+                )
                 known[self._way[:k]] = made[name] if name else made
         return known[self._way]
 
     def _derive(self, method: str, *given: Any, level: str = "") -> Any:
         return self.but(_way=(*self._way, (method, given, level)))
+
+    def hide(self, packs: Iterable[str]) -> None:
+        """Hide what is prepared from the strangers that begin from now on."""
+        for pack in packs:
+            self._rooms.hide(pack)
 
     def close(self) -> None:
         for one in (self._root._stranger, self._root._clean):
@@ -398,11 +447,19 @@ class RemoteSession:
         self._stranger.drop(self._number)
 
 
-def remote(spec: BackendSpec, nursery: Nursery, rooms: Rooms, died: Callable[[int], NoReturn] = die_alike) -> Remote:
-    """The backend of a spec, in strangers. Raises what `BackendSpec.create` does; nothing is started."""
-    made = spec.create()
+def remote(
+    nursery: Nursery,
+    rooms: Rooms,
+    died: Callable[[int], NoReturn] = die_alike,
+    begun: Callable[[int], None] = lambda pid: None,
+) -> Remote:
+    """The backend of some rooms, in strangers. died: is told how one has ended, and does not return; begun: is told the number of the process
+    of a kernel. Raises what `BackendSpec.create` does; nothing is started."""
+    made = rooms.spec.create()
+    rooms.device = bool(made.device_vendor)
     kind = type(f"Remote{type(made).__name__}", (Remote, type(made)), {})
     proxy: Remote = kind.__new__(kind)
     vars(proxy).update(vars(made))
-    proxy._nursery, proxy._rooms, proxy._end, proxy._root = nursery, rooms, died, proxy
+    proxy._nursery, proxy._rooms, proxy._root = nursery, rooms, proxy
+    proxy._end, proxy._begun = died, begun
     return proxy

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from tasks.backends.base import Backend
+from tasks.judge.plain import Metrics
 from tasks.model import Fallback, Form, Group, Invalid, Misbehaviour, Program, Unavailable, Unsupported, Vacuous
 from tasks.model.named import Named
 from tasks.model.row import NAMES
@@ -81,8 +81,8 @@ _TYPES: dict[str, tuple[type, ...]] = {"fallback": (str, type(None)), "pieces": 
 #: Columns of a row that are the judge's: a program cannot have measured them.
 _JUDGED = frozenset(
     "status kind stage error error_type culprit cause cause_code oracle policy weak excused digest shapes op_class check catalog op variant "
-    "dtype sample seed attempts run_id case_id backend run_ms build_ms started_at numel mismatched".split()
-)
+    "dtype sample seed attempts run_id case_id backend run_ms build_ms started_at".split()
+) | {x.name for x in fields(Metrics)}
 
 
 def describe_program(program: Program) -> dict[str, Any]:
@@ -114,7 +114,14 @@ def _columns(value: Any) -> dict[str, Any]:
 
 def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]) -> dict[str, Any]:
     """What was raised, and what its backend says of it."""
-    known = next((x.__name__ for x in type(error).__mro__ if x.__module__ == "builtins" or x.__name__ in _OURS and _OURS[x.__name__] is x), "")
+    known = next(
+        (
+            x.__name__
+            for x in type(error).__mro__
+            if x.__module__ == "builtins" or (x.__name__ in _OURS and _OURS[x.__name__] is x)
+        ),
+        "",
+    )
     made: dict[str, Any] = {
         "name": type(error).__name__,
         "base": known,
@@ -151,7 +158,11 @@ def read_error(made: Any, arrays: list[Any]) -> BaseException:
     base: Any = _OURS.get(made["base"]) or getattr(builtins, made["base"], Exception)
     if not (isinstance(base, type) and issubclass(base, BaseException)):
         base = Exception
-    kind = type(made["name"][:200] or "Exception", (base,), {"__str__": _told, "__module__": "stranger"}) if made["name"] != made["base"] or base not in _OURS.values() else base
+    kind = (
+        type(made["name"][:200] or "Exception", (base,), {"__str__": _told, "__module__": "stranger"})
+        if made["name"] != made["base"] or base not in _OURS.values()
+        else base
+    )
     error: Any = kind.__new__(kind)
     error.args = (made["text"],)
     error.told = {name: made.get(name) is True for name in JUDGEMENTS}

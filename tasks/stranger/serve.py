@@ -60,7 +60,9 @@ class Server:
             out: list[Any] = []
             self._answer_one(connection, message.number, message.verb, message.body, message.arrays, out)
 
-    def _answer_one(self, connection: Connection, number: int, verb: str, body: Any, arrays: list[Any], out: list[Any]) -> None:
+    def _answer_one(
+        self, connection: Connection, number: int, verb: str, body: Any, arrays: list[Any], out: list[Any]
+    ) -> None:
         said: Any
         try:
             for old in body.pop("drop", ()):

@@ -66,7 +66,9 @@ class Connection:
         self._fds.clear()
         self._socket.close()
 
-    def send(self, number: int, verb: str, body: Any = None, arrays: Sequence[Any] = (), fds: Sequence[int] = ()) -> None:
+    def send(
+        self, number: int, verb: str, body: Any = None, arrays: Sequence[Any] = (), fds: Sequence[int] = ()
+    ) -> None:
         """Send a message; fds: descriptors that go with it, of a message without large arrays. Raises Closed."""
         headers, parts, size = _lay_out(arrays)
         text = _dumps([number, verb, body, headers]).encode(errors="surrogatepass")
@@ -84,7 +86,9 @@ class Connection:
             raise Closed from None
 
     def _send_all(self, parts: list[Any], fds: Sequence[int]) -> None:
-        sent = self._socket.sendmsg(parts, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else [])
+        sent = self._socket.sendmsg(
+            parts, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+        )
         if sent < sum(map(len, parts)):
             self._socket.sendall(b"".join(parts)[sent:])
 

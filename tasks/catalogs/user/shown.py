@@ -43,7 +43,11 @@ def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> 
     """A declaration whose reference is its kernel, if the reference is of other files: nobody asks for it there."""
     given = kernel.get("reference")
     apart = isinstance(given, str) and not _closure(source, given) & _closure(source, kernel.get("kernel"))
-    return {**kernel, "reference": kernel["kernel"], "reference_framework": kernel.get("framework", "torch")} if apart else dict(kernel)
+    return (
+        {**kernel, "reference": kernel["kernel"], "reference_framework": kernel.get("framework", "torch")}
+        if apart
+        else dict(kernel)
+    )
 
 
 def _closure(source: Mapping[str, Any], given: Any) -> set[Path]:
