@@ -45,13 +45,20 @@ class Rooms:
     hidden: set[str] = field(default_factory=set)
     memory: int = 0
     device: bool = False
+    _defined: dict[str, str] = field(default_factory=dict)
 
-    def request(self, op: str) -> dict[str, Any]:
-        """What a stranger of an op is told; of one that runs no kernel ("") no definitions. It has a scratch folder of its own, and one for
-        compilers' caches that it shares with strangers of the same op."""
+    def define(self, op: str) -> str:
+        """The definitions that a stranger of an op is told: ops with the same ones share it."""
+        if op not in self._defined:
+            self._defined[op] = definitions_for(self.kernels, op)
+        return self._defined[op]
+
+    def request(self, kernels: str) -> dict[str, Any]:
+        """What a stranger with some definitions is told; of one that runs no kernel they are "". It has a scratch folder of its own, and one for
+        compilers' caches that those with the same definitions share."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept = os.environ.get(FOLDER)
-        folder = os.path.join(kept, "kernels", hashlib.sha256(op.encode()).hexdigest()[:16]) if kept else scratch
+        folder = os.path.join(kept, "kernels", hashlib.sha256(kernels.encode()).hexdigest()[:16]) if kept else scratch
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
         told = parse_definitions(self.kernels)
@@ -59,7 +66,7 @@ class Rooms:
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode(self.spec).decode(),
-            "kernels": definitions_for(self.kernels, op) if op else "",
+            "kernels": kernels,
             "rules": vars(rules),
             "variables": {"TMPDIR": scratch} | {name: os.path.join(folder, where) for name, where in CACHES.items()},
         }
@@ -191,8 +198,8 @@ def die_alike(status: int) -> NoReturn:
 
 
 class Remote(Backend):
-    """A backend whose programs run in strangers: one for each op, so that no kernel finds what another has left, and one in which no kernel ever runs,
-    which says what the device is and what it does to small numbers.
+    """A backend whose programs run in strangers: one for each kernel of a config, which finds nothing that another has left, one for all that modules
+    declare, and one in which no kernel ever runs, which says what the device is and what it does to small numbers.
 
     Made by `remote`; everything that a class of backends says of itself it has from the backend's own class."""
 
@@ -201,10 +208,10 @@ class Remote(Backend):
     _rooms: Rooms
     _end: Callable[[int], NoReturn]
     _begun: Callable[[int], None]
-    #: The one without kernels; the one of the op in hand.
+    #: The one without kernels; the one of the op in hand, and its definitions.
     _clean: Stranger | None = None
     _stranger: Stranger | None = None
-    _op = ""
+    _kernels = ""
     #: Which backend of the stranger's this is, and how it was made: (method, arguments, name of the level).
     _way: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
     _root: Remote
@@ -223,16 +230,16 @@ class Remote(Backend):
         return root._clean
 
     def _find(self, op: str) -> Stranger:
-        """The stranger of an op; that of the op before is ended."""
-        root = self._root
-        if root._stranger is not None and (root._op != op or root._stranger.is_closed):
+        """The stranger of an op; one of other definitions is ended."""
+        root, kernels = self._root, self._rooms.define(op)
+        if root._stranger is not None and (root._kernels != kernels or root._stranger.is_closed):
             root._stranger.close()
             root._stranger = None
         if root._stranger is None:
-            root._stranger, root._op = Stranger(self._nursery, self._rooms.request(op), self._end), op
-            root._begun(root._stranger.pid)
-            root._stranger.ask("start", {})
-            root._derived = {(): 0}
+            made = root._stranger = Stranger(self._nursery, self._rooms.request(kernels), self._end)
+            root._kernels, root._derived = kernels, {(): 0}
+            root._begun(made.pid)
+            made.ask("start", {})
         return root._stranger
 
     _derived: dict[tuple[Any, ...], int]
