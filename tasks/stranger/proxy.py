@@ -58,8 +58,10 @@ class Rooms:
         compilers' caches that those with the same definitions share."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept = os.environ.get(FOLDER)
-        folder = os.path.join(kept, "kernels", hashlib.sha256(kernels.encode()).hexdigest()[:16]) if kept else scratch
+        folder = _cache_of(kept, kernels) if kept else scratch
         with contextlib.suppress(OSError):
+            if kept and not os.path.exists(folder) and os.path.isdir(first := _cache_of(kept, "")):
+                shutil.copytree(first, folder)  # what a compiler has made when no kernel was there
             os.makedirs(folder, exist_ok=True)
         told = parse_definitions(self.kernels)
         hidden = {*self.hidden, *told.get("hidden", ()), *hidden_files(self.kernels)}
@@ -88,6 +90,11 @@ CACHES = {
 }
 
 
+def _cache_of(kept: str, kernels: str) -> str:
+    """Where compilers keep what they make for some definitions."""
+    return os.path.join(kept, "kernels", hashlib.sha256(kernels.encode()).hexdigest()[:16])
+
+
 class Stranger:
     """A stranger as its judge holds it. died: is told how it ended, and does not return: its judge dies the same death.
 
@@ -100,6 +107,7 @@ class Stranger:
         self._lanes.connection = self._first
         self._numbers, self._making = itertools.count(1), threading.Lock()
         self._dropped: list[int] = []
+        self._asked = 0
         self._closed = False
 
     def ask(self, verb: str, body: dict[str, Any], arrays: Sequence[Any] = ()) -> tuple[Any, list[Any]]:
@@ -108,7 +116,7 @@ class Stranger:
 
     def say(self, verb: str, body: dict[str, Any], arrays: Sequence[Any] = ()) -> int:
         """Make a request; its number."""
-        number = next(self._numbers)
+        number = self._asked = next(self._numbers)
         if self._dropped:
             body["drop"], self._dropped = self._dropped, []
         try:
@@ -116,6 +124,10 @@ class Stranger:
         except Closed:
             self._bury()
         return number
+
+    def is_next(self, number: int) -> bool:
+        """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be heard."""
+        return self._asked == number
 
     def hear(self, number: int) -> tuple[Any, list[Any]]:
         """The next answer to a request of that number; what else was said before it is of requests whose answers nobody wanted."""
@@ -274,10 +286,16 @@ class Remote(Backend):
     # --- what is asked of a backend ---
 
     def build(self, form: Form) -> Program:
+        return self._build(form)
+
+    def build_to_run(self, form: Form) -> Program:
+        return self._build(form, ahead=True)
+
+    def _build(self, form: Form, ahead: bool = False) -> Program:
         stranger, arrays = self._find(form.op), list[Any]()
-        record = records.write_form(form, arrays)
-        made, found = stranger.ask("build", {"form": record, "backend": self._number(stranger)}, arrays)
-        return self._program(stranger, made, found)
+        body = {"form": records.write_form(form, arrays), "backend": self._number(stranger), "ahead": ahead}
+        number = stranger.say("build", body, arrays)
+        return self._program(stranger, *stranger.hear(number), number if ahead else None)
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         if not forms:
@@ -354,9 +372,9 @@ class Remote(Backend):
 
     # --- programs ---
 
-    def _program(self, stranger: Stranger, made: Any, found: list[Any]) -> Program:
+    def _program(self, stranger: Stranger, made: Any, found: list[Any], ahead: int | None = None) -> Program:
         try:
-            return _program(stranger, made, found)
+            return _program(stranger, made, found, ahead)
         except (KeyError, TypeError, ValueError, Garbled) as error:
             stranger.break_off(f"it describes no program: {error}")
 
@@ -365,8 +383,8 @@ def _told(error: Any, name: str) -> bool:
     return bool(error.told[name])
 
 
-def _program(stranger: Stranger, made: Any, found: list[Any]) -> Program:
-    """A program that a stranger has. Raises KeyError, TypeError, Garbled where it is not described as one."""
+def _program(stranger: Stranger, made: Any, found: list[Any], ahead: int | None) -> Program:
+    """A program that a stranger has. ahead: the number of the answer to its first run, where it runs already. Raises KeyError, TypeError, Garbled where it is not described as one."""
     number = int(made["of"])
     held, program = _Held(), Program(run=lambda: [], threads=made["threads"] is True)
     records.update_program(program, made["said"])
@@ -374,8 +392,11 @@ def _program(stranger: Stranger, made: Any, found: list[Any]) -> Program:
     weakref.finalize(held, stranger.drop, number)
     told = weakref.ref(program)  # a check may keep what it returns in a program of its own
 
+    coming = [] if ahead is None else [ahead]
+
     def run_number(which: int) -> list[Any]:
-        said, outputs = stranger.ask("run", {"of": which})
+        waits = which == number and coming and stranger.is_next(coming[0])
+        said, outputs = stranger.hear(coming.pop()) if waits else stranger.ask("run", {"of": which})
         try:
             _update(told(), said, outputs)
             return records.take(said["outputs"], outputs)

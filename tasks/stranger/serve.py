@@ -64,6 +64,7 @@ class Server:
         self, connection: Connection, number: int, verb: str, body: Any, arrays: list[Any], out: list[Any]
     ) -> None:
         said: Any
+        ahead = verb == "build" and body.pop("ahead", False)
         try:
             for old in body.pop("drop", ()):
                 self._kept.pop(old, None)
@@ -78,8 +79,7 @@ class Server:
             os._exit(0)
         sys.stdout.flush()
         connection.send(number, verb, said, out)
-        ahead = body.pop("ahead", False) and verb == "done"
-        if ahead:  # who builds it runs it next
+        if ahead and verb == "done":  # who builds it runs it next
             self._answer_one(connection, number, "run", {"of": said["of"]}, [], [])
 
     def _keep(self, made: Any) -> int:

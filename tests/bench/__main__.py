@@ -19,6 +19,7 @@ from tests.bench import (
     fuzzing,
     inputs,
     interpreted,
+    isolation,
     kernels,
     kills,
     lakes,
@@ -144,6 +145,7 @@ BENCHES = {
         long=True,
     ),
     "interpreted": Bench(interpreted.interpreted, {"times": 5}, {"times": 1}),
+    "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},
