@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from farm.fleet.child_process import ChildProcess, Death, Limits
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
+from tasks.catalogs.user import shown
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
@@ -197,6 +199,23 @@ def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) 
 )
 def test_neither_the_reference_nor_what_is_prepared_can_be_read(farm: Farm, source: str) -> None:
     assert {x.status for x in farm.run(cheat=source)} == {"error"}
+
+
+def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(farm: Farm) -> None:
+    text = farm.define(op=SOUND)
+    compiled = Path(importlib.util.cache_from_source(str(farm.folder / "reference.py")))
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"")
+    assert shown.hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
+    told = json.loads(text)
+    told["sources"][0]["kernels"][0]["reference"] = "numpy:square"
+    assert shown.hidden_files(json.dumps(told)) == []
+
+
+def test_a_stranger_is_shown_its_own_kernel_alone(farm: Farm) -> None:
+    text = farm.define(one=SOUND, two=SOUND)
+    (kernel,) = json.loads(shown.definitions_for(text, "user:two"))["sources"][0]["kernels"]
+    assert kernel["name"] == "two" and kernel["reference"] == kernel["kernel"]
 
 
 def test_a_kernel_may_write_to_its_scratch_folder_and_start_a_compiler(farm: Farm) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ from typing import Any
 from tasks.catalogs.user import sources
 from tasks.catalogs.user_definitions import USER, parse_definitions
 
+#: The farm's own code, of which a reference may be.
+_TASKS = Path(__file__).resolve().parents[2]
+
 
 def definitions_for(text: str, op: str) -> str:
     """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel. Of an op that a
     module declares all modules: which one it is, only importing them tells."""
-    told = dict(parse_definitions(text))
+    told = {k: x for k, x in parse_definitions(text).items() if k != "hidden"}
     catalog, _, name = op.partition(":")
     if not told or catalog != USER:
         return text
@@ -27,7 +32,8 @@ def definitions_for(text: str, op: str) -> str:
 
 
 def hidden_files(text: str) -> list[str]:
-    """The files of references that no kernel needs: what is to be hidden from the process that runs kernels."""
+    """The user's files of references that no kernel needs, and what Python has compiled of them: what is to be hidden from the process that
+    runs kernels."""
     told = parse_definitions(text)
     references, needed = set[Path](), set[Path]()
     for source in told.get("sources", []):
@@ -36,7 +42,10 @@ def hidden_files(text: str) -> list[str]:
         for kernel in source["kernels"]:
             needed |= _closure(source, kernel.get("kernel")) | _closure(source, kernel.get("backward"))
             references |= _closure(source, kernel.get("reference"))
-    return sorted(map(str, references - needed))
+    libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    own = [x for x in references - needed if not any(x.is_relative_to(folder) for folder in (*libraries, _TASKS))]
+    compiled = [found for x in own for found in x.parent.glob(f"__pycache__/{glob.escape(x.stem)}.*")]
+    return sorted(map(str, (*own, *compiled)))
 
 
 def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
