@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,13 @@ Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
 class Race(Program):
     """A program with the eager arm that it is timed against. arrays: the inputs of the eager arm's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
-    process's CPU time is that of the computation."""
+    process's CPU time is that of the computation; cpu_clock: of the process that computes."""
 
     eager: Given | None = None
     arrays: Sequence[Any] = ()
     alike: bool = True
     on_cpu: bool = True
+    cpu_clock: Callable[[], float] = time.process_time
 
 
 class Speedup(Check):
@@ -68,7 +70,7 @@ class Speedup(Check):
             raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
         own = {f.name: getattr(program, f.name) for f in fields(Program)}
         race = Race(**own, eager=arm.program.given, arrays=arm.form.arrays, alike=_alike(form.arrays, arm.form.arrays))
-        race.on_cpu = not backend.device_vendor
+        race.on_cpu, race.cpu_clock = not backend.device_vendor, backend.cpu_s
         race.flags = flags.join(program.flags, baseline=arm.name)
         return race
 
@@ -77,7 +79,7 @@ class Speedup(Check):
         assert isinstance(program, Race) and program.given is not None and program.eager is not None
         yield Observation("the first run", [np.array(x) for x in program.run()])
         watch = _Watch(program, form)
-        taken = paired.race(watch.arms, watch.check_outputs)
+        taken = paired.race(watch.arms, watch.check_outputs, cpu_clock=program.cpu_clock)
         if not watch.told:
             raise Vacuous("the outputs of the eager arm do not depend on its inputs: a kept tensor would pass")
         _make_race_columns(program, taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -29,6 +30,7 @@ from tasks.stranger import records
 from tasks.stranger.confine import Rules
 from tasks.stranger.nursery import ENDED, Nursery
 from tasks.stranger.records import KIND_PROTOCOL
+from tasks.stranger.serve import CALLS
 from tasks.stranger.wire import Closed, Connection, Garbled
 
 #: Seconds for which a stranger that says nothing more is given to end.
@@ -339,7 +341,18 @@ class Remote(Backend):
         return {name: self._derive("levels", level=name) for name in names}
 
     def passes(self) -> tuple[str, ...]:
-        return tuple(self._find_clean().ask("passes", {})[0])
+        return tuple(self._tell("passes"))
+
+    def ceiling(self, what: str, again: bool = False) -> float | None:
+        """What the device does at most; asked where no kernel is."""
+        found = self._tell("ceiling", what, again)
+        return None if found is None else float(found)
+
+    def cache_bytes(self) -> int:
+        return int(self._tell("cache_bytes"))
+
+    def _tell(self, method: str, *given: Any) -> Any:
+        return self._find_clean().ask("tell", {"method": method, "given": list(given)})[0]
 
     def without(self, passes: Collection[str]) -> Backend:
         return self._derive("without", list(passes))  # type: ignore[no-any-return]
@@ -427,6 +440,16 @@ def _program(stranger: Stranger, made: Any, found: list[Any], ahead: int | None)
     def session(held: _Held = held) -> RemoteSession:
         return RemoteSession(stranger, number, told(), held)
 
+    def call(name: str, arrays: list[Any], data: Any, held: _Held = held) -> list[Any]:
+        body = {"of": number, "name": name, "arrays": [0, len(arrays)], "data": vars(data)}
+        said, outputs = stranger.ask("call", body, arrays)
+        try:
+            _update(told(), said, outputs)
+            return records.take(said["outputs"], outputs)
+        except (KeyError, TypeError, ValueError, Garbled) as error:
+            stranger.break_off(f"it ran no program: {error}")
+
+    vars(program).update({name: functools.partial(call, name) for name in made["calls"] if name in CALLS})
     program.run = run
     program.given = given if made["given"] is True else None
     program.capture = capture if made["capture"] is True else None

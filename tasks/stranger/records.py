@@ -16,9 +16,9 @@ from tasks.model.row import NAMES
 from tasks.prepare.named import find
 from tasks.stranger.wire import Garbled
 
-#: Fields of a form that cross as they are.
-_PLAIN = ("kind", "op", "dtype", "args", "kwargs", "invalid", "check")
-_TUPLES = ("paired", "order", "wrt", "cotangents", "batched", "stepped")
+#: Fields of a form that cross as they are: JSON, and tuples of it.
+_PLAIN = tuple(x.name for x in fields(Form) if x.type in ("str", "Any"))
+_TUPLES = tuple(x.name for x in fields(Form) if str(x.type).startswith("tuple["))
 #: Kind of the Misbehaviour of a process that breaks the protocol.
 KIND_PROTOCOL = "protocol"
 #: Kinds of errors that a judge knows by their class.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import model
 from tasks import wire as lines
 from tasks.backends.base import Backend
 from tasks.catalogs.user_definitions import announce
@@ -22,6 +23,10 @@ from tasks.stranger import records
 from tasks.stranger.wire import Closed, Connection
 from tasks.surroundings import Surroundings
 
+#: Further ways to call a program, by the attribute of `Program` that takes arrays and such plain data, and returns outputs.
+CALLS: dict[str, Callable[..., Any]] = {
+    name: made for name, kind in {"placed": "Placing"}.items() if (made := getattr(model, kind, None)) is not None
+}
 #: Attributes of a backend that its start may set, and a judge asks for.
 STARTED = ("found", "identity")
 
@@ -107,8 +112,9 @@ class Server:
         self._backends[number] = made
         return number
 
-    def _passes(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        return list(backend.passes())
+    def _tell(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+        """What a method of the backend says in plain data."""
+        return getattr(backend, body["method"])(*body["given"])
 
     def _flushes(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
         found = backend.measure_flushing(body["dtype"])
@@ -165,6 +171,7 @@ class Server:
             "capture": program.capture is not None,
             "session": program.session is not None,
             "threads": program.threads,
+            "calls": [name for name in CALLS if getattr(program, name, None) is not None],
         }
 
     @staticmethod
@@ -189,6 +196,14 @@ class Server:
     def _given(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
         program = self._kept[body["of"]]
         return self._keep((program, program.given(records.take(body["arrays"], arrays)), body["of"]))
+
+    def _call(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+        """A call of a program in another way, by its name in `CALLS`: with arrays and plain data, to outputs."""
+        program, data = self._kept[body["of"]], CALLS[body["name"]](**body["data"])
+        self._surroundings.runs()
+        outputs = getattr(program, body["name"])(records.take(body["arrays"], arrays), data)
+        places = records.add(_plain(outputs), out)
+        return {"outputs": places, "said": self._changes(body["of"], program), "ways": self._ways(program, out)}
 
     def _capture(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
         return self._keep(self._kept[body["of"]].capture())
@@ -228,7 +243,7 @@ def _plain(outputs: Sequence[Any]) -> list[Any]:
 _VERBS: dict[str, Callable[[Server, Backend, Any, list[Any], list[Any]], Any]] = {
     name.removeprefix("_"): getattr(Server, name)
     for name in (
-        *("_start", "_derive", "_passes", "_flushes", "_canary", "_build", "_build_all", "_eager"),
-        *("_run", "_given", "_capture", "_replay", "_open", "_step", "_session"),
+        *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_eager"),
+        *("_run", "_given", "_call", "_capture", "_replay", "_open", "_step", "_session"),
     )
 }
