@@ -87,12 +87,16 @@ class Child:
         if command.backend is None:
             return wire.Ready()
         self.page.write(-1, 1)
-        guards = self._isolates and isolates(command.kernels) and sys.platform == "linux"
+        wanted = self._isolates and isolates(command.kernels)
         try:
-            made = self._make_remote(command) if guards else command.backend.create()
+            made = self._make_remote(command) if wanted else None
+            guards = made is not None
+            made = made or command.backend.create()
             with pause_gc():
                 runtime = made.start()
                 self.canary = Canary(made)
+            if wanted and not guards:
+                made.identity = (*made.identity, "isolation=none")
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
@@ -133,7 +137,7 @@ class Child:
         return self._make_runner(made, runtime, command)
 
     def _make_remote(self, command: wire.Hello) -> Any:
-        """The backend in processes that are forked from this one, which has read nothing yet."""
+        """The backend in processes that are forked from this one, which has read nothing yet; None where the system does not let them."""
         from tasks.stranger.confine import PR_SET_DUMPABLE, prctl
         from tasks.stranger.nursery import Nursery
         from tasks.stranger.proxy import Rooms, remote
@@ -142,7 +146,12 @@ class Child:
         assert command.backend is not None
         prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
         rooms = Rooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
-        return remote(Nursery(main, self.page.close), rooms, begun=self.page.name_other)
+        try:
+            nursery = Nursery(main, self.page.close)
+        except OSError as error:
+            print(f"kernels are judged in the process that runs them: {error}", file=sys.stderr, flush=True)
+            return None
+        return remote(nursery, rooms, begun=self.page.name_other)
 
     def _runner_of(self, catalog: str) -> Any:
         """What runs cases of a catalog."""

@@ -106,6 +106,7 @@ def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], N
     confine.prctl(confine.PR_SET_DUMPABLE, 0)
     forget()
     _keep_only([control.fileno()])
+    os.close(os.pidfd_open(os.getpid()))  # a system that cannot says so before anybody depends on it
     lacks = [*confine.leave_network(), *_try_namespace()]
     here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc/self/ns/pid") else -1
     control.send(json.dumps(lacks).encode())

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,8 +55,8 @@ class Rooms:
             self._defined[op] = definitions_for(self.kernels, op)
         return self._defined[op]
 
-    def request(self, kernels: str) -> dict[str, Any]:
-        """What a stranger with some definitions is told; of one that runs no kernel they are "". It has a scratch folder of its own, and one for
+    def request(self, kernels: str, whole: bool = False) -> dict[str, Any]:
+        """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read references. It has a scratch folder of its own, and one for
         compilers' caches that those with the same definitions share."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept = os.environ.get(FOLDER)
@@ -66,7 +66,7 @@ class Rooms:
                 shutil.copytree(first, folder)  # what a compiler has made when no kernel was there
             os.makedirs(folder, exist_ok=True)
         told = parse_definitions(self.kernels)
-        hidden = {*self.hidden, *told.get("hidden", ()), *hidden_files(self.kernels)}
+        hidden = {*self.hidden, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode(self.spec).decode(),
@@ -226,6 +226,9 @@ class Remote(Backend):
     _clean: Stranger | None = None
     _stranger: Stranger | None = None
     _kernels = ""
+    #: The one that has what a kernel is timed against.
+    _beside: Stranger | None = None
+    _beside_kernels = ""
     #: Which backend of the stranger's this is, and how it was made: (method, arguments, name of the level).
     _way: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
     _root: Remote
@@ -279,10 +282,10 @@ class Remote(Backend):
             self._rooms.hide(pack)
 
     def close(self) -> None:
-        for one in (self._root._stranger, self._root._clean):
+        for one in (self._root._stranger, self._root._beside, self._root._clean):
             if one is not None:
                 one.close()
-        self._root._stranger = self._root._clean = None
+        self._root._stranger = self._root._beside = self._root._clean = None
         self._nursery.close()
 
     # --- what is asked of a backend ---
@@ -315,7 +318,22 @@ class Remote(Backend):
         return built
 
     def eager(self, form: Form) -> Arm:
-        stranger, arrays = self._find(form.op), list[Any]()
+        return self._arm("eager", self._find(form.op), form)
+
+    def baseline(self, form: Form) -> Arm:
+        """What a kernel is timed against, in a stranger that has its reference and that the kernel cannot touch."""
+        root, kernels = self._root, definitions_for(self._rooms.kernels, form.op, whole=True)
+        if root._beside is not None and (root._beside_kernels != kernels or root._beside.is_closed):
+            root._beside.close()
+            root._beside = None
+        if root._beside is None:
+            made = root._beside = Stranger(self._nursery, self._rooms.request(kernels, whole=True), self._end)
+            root._beside_kernels = kernels
+            made.ask("start", {})
+        return self._arm("baseline", root._beside, form)
+
+    def _arm(self, method: str, stranger: Stranger, form: Form) -> Arm:
+        arrays: list[Any] = []
         others: dict[str, Form] = {}
         also: dict[str, Any] = {}
         if form.also is not None and form.kind != "torch":
@@ -324,9 +342,13 @@ class Remote(Backend):
                 also["torch"] = records.write_form(others["torch"], arrays)
             except Unsupported as error:
                 also["torch"] = str(error)
-        body = {"form": records.write_form(form, arrays), "also": also, "backend": self._number(stranger)}
-        made, found = stranger.ask("eager", body, arrays)
-        return Arm(made["name"], self._program(stranger, made["program"], found), others.get(made["form"], form))
+        body = {"form": records.write_form(form, arrays), "also": also, "method": method}
+        if stranger is self._root._stranger:
+            body["backend"] = self._number(stranger)
+        made, found = stranger.ask("arm", body, arrays)
+        arm = Arm(str(made["name"]), self._program(stranger, made["program"], found), others.get(made["form"], form))
+        known = {"products": made["products"]} if type(made["products"]) is int else {}
+        return replace(arm, **{k: x for k, x in known.items() if hasattr(arm, k)})
 
     def canary(self, form: Form) -> Program:
         stranger = self._find_clean()

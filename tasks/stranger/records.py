@@ -96,7 +96,7 @@ def update_program(program: Program, said: Any) -> None:
         raise Garbled("a program that says nothing of itself")
     for name, value in said.items():
         if name == "columns":
-            program.columns = {k: v for k, v in _columns(value).items() if k not in _JUDGED}
+            program.columns = program.columns | {k: v for k, v in _columns(value).items() if k not in _JUDGED}
         elif name in _SAID and isinstance(value, _TYPES.get(name, (str,))):
             setattr(program, name, value[:_MOST] if isinstance(value, str) else value)
         else:

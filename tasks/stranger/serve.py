@@ -145,7 +145,7 @@ class Server:
             return self._program(made, out)
         return {"raised": records.write_error(made, self._backends[0], out)}
 
-    def _eager(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _arm(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
         form = records.read_form(body["form"], arrays)
         also = {kind: x if isinstance(x, str) else records.read_form(x, arrays) for kind, x in body["also"].items()}
 
@@ -155,8 +155,14 @@ class Server:
                 raise Unsupported(found)
             return found
 
-        arm = backend.eager(replace(form, also=find_other))
-        return {"name": arm.name, "form": arm.form.kind, "program": self._program(arm.program, out)}
+        arm = getattr(backend, body["method"])(replace(form, also=find_other))
+        products = getattr(arm, "products", None)
+        return {
+            "name": arm.name,
+            "form": arm.form.kind,
+            "products": products,
+            "program": self._program(arm.program, out),
+        }
 
     # --- of a program ---
 
@@ -243,7 +249,7 @@ def _plain(outputs: Sequence[Any]) -> list[Any]:
 _VERBS: dict[str, Callable[[Server, Backend, Any, list[Any], list[Any]], Any]] = {
     name.removeprefix("_"): getattr(Server, name)
     for name in (
-        *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_eager"),
+        *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
         *("_run", "_given", "_call", "_capture", "_replay", "_open", "_step", "_session"),
     )
 }

@@ -16,16 +16,16 @@ from tasks.catalogs.user_definitions import USER, parse_definitions
 _TASKS = Path(__file__).resolve().parents[2]
 
 
-def definitions_for(text: str, op: str) -> str:
-    """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel. Of an op that a
-    module declares all modules: which one it is, only importing them tells."""
+def definitions_for(text: str, op: str, whole: bool = False) -> str:
+    """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel, unless they are
+    asked for ``whole``. Of an op that a module declares all modules: which one it is, only importing them tells."""
     told = {k: x for k, x in parse_definitions(text).items() if k != "hidden"}
     catalog, _, name = op.partition(":")
     if not told or catalog != USER:
         return text
     own = [(s, k) for s in told.get("sources", []) for k in s["kernels"] if k.get("name") == name]
     if own:
-        told["sources"] = [{**s, "modules": [], "kernels": [_without_reference(s, k)]} for s, k in own]
+        told["sources"] = [{**s, "modules": [], "kernels": [k if whole else _without_reference(s, k)]} for s, k in own]
     else:
         told["sources"] = [{**s, "kernels": []} for s in told.get("sources", [])]
     return json.dumps(told)
