@@ -87,7 +87,7 @@ class Child:
         if command.backend is None:
             return wire.Ready()
         self.page.write(-1, 1)
-        wanted = self._isolates and isolates(command.kernels)
+        wanted = self._isolates and isolates(command.kernels) and sys.platform == "linux"
         try:
             made = self._make_remote(command) if wanted else None
             guards = made is not None

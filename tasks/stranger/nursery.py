@@ -103,11 +103,12 @@ def _keep_only(kept: Sequence[int]) -> None:
 def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], None]) -> None:
     """The nursery: fork what is asked for until nobody can ask."""
     confine.end_with_parent(judge)
-    confine.prctl(confine.PR_SET_DUMPABLE, 0)
+    confine.prctl(confine.PR_SET_DUMPABLE, 1)  # else the files of this process in /proc are root's
     forget()
     _keep_only([control.fileno()])
     os.close(os.pidfd_open(os.getpid()))  # a system that cannot says so before anybody depends on it
     lacks = [*confine.leave_network(), *_try_namespace()]
+    confine.prctl(confine.PR_SET_DUMPABLE, 0)
     here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc/self/ns/pid") else -1
     control.send(json.dumps(lacks).encode())
     keepers = set[int]()
@@ -219,4 +220,5 @@ def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) ->
     os.close(null)
     lacks = [*confine.limit(rules), *confine.shut_in(rules)]
     confine.drop_capabilities()
+    confine.prctl(confine.PR_SET_DUMPABLE, 1)
     main(socket.socket(fileno=connection), {**request, "lacks": lacks})
