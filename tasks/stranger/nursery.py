@@ -26,8 +26,8 @@ from tasks.stranger.confine import Rules
 
 #: How a stranger ended: its exit code, or minus the signal.
 ENDED = struct.Struct("<i")
-#: Bytes of a request at most.
-_REQUEST = 1 << 20
+#: Bytes that a nursery tells at most.
+_TOLD = 1 << 12
 
 #: What a stranger does, in the stranger: is given its end of the connection and what was asked for.
 Main = Callable[[socket.socket, dict[str, Any]], None]
@@ -48,7 +48,7 @@ class Nursery:
         if self.pid == 0:
             _run(lambda: _tend(its, judge, main, forget))
         its.close()
-        told = self._control.recv(_REQUEST)
+        told = self._control.recv(_TOLD)
         if not told:
             raise OSError("the process that forks the kernels' processes has ended")
         self.lacks: tuple[str, ...] = tuple(json.loads(told))
@@ -57,8 +57,9 @@ class Nursery:
         """A new stranger: this end of its connection and of its lease, and its number. Raises OSError."""
         (ours, its), (lease, other) = socket.socketpair(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lease.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        with its, other:
-            socket.send_fds(self._control, [json.dumps(request).encode()], [its.fileno(), other.fileno()])
+        with its, other, open(os.memfd_create("farm-request"), "w+b", buffering=0) as text:  # of any length
+            text.write(json.dumps(request).encode())
+            socket.send_fds(self._control, [b"fork"], [its.fileno(), other.fileno(), text.fileno()])
         # Its number as it is called here: the kernel translates what comes with a message.
         said, ancillary, _, _ = lease.recvmsg(ENDED.size, socket.CMSG_SPACE(12))
         found = [
@@ -120,10 +121,13 @@ def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], N
                     keepers.discard(pid)
         if not ready:
             continue
-        request, fds, _, _ = socket.recv_fds(control, _REQUEST, 2)
-        if not request:
+        asked, fds, _, _ = socket.recv_fds(control, _TOLD, 3)
+        if not asked:
             return
-        pid = _fork_keeper(control, here, fds, json.loads(request), main)
+        with open(fds.pop(), "rb") as text:
+            text.seek(0)
+            request = json.load(text)
+        pid = _fork_keeper(control, here, fds, request, main)
         if pid > 0:
             keepers.add(pid)
         for fd in fds:

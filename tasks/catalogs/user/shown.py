@@ -19,7 +19,7 @@ _TASKS = Path(__file__).resolve().parents[2]
 def definitions_for(text: str, op: str, whole: bool = False) -> str:
     """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel, unless they are
     asked for ``whole``. Of an op that a module declares all modules: which one it is, only importing them tells."""
-    told = {k: x for k, x in parse_definitions(text).items() if k != "hidden"}
+    told = {k: x for k, x in parse_definitions(text).items() if k in ("deadline_s", "sources")}
     catalog, _, name = op.partition(":")
     if not told or catalog != USER:
         return text
