@@ -216,7 +216,8 @@ def _children() -> list[int]:
 def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) -> None:
     """The stranger, before it serves: what is forbidden, it cannot allow itself any more."""
     confine.end_with_parent(keeper)
-    rules = Rules(**{k: tuple(x) if isinstance(x, list) else x for k, x in request.pop("rules").items()})
+    given: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in request.pop("rules").items()}
+    rules = Rules(**given)
     os.environ.update(request.pop("variables", {}))
     tempfile.tempdir = None
     null = os.open(os.devnull, os.O_RDONLY)

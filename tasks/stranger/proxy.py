@@ -142,18 +142,18 @@ class Stranger:
                     break
         except Closed:
             self._bury()
-        except Garbled as error:
-            self.break_off(str(error))
+        except Garbled as garbled:
+            self.break_off(str(garbled))
         if message.number != number or message.verb not in ("done", "raised"):
             self.break_off(f"it answers what it was not asked ({message.verb} to {message.number})")
         try:
             if message.verb == "raised":
-                error = records.read_error(message.body, message.arrays)
+                raised = records.read_error(message.body, message.arrays)
             else:
                 return message.body, message.arrays
         except Garbled as garbled:
             self.break_off(str(garbled))
-        raise error
+        raise raised
 
     def _connection(self) -> Connection:
         found: Connection | None = getattr(self._lanes, "connection", None)
@@ -342,12 +342,12 @@ class Remote(Backend):
                 also["torch"] = records.write_form(others["torch"], arrays)
             except Unsupported as error:
                 also["torch"] = str(error)
-        body = {"form": records.write_form(form, arrays), "also": also, "method": method}
+        body: dict[str, Any] = {"form": records.write_form(form, arrays), "also": also, "method": method}
         if stranger is self._root._stranger:
             body["backend"] = self._number(stranger)
         made, found = stranger.ask("arm", body, arrays)
         arm = Arm(str(made["name"]), self._program(stranger, made["program"], found), others.get(made["form"], form))
-        known = {"products": made["products"]} if type(made["products"]) is int else {}
+        known: dict[str, Any] = {"products": made["products"]} if type(made["products"]) is int else {}
         return replace(arm, **{k: x for k, x in known.items() if hasattr(arm, k)})
 
     def canary(self, form: Form) -> Program:
@@ -530,8 +530,8 @@ def remote(
     of a kernel. Raises what `BackendSpec.create` does; nothing is started."""
     made = rooms.spec.create()
     rooms.device = bool(made.device_vendor)
-    kind = type(f"Remote{type(made).__name__}", (Remote, type(made)), {})
-    proxy: Remote = kind.__new__(kind)
+    kind: Any = type(f"Remote{type(made).__name__}", (Remote, type(made)), {})
+    proxy: Remote = object.__new__(kind)
     vars(proxy).update(vars(made))
     proxy._nursery, proxy._rooms, proxy._root = nursery, rooms, proxy
     proxy._end, proxy._begun = died, begun

@@ -50,11 +50,9 @@ def write_form(form: Form, arrays: list[Any]) -> dict[str, Any]:
 def read_form(made: dict[str, Any], arrays: list[Any]) -> Form:
     """What `write_form` wrote, its function found. Raises what finding it raises."""
     model = made["model"]
+    said: dict[str, Any] = {name: made[name] for name in _PLAIN} | {name: tuple(made[name]) for name in _TUPLES}
     form = Form(
-        **{name: made[name] for name in _PLAIN},
-        **{name: tuple(made[name]) for name in _TUPLES},
-        arrays=take(made["arrays"], arrays),
-        model=None if model is None else take(model, arrays)[0].tobytes(),
+        **said, arrays=take(made["arrays"], arrays), model=None if model is None else take(model, arrays)[0].tobytes()
     )
     if (given := made.get("call")) is None:
         return form
@@ -158,11 +156,9 @@ def read_error(made: Any, arrays: list[Any]) -> BaseException:
     base: Any = _OURS.get(made["base"]) or getattr(builtins, made["base"], Exception)
     if not (isinstance(base, type) and issubclass(base, BaseException)):
         base = Exception
-    kind = (
-        type(made["name"][:200] or "Exception", (base,), {"__str__": _told, "__module__": "stranger"})
-        if made["name"] != made["base"] or base not in _OURS.values()
-        else base
-    )
+    kind: Any = base
+    if made["name"] != made["base"] or base not in _OURS.values():
+        kind = type(made["name"][:200] or "Exception", (base,), {"__str__": _told, "__module__": "stranger"})
     error: Any = kind.__new__(kind)
     error.args = (made["text"],)
     error.told = {name: made.get(name) is True for name in JUDGEMENTS}
@@ -175,8 +171,9 @@ def read_error(made: Any, arrays: list[Any]) -> BaseException:
     if isinstance(error, Fallback):
         error.raises = made.get("raises") is True
     if isinstance(error, Unavailable):
-        error.installs = tuple(tuple(map(str, x)) for x in made.get("installs") or ())
-    return error  # type: ignore[no-any-return]
+        vars(error)["installs"] = tuple(tuple(map(str, x)) for x in made.get("installs") or ())
+    found: BaseException = error
+    return found
 
 
 def _told(error: BaseException) -> str:

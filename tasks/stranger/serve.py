@@ -129,14 +129,14 @@ class Server:
         return self._program(backend.build(records.read_form(body["form"], arrays)), out)
 
     def _build_all(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        forms = [self._try(lambda x=x: records.read_form(x, arrays)) for x in body["forms"]]
+        forms = [self._read_form(x, arrays) for x in body["forms"]]
         built = iter(backend.build_all([x for x in forms if isinstance(x, Form)]))
         return [self._program_or_error(next(built) if isinstance(x, Form) else x, out) for x in forms]
 
     @staticmethod
-    def _try(make: Callable[[], Form]) -> Form | Exception:
+    def _read_form(record: dict[str, Any], arrays: list[Any]) -> Form | Exception:
         try:
-            return make()
+            return records.read_form(record, arrays)
         except Exception as error:
             return error
 
