@@ -180,7 +180,7 @@ def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main
         _run(lambda: _begin(keeper, connection, request, main))
     os.close(connection)
     given_up = socket.socket(fileno=lease)
-    ended = os.pidfd_open(pid)  # from Linux 5.3 on, as the fork server
+    ended: Any = os.pidfd_open(pid)  # from Linux 5.3 on, as the fork server
     select.select([given_up, ended], [], [])
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
