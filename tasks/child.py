@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import resource
 import signal
@@ -20,12 +21,14 @@ from typing import Any
 
 from tasks import heap, wire
 from tasks.arrays.pack import PackError
-from tasks.catalogs.user_definitions import announce
+from tasks.catalogs.user_definitions import USER, announce, isolates
 from tasks.importing import pause_gc
 from tasks.judge import verdict
 from tasks.model import BackendInfo, Unavailable
 from tasks.relay import Page
 from tasks.searches import find_search
+from tasks.surroundings import Surroundings
+from tasks.variables import MEMORY
 
 PR_SET_PDEATHSIG = 1
 
@@ -36,45 +39,15 @@ STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, 
 Steps = Generator[Any, None, wire.Answer]
 
 
-class Surroundings:
-    """What of this process a case must not take from those that come after it.
-
-    A variable that is set while a module is loaded or a program built stays, since that is done once. What running sets is
-    undone.
-    """
-
-    def __init__(self) -> None:
-        # The names and values as bytes, behind os.environ: to decode them all would cost as much as a small case.
-        self._now: dict[Any, Any] = vars(os.environ)["_data"]
-        self._first = self._kept = self._now.copy()
-        self._ran = False
-        self._on_term = signal.getsignal(signal.SIGTERM)
-
-    def runs(self) -> None:
-        """The case is about to run."""
-        self._kept, self._ran = self._first | self._now, True
-
-    def put_back(self) -> None:
-        """After a case: as it was, at next to no cost if it still is."""
-        if not self._ran:
-            self.runs()
-        self._ran = False
-        if self._now != self._kept:
-            for name in self._now.keys() - self._kept.keys():
-                del os.environ[os.fsdecode(name)]
-            for name, value in self._kept.items():
-                if self._now.get(name) != value:
-                    os.environ[os.fsdecode(name)] = os.fsdecode(value)
-        if signal.getsignal(signal.SIGTERM) != self._on_term:
-            signal.signal(signal.SIGTERM, self._on_term)
-
-
 class Child:
     """Serves commands; `steps` yields a command's messages as they come, and its answer as the last."""
 
-    def __init__(self, page: Page) -> None:
-        self.page = page
+    def __init__(self, page: Page, isolates: bool = True) -> None:
+        """isolates: whether kernels of the user's run in a process of their own."""
+        self.page, self._isolates = page, isolates
+        #: What runs cases in this process, and what runs those of kernels that nobody vouches for in another one.
         self.runner: Any = None
+        self.guarded: Any = None
         self.canary: Any = None
         self._searcher: Any = None
         self.surroundings = Surroundings()
@@ -104,32 +77,35 @@ class Child:
     @property
     def is_broken(self) -> bool:
         """True when the device is unusable in this process."""
-        return self.runner is not None and self.runner.broken
+        return any(x is not None and x.broken for x in (self.runner, self.guarded))
 
     def _hello(self, command: wire.Hello) -> Steps:
         from tasks.canary import Canary
-        from tasks.runner import RUN, Runner
-
-        def progress(number: int, stage: int, together: int) -> None:
-            if stage == RUN:
-                self.surroundings.runs()
-            self.page.write(number, stage, together)
 
         yield from ()
         announce(command.kernels)
         if command.backend is None:
             return wire.Ready()
         self.page.write(-1, 1)
+        wanted = self._isolates and isolates(command.kernels) and sys.platform == "linux"
         try:
+            made = self._make_remote(command) if wanted else None
+            guards = made is not None
+            made = made or command.backend.create()
             with pause_gc():
-                made = command.backend.create()
                 runtime = made.start()
                 self.canary = Canary(made)
+            if wanted and not guards:
+                made.identity = (*made.identity, "isolation=none")
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
-        self.runner = Runner(made, runtime, command.policy or verdict.load("error_units"), progress)
+        if guards:
+            self.guarded = self._make_runner(made, runtime, command)
+            self._start_runner = lambda: self._make_local_runner(command)
+        else:
+            self.runner = self._make_runner(made, runtime, command)
         return wire.Ready(
             BackendInfo(
                 runtime,
@@ -142,6 +118,48 @@ class Child:
                 self.canary.dtypes,
             )
         )
+
+    def _make_runner(self, made: Any, runtime: Any, command: wire.Hello) -> Any:
+        from tasks.runner import RUN, Runner
+
+        def progress(number: int, stage: int, together: int) -> None:
+            if stage == RUN:
+                self.surroundings.runs()
+            self.page.write(number, stage, together)
+
+        return Runner(made, runtime, command.policy or verdict.load("error_units"), progress)
+
+    def _make_local_runner(self, command: wire.Hello) -> Any:
+        assert command.backend is not None
+        made = command.backend.create()
+        with pause_gc():
+            runtime = made.start()
+        return self._make_runner(made, runtime, command)
+
+    def _make_remote(self, command: wire.Hello) -> Any:
+        """The backend in processes that are forked from this one, which has read nothing yet; None where the system does not let them."""
+        from tasks.stranger.confine import PR_SET_DUMPABLE, prctl
+        from tasks.stranger.nursery import Nursery
+        from tasks.stranger.proxy import Rooms, remote
+        from tasks.stranger.serve import serve as main
+
+        assert command.backend is not None
+        prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
+        rooms = Rooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
+        try:
+            nursery = Nursery(main, self.page.close)
+        except OSError as error:
+            print(f"kernels are judged in the process that runs them: {error}", file=sys.stderr, flush=True)
+            return None
+        return remote(nursery, rooms, begun=self.page.name_other)
+
+    def _runner_of(self, catalog: str) -> Any:
+        """What runs cases of a catalog."""
+        if self.guarded is not None and catalog == USER:
+            return self.guarded
+        if self.runner is None:
+            self.runner = self._start_runner()
+        return self.runner
 
     def _list(self, command: wire.List) -> Steps:
         import tasks.catalogs as catalogs
@@ -185,7 +203,7 @@ class Child:
         self.page.write(-1, 1)
         self.surroundings = Surroundings()
         watched, asked = command.canary_s is not None and bool(self.canary.dtypes), False
-        for done in self.runner.run(command.items, set(command.skip), set(command.solo)):
+        for done in self._run_items(command):
             yield done
             self.surroundings.put_back()
             # A device that an error has spoilt answers nothing: the error says more.
@@ -194,6 +212,18 @@ class Child:
         if watched and not (asked or self.is_broken):
             yield self._check_canary()
         return wire.Finished()
+
+    def _run_items(self, command: wire.Run) -> Iterator[wire.Done]:
+        """Each stretch of items by the runner of its catalog."""
+        first, skip, solo = 0, set(command.skip), set(command.solo)
+        if self.guarded is not None:
+            self.guarded.backend.hide({x for item in command.items for x in (item.pack, item.exported) if x})
+        for runner, stretch in itertools.groupby(command.items, lambda item: self._runner_of(item.group.catalog)):
+            items = list(stretch)
+            yield from runner.run(items, skip, solo, first)
+            if runner.broken:
+                return
+            first += sum(len(item.positions) for item in items)
 
     def _check_canary(self) -> wire.Canary:
         self.page.write(-1, 1)

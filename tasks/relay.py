@@ -50,8 +50,9 @@ LISTED_S = 1.0
 
 #: The progress page: the fields of `Flying`.
 PAGE = struct.Struct("<iiiid")
-#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes.
-SAID = struct.Struct("<q")
+#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes; then the number of the process that the child runs
+#: a kernel in, 0 without one.
+SAID, OTHER = struct.Struct("<q"), struct.Struct("<i")
 PAGE_SIZE = mmap.PAGESIZE
 
 
@@ -78,8 +79,29 @@ class Page:
             self._number, self.output_start = number, os.fstat(2).st_size
         PAGE.pack_into(self._map, 0, number, stage, together, sample, time.monotonic())
 
+    def close(self) -> None:
+        """Forget the page in this process: a fork of the child's is not to write to it."""
+        self._map.close()
+
     def read(self) -> Flying:
         return Flying(*PAGE.unpack_from(self._map, 0))
+
+    def name_other(self, pid: int) -> None:
+        """The child runs a kernel in another process."""
+        OTHER.pack_into(self._map, PAGE.size + SAID.size, pid)
+
+    @property
+    def other(self) -> int:
+        """The process that the child runs a kernel in; 0 without one."""
+        return int(OTHER.unpack_from(self._map, PAGE.size + SAID.size)[0])
+
+    def resident(self, pid: int) -> int:
+        """Resident memory of the child and of that process, in bytes."""
+        return resident(pid) + (resident(self.other) if self.other else 0)
+
+    def cpu_s(self, pid: int) -> float:
+        """CPU seconds of both."""
+        return cpu_s(pid) + (cpu_s(self.other) if self.other else 0.0)
 
     @property
     def output_start(self) -> int:
@@ -240,12 +262,12 @@ class Relay:
 
     def _state(self) -> dict[str, Any]:
         flying = self.page.read()
-        self._cpu_s = max(self._cpu_s, cpu_s(self.process.pid))
+        self._cpu_s = max(self._cpu_s, self.page.cpu_s(self.process.pid))
         age = max(time.monotonic() - flying.since, 0.0)
         counted = flying.number >= 0 and age > COUNTED_S
         return {
             "flying": [*flying[:4], age],
-            "resident": resident(self.process.pid),
+            "resident": self.page.resident(self.process.pid),
             "cpu_s": self._cpu_s,
             "starved_s": self._starved.s(flying.since) if counted else 0.0,
         }

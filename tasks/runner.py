@@ -21,7 +21,6 @@ from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.backends.shared.flushing import measure_flushing
 from tasks.backends.shared.network import complete_form
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
@@ -145,13 +144,16 @@ class Runner:
         """End what it has started."""
         if self._twins is not None:
             self._twins.close()
+        self.backend.close()
 
-    def run(self, asked: Sequence[ToRun], skip: Collection[int] = (), solo: Collection[int] = ()) -> Iterator[Done]:
-        """Rows of all cases but those numbered in ``skip``; ``solo`` cases are built by themselves.
+    def run(
+        self, asked: Sequence[ToRun], skip: Collection[int] = (), solo: Collection[int] = (), first: int = 0
+    ) -> Iterator[Done]:
+        """Rows of all cases but those numbered in ``skip``, counted from ``first``; ``solo`` cases are built by themselves.
 
         Stops early when the device broke (`broken`).
         """
-        firsts = itertools.accumulate((len(item.positions) for item in asked), initial=0)
+        firsts = itertools.accumulate((len(item.positions) for item in asked), initial=first)
         items = [Item(item, first) for item, first in zip(asked, firsts)]
         if not self.backend.joint:
             for item in items:
@@ -319,7 +321,7 @@ class Runner:
         elsewhere = None if self._twins is None else functools.partial(self._outputs_elsewhere, self._twins, case)
         for kind in self.backend.forms:
             try:
-                form = case.sample.form(kind, case.item.exported_pack, elsewhere)
+                form = case.sample.form(kind, case.item.exported_pack, elsewhere, self.backend.by_name)
             except Unsupported as error:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
@@ -439,7 +441,7 @@ class Runner:
         """What the backend takes for zero in some dtypes; measured when a verdict may hang on it."""
         for dtype in dtypes:
             if dtype not in self._measured_flushes:
-                self._measured_flushes[dtype] = measure_flushing(self.backend, dtype)
+                self._measured_flushes[dtype] = self.backend.measure_flushing(dtype)
         return functools.reduce(operator.or_, (self._measured_flushes[x] for x in dtypes), Flushes())
 
     @staticmethod

@@ -17,7 +17,7 @@ import numpy as np
 from tasks import checks, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
-from tasks.catalogs.user_definitions import get_announcement
+from tasks.catalogs.user_definitions import get_announcement, without_isolation
 from tasks.model import Ended, Unsupported
 from tasks.variables import threads_of
 
@@ -53,7 +53,9 @@ class Twin:
         for fd in fds:
             os.close(fd)
         self._lines = os.fdopen(self._answers, "r", encoding="utf-8")
-        (ready,) = self.ask(wire.Hello(spec, None, get_announcement()))
+        # A tool in front watches this process, and not those that it would start.
+        definitions = without_isolation(get_announcement()) if front else get_announcement()
+        (ready,) = self.ask(wire.Hello(spec, None, definitions))
         if isinstance(ready, wire.Refused):
             self.close()
             raise Unsupported(f"another process cannot have {spec.name}: {ready.reason}")

@@ -28,6 +28,8 @@ def format_flags(env: Mapping[str, str]) -> str:
     return " ".join(f"{k}={'_'.join(v.split())}" for k, v in sorted(env.items()) if _NAMED.fullmatch(k))
 
 
+#: How many bytes a kernel's process may take.
+MEMORY = "FARM_MEMORY"
 #: How many threads a runtime that takes a number of them is given, where that is not one.
 THREADS = "FARM_THREADS"
 

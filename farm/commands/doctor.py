@@ -18,6 +18,8 @@ from farm.program import program
 from tasks.backends import BackendSpec
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
+from tasks.stranger.confine import LACKS
+from tasks.stranger.nursery import try_out
 
 
 @refusing
@@ -56,11 +58,27 @@ def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
         "system requirements besides Python packages",
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
+    yield from _add_heading("kernels of one's own", _describe_isolation())
     yield "\nbackends"
     for (_, state, text), group in sorted(_group_by_state(found, what).items(), key=lambda item: item[0][0]):
         yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
     yield ""
     yield from _print_summary(found, what)
+
+
+def _describe_isolation() -> list[str]:
+    """What holds the process in which a kernel of one's own runs (docs/isolation.md)."""
+    if sys.platform != "linux":
+        return ["  run in the process that judges them: only Linux can shut a process in"]
+    try:
+        lacks = try_out()
+    except OSError as error:
+        return [f"  cannot be run in a process of their own: {error}"]
+    had = [name for name in LACKS if name not in lacks]
+    return [
+        f"  run in a process of their own, which is denied: {', '.join(had)}",
+        *(f"  not denied here: {name} ({LACKS[name]})" for name in lacks),
+    ]
 
 
 def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from farm.exits import starting
 from farm.fleet import fork_server
-from tasks.relay import MARK, PAGE_SIZE, Flying, Page, Starved, cpu_s, resident
+from tasks.relay import MARK, PAGE_SIZE, Flying, Page, Starved
 
 #: Bytes that are read at a time.
 READ = 1 << 20
@@ -150,11 +150,11 @@ class Inherited:
         self._page.output_start = 0
 
     def resident(self) -> int:
-        return resident(self.process.pid)
+        return self._page.resident(self.process.pid)
 
     def cpu_s(self) -> float:
         """As when it was last alive to be asked; and what was imported for it before it was forked."""
-        self._cpu_s = max(self._cpu_s, self._shared_s + cpu_s(self.process.pid))
+        self._cpu_s = max(self._cpu_s, self._shared_s + self._page.cpu_s(self.process.pid))
         return self._cpu_s
 
     def starved_s(self, since: float) -> float:

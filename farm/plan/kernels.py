@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +224,9 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
         refuse(key, f"{own.model}: {signature} has no input for {', '.join(map(repr, lacking))}: {asked}{way}")
 
 
-def announce(config: Config, home: str = "") -> None:
+def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None:
     """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose environment the
-    user's modules are imported, "" for the farm's own."""
+    user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not to read."""
     found = [
         {"at": i, "root": c.root, "modules": c.modules, "kernels": [keys.write(k) for k in c.kernels]}
         for i, c in enumerate(config.catalogs)
@@ -243,6 +243,8 @@ def announce(config: Config, home: str = "") -> None:
         "sources": found,
         "nodes": nodes,
         "models": models,
+        "isolation": config.isolation,
+        "hidden": list(hidden),
     }
     for backend in config.backends:
         if backend.name == home:

@@ -353,12 +353,14 @@ class Config(_Model):
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
     localise_s: how long, in seconds, the culprit of a failing model is looked for;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone;
+    isolation: whether kernels of one's own run in a process that does not judge ("process"), or in the one that does ("none");
     download: whether environments may be built from an index; else a backend runs with what is here.
     """
 
     name: str = ""
     include: list[str] = []
     download: bool = True
+    isolation: Literal["process", "none"] = "process"
     seed: int = Field(default=0, ge=0, lt=2**63)
     checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"

@@ -69,9 +69,14 @@ class Request:
         """Seconds left of the budget, at least 0; None without a budget."""
         return None if self.budget_s is None else max(self.begun + self.budget_s - time.monotonic(), 0.0)
 
+    @property
+    def hidden(self) -> list[str]:
+        """Folders that the process of a kernel is not to read."""
+        return [] if "://" in self.lake.uri else [str(Path(self.lake.uri).resolve())]
+
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        kernels.announce(self.config)
+        kernels.announce(self.config, hidden=self.hidden)
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -93,7 +93,7 @@ def ready(
             }
             found = {name: future.result() for name, future in listing.items()}
         if elsewhere := next((name for _, name in found.values() if name), ""):
-            kernels.announce(request.config, elsewhere)
+            kernels.announce(request.config, elsewhere, request.hidden)
         matrix = _build_plan(request, {name: entries for name, (entries, _) in found.items()})
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
             lakes.check_writable(request.lake)

@@ -179,7 +179,7 @@ class DirectChild:
 
         fd = os.memfd_create("farm-progress")
         os.ftruncate(fd, mmap.PAGESIZE)
-        self._child = Child(Page(fd))
+        self._child = Child(Page(fd), isolates=False)
         os.close(fd)
         self.served, self.before = 0, list[ToRun]()
 

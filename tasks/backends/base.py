@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tasks.backends.needs import Need, secure
 from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.interpreter import IMAGE
-from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
+from tasks.model import FORWARD, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Backend:
     toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
     imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it may be there already.
     takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
+    by_name: whether its forms have their functions' names alone (`tasks.model.named`): it builds them in another process.
     is_eager_cpu: whether it is eager torch itself on the CPU, which says what a torch module of the user's may raise.
     torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
     runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
@@ -99,6 +101,7 @@ class Backend:
     takes_threads: bool = False
     captures: bool = False
     is_eager_cpu: bool = False
+    by_name: bool = False
     torch_device: str = ""
     numbered: bool = False
     ordinals: tuple[int, ...] = (0,)
@@ -238,6 +241,10 @@ class Backend:
         """
         raise NotImplementedError
 
+    def build_to_run(self, form: Form) -> Program:
+        """As `build`, of a program that is run next as it is: where it is built in another process, that need not wait to be asked."""
+        return self.build(form)
+
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
@@ -277,6 +284,19 @@ class Backend:
         if kind == "without":
             return self.without(names.split(","))
         return (self.precise() or self) if kind == "precise" else self
+
+    def measure_flushing(self, dtype: str) -> Flushes:
+        """What it takes for zero in a dtype."""
+        from tasks.backends.shared.flushing import measure_flushing
+
+        return measure_flushing(self, dtype)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the process in which its programs run."""
+        return time.process_time()
+
+    def close(self) -> None:
+        """Give back what it holds beside this process."""
 
     def any_size(self) -> Backend:
         """The same backend, whose programs take the form's arrays in any size that the form leaves open."""

@@ -10,7 +10,8 @@ from typing import Any
 USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
 #: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
-#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`, "kernel": see `with_kernel`}.
+#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`, "kernel": see `with_kernel`,
+#: "isolation": see `isolates`, "hidden": [folders that no kernel's process may read]}.
 _told: list[str] = [""]
 
 
@@ -36,6 +37,17 @@ def with_kernel(text: str, kernel: str) -> str:
         return text
     told = parse_definitions(text)
     return json.dumps(told | {"kernel": kernel, "hidden": [x for x in told.get("hidden", ()) if x != kernel]})
+
+
+def without_isolation(text: str) -> str:
+    """Definitions for a process that runs the user's kernels itself; "" where there are none."""
+    return json.dumps(parse_definitions(text) | {"isolation": "none"}) if text else text
+
+
+def isolates(text: str) -> bool:
+    """Whether definitions have kernels of the user's, and these run in a process of their own, which does not judge."""
+    told = parse_definitions(text)
+    return bool(told.get("sources")) and told.get("isolation", "process") != "none"
 
 
 def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:

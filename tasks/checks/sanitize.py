@@ -13,7 +13,9 @@ import numpy as np
 from tasks.arrays.guarded import GUARD, Guard
 from tasks.checks.base import Check, Observation
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
+from tasks.catalogs.user_definitions import USER
 from tasks.model import Ended, Form, Misbehaviour, OpClass, Program, Unsupported, flags
+from tasks.model.named import Named
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -52,7 +54,7 @@ class Sanitize(Check):
                 raise Unsupported(f"no tool is known that watches the memory of {backend.device_vendor} devices")
             if not tool.find():
                 raise Unsupported(f"{tool.command} is not installed: {tool.installs}")
-        elif form.own is None:
+        elif form.own is None and not (isinstance(form.call, Named) and form.call.group.catalog == USER):
             raise Unsupported("on a CPU only kernels of your own are given guarded memory")
         else:
             tool = None

@@ -106,7 +106,7 @@ class Speedup(Check):
         if arm.program.given is None:
             raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
         race = make_race(program, form, arm, on_cpu=not backend.device_vendor)
-        race.ceiling, race.cache_bytes = backend.ceiling, backend.cache_bytes()
+        race.ceiling, race.cache_bytes, race.cpu_clock = backend.ceiling, backend.cache_bytes(), backend.cpu_s
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:

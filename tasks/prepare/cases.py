@@ -48,7 +48,9 @@ from tasks.model import (
     is_complex,
     is_inexact,
 )
+from tasks.model.named import Named
 from tasks.prepare import derived, products
+from tasks.prepare.named import find
 from tasks.prepare.ranked import rank_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
@@ -555,9 +557,11 @@ class PreparedSample:
         """The ONNX model that is the sample, None where it is none."""
         return None if (k := self.record.model) is None else bytes(self.owner.pack.array(k).tobytes())
 
-    def form(self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None) -> Form:
+    def form(
+        self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
+    ) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own; ``elsewhere`` is the
-        form's.
+        form's. by_name: a catalog's function is not looked for: its form has its name instead (`tasks.model.named`).
 
         Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
         """
@@ -566,9 +570,11 @@ class PreparedSample:
         check = checks.get_or_default(self.owner.check)
         if check.forms and kind not in check.forms:
             raise Unsupported(f"the {check.name} check is about the {' or '.join(check.forms)} form, not {kind}")
-        return self._form(kind, exported, elsewhere)
+        return self._form(kind, exported, elsewhere, by_name)
 
-    def _form(self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None) -> Form:
+    def _form(
+        self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
+    ) -> Form:
         """`form`, whatever the check is about: what a sample of it is held against may be another form.
 
         It is what the first of these has: the sample itself (a file, a graph, a program), its catalog's function, its network's graph,
@@ -576,7 +582,7 @@ class PreparedSample:
         """
         group, record = self.owner.group, self.record
         check = group.check if checks.get_or_default(group.check).gradient else checks.FORWARD
-        found = self._own(kind) or self._function(kind, check)
+        found = self._own(kind) or self._function(kind, check, by_name)
         if found is None and check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         found = found or self._network(kind) or self._counterpart(kind) or self._load_exported_form(kind, exported)
@@ -595,7 +601,7 @@ class PreparedSample:
             cotangents=tuple(record.cotangents),
             stepped=tuple(record.stepped),
             sets=tuple(record.sets),
-            also=self._form,
+            also=functools.partial(self._form, by_name=by_name) if by_name else self._form,
             elsewhere=elsewhere,
             **(usual | found),
         )
@@ -614,17 +620,21 @@ class PreparedSample:
             return {"call": programs.read(record.program)}
         return None
 
-    def _function(self, kind: str, check: str) -> dict[str, Any] | None:
-        """The function that the catalog has for its samples."""
+    def _function(self, kind: str, check: str, by_name: bool) -> dict[str, Any] | None:
+        """The function that the catalog has for its samples, or its name."""
         group = self.owner.group
         catalog = catalogs.get_if_installed(group.catalog)
         if catalog is None or kind not in catalog.forms or kind == "onnx":  # of which the bytes are the form
             return None
         if check != group.check and not checks.get_or_default(group.check).own_call:
             group = replace(group, check=check)  # what is computed, whatever is asked of it
-        call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-        renew = self._give_state(call, self.state()) if self.record.alike else None
-        return {"call": call, "own": catalog.own_kernel(group), "renew": renew}
+        record, public = self.record, bool(self.owner.pack.header.get("public"))
+        state = self.state() if record.alike else {}
+        named = Named(group, public, state, record.alike, tuple(record.written), record.writes)
+        if by_name:
+            return {"call": named}
+        found = find(named)
+        return {"call": found.call, "own": found.own, "renew": found.renew}
 
     def _network(self, kind: str) -> dict[str, Any] | None:
         """A whole network as its graph, whose operators a framework has functions for."""
@@ -663,17 +673,3 @@ class PreparedSample:
             "paired": tuple(made["paired"]),
             "invalid": made.get("invalid", ""),
         }
-
-    def _give_state(self, call: Any, state: dict[str, np.ndarray]) -> Callable[[], None] | None:
-        """Make a module that was made in this process the one that the sample is of; what does so again, where a call writes to it. Raises
-        Invalid."""
-        try:
-            module_state.load(call, state)
-        except module_state.NotAlike as error:
-            raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
-        if module_state.plain_digest(call) != self.record.alike:
-            raise Invalid(
-                "made again it is another module: a number or an array that it holds is another; draw it by a seed"
-            )
-        call.written = tuple(self.record.written)
-        return functools.partial(module_state.load, call, state) if self.record.writes else None

@@ -19,6 +19,7 @@ from tests.bench import (
     fuzzing,
     inputs,
     interpreted,
+    isolation,
     kernels,
     kills,
     lakes,
@@ -148,6 +149,7 @@ BENCHES = {
     "submissions": Bench(
         submitting.submissions, {"files": "*.py", "samples": 8}, {"files": "honest_e*.py", "samples": 2}
     ),
+    "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},

@@ -1,0 +1,68 @@
+"""What the process that runs a kernel is shown of the user's definitions: nothing of references that lie in files of their own."""
+
+from __future__ import annotations
+
+import glob
+import json
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.catalogs.user import sources
+from tasks.catalogs.user_definitions import USER, parse_definitions
+
+#: The farm's own code, of which a reference may be.
+_TASKS = Path(__file__).resolve().parents[2]
+
+
+def definitions_for(text: str, op: str, whole: bool = False) -> str:
+    """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel, unless they are
+    asked for ``whole``. Of an op that a module declares all modules: which one it is, only importing them tells."""
+    told = {k: x for k, x in parse_definitions(text).items() if k in ("deadline_s", "sources")}
+    catalog, _, name = op.partition(":")
+    if not told or catalog != USER:
+        return text
+    own = [(s, k) for s in told.get("sources", []) for k in s["kernels"] if k.get("name") == name]
+    if own:
+        told["sources"] = [{**s, "modules": [], "kernels": [k if whole else _without_reference(s, k)]} for s, k in own]
+    else:
+        told["sources"] = [{**s, "kernels": []} for s in told.get("sources", [])]
+    return json.dumps(told)
+
+
+def hidden_files(text: str) -> list[str]:
+    """The user's files of references that no kernel needs, and what Python has compiled of them: what is to be hidden from the process that
+    runs kernels."""
+    told = parse_definitions(text)
+    references, needed = set[Path](), set[Path]()
+    for source in told.get("sources", []):
+        for module in source["modules"]:
+            needed |= _closure(source, module)
+        for kernel in source["kernels"]:
+            needed |= _closure(source, kernel.get("kernel")) | _closure(source, kernel.get("backward"))
+            references |= _closure(source, kernel.get("reference"))
+    libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    own = [x for x in references - needed if not any(x.is_relative_to(folder) for folder in (*libraries, _TASKS))]
+    compiled = [found for x in own for found in x.parent.glob(f"__pycache__/{glob.escape(x.stem)}.*")]
+    return sorted(map(str, (*own, *compiled)))
+
+
+def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
+    """A declaration whose reference is its kernel, if the reference is of other files: nobody asks for it there."""
+    given = kernel.get("reference")
+    apart = isinstance(given, str) and not _closure(source, given) & _closure(source, kernel.get("kernel"))
+    return (
+        {**kernel, "reference": kernel["kernel"], "reference_framework": kernel.get("framework", "torch")}
+        if apart
+        else dict(kernel)
+    )
+
+
+def _closure(source: Mapping[str, Any], given: Any) -> set[Path]:
+    """The files that something named is made of."""
+    if not isinstance(given, str) or not given:
+        return set()
+    name = given if given.endswith(".py") else given.rpartition(":")[0] or given
+    file = sources.locate(name, source["root"])
+    return set(sources.closure(file, source["root"])) if file else set()

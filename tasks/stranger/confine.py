@@ -1,0 +1,174 @@
+"""What a stranger may not do, by what the system has to forbid it: each step says what it could not forbid, and none ends a run.
+
+Namespaces (unshare(2)) take away the network and the processes of others, and end with a stranger all that it has started; Landlock
+(landlock(7)) takes away files; resource limits memory, sizes of files and, where the user is not root, the number of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
+    0x20000,
+    0x8000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+#: landlock_create_ruleset, landlock_add_rule, landlock_restrict_self: the same numbers on every architecture.
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_VERSION, _PATH_BENEATH = 1, 1
+_EXECUTE, _READ_FILE, _READ_DIR, _IOCTL = 1 << 0, 1 << 2, 1 << 3, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+#: Rights that are of files; a rule of a file may name no others.
+_OF_FILES = _EXECUTE | 1 << 1 | _READ_FILE | 1 << 14 | _IOCTL
+#: Number of file rights by version of Landlock (1: 13; 2 adds REFER, 3 TRUNCATE, 5 IOCTL_DEV).
+_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+#: Capabilities that a root without others needs to read what it could read before: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH.
+_READING = 1 << 1 | 1 << 2
+#: Devices that any program may write to.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "shm", "ptmx", "pts", "fd", "stdin", "stdout", "stderr")
+#: Largest file that a stranger may make, in bytes; processes and threads that it may have.
+FILE_SIZE, PROCESSES = 16 << 30, 512
+
+#: What may be lacking, as rows and the preflight name it, and what that means.
+LACKS = {
+    "network": "the kernel's process has the network",
+    "processes": "what a kernel starts is killed afterwards as far as it is found",
+    "files": "the kernel's process can read and write what its user can, prepared cases and the lake too",
+    "memory": "the memory of a kernel's process is looked at from time to time, and not limited",
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a stranger is held to. hidden: files and folders that it may not read; writable: folders that it may write to; memory: bytes of
+    its data (0: not limited); device: whether it opens a device's files."""
+
+    hidden: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    memory: int = 0
+    device: bool = False
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, argument: int = 0) -> bool:
+    return sys.platform == "linux" and _libc.prctl(option, argument, 0, 0, 0) == 0
+
+
+def end_with_parent(parent: int, signal: int = 9) -> None:
+    """End this process with the one that forked it."""
+    prctl(PR_SET_PDEATHSIG, signal)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def unshare(flags: int) -> bool:
+    return sys.platform == "linux" and _libc.unshare(flags) == 0
+
+
+def leave_network() -> tuple[str, ...]:
+    """In a process of one thread: no network, and no other's shared memory (System V), in a user namespace of its own where the user is
+    not root. What of `LACKS` is to be said."""
+    if unshare(CLONE_NEWNET | CLONE_NEWIPC):
+        return ()
+    uid, gid = os.getuid(), os.getgid()
+    if not unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC):
+        return ("network",)
+    for name, text in (("uid_map", f"{uid} {uid} 1"), ("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1")):
+        with contextlib.suppress(OSError):  # without a map files are still read as before, by nobody's name
+            Path(f"/proc/self/{name}").write_text(text)
+    return ()
+
+
+def drop_capabilities() -> None:
+    """All but what lets a root read: within a namespace of its own root has them all."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    kept = _READING if os.getuid() == 0 else 0
+    header = struct.pack("<Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
+    _libc.capset(header, struct.pack("<6I", kept, kept, 0, 0, 0, 0))
+
+
+def limit(rules: Rules) -> tuple[str, ...]:
+    """Resource limits. What of `LACKS` is to be said."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_FSIZE, FILE_SIZE)
+    if os.getuid():  # root may start any number
+        _lower(resource.RLIMIT_NPROC, PROCESSES)
+    if rules.device or not rules.memory:  # a device's driver takes address space as it likes
+        return ("memory",) if rules.memory else ()
+    _lower(resource.RLIMIT_DATA, rules.memory)
+    return ()
+
+
+def _lower(which: int, value: int) -> None:
+    _, hard = resource.getrlimit(which)
+    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (most, most))
+
+
+def landlock_version() -> int:
+    """Of this kernel; 0 where it has none."""
+    return max(int(_libc.syscall(_CREATE, None, 0, _VERSION)), 0) if sys.platform == "linux" else 0
+
+
+def shut_in(rules: Rules) -> tuple[str, ...]:
+    """Take away files, TCP, and signals to other processes, for good. In a process of one thread. What of `LACKS` is to be said."""
+    version = landlock_version()
+    if not version:
+        return ("files",)
+    rights = (1 << _RIGHTS.get(version, 16)) - 1
+    attributes = struct.pack("<QQQ", rights, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
+    ruleset = _libc.syscall(_CREATE, attributes, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
+    if ruleset < 0:
+        return ("files",)
+    try:
+        hidden = [Path(os.path.realpath(x)) for x in rules.hidden if x]
+        for path in _readable(Path("/"), hidden):
+            _allow(ruleset, path, _READ & rights)
+        writable = [*rules.writable, *(f"/dev/{x}" for x in _DEVICES), *(["/dev"] * rules.device)]
+        for name in writable:
+            _allow(ruleset, Path(name), rights)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        return () if _libc.syscall(_RESTRICT, ruleset, 0) == 0 else ("files",)
+    finally:
+        os.close(ruleset)
+
+
+def _readable(path: Path, hidden: Sequence[Path]) -> Iterable[Path]:
+    """The fewest paths that are all of a folder but what is hidden: Landlock only allows, and allows all that is beneath."""
+    if not any(x.is_relative_to(path) for x in hidden):
+        yield path
+    elif path not in hidden:
+        beneath = [x for x in hidden if x.is_relative_to(path)]
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(path):
+                if not entry.is_symlink():  # what it leads to is allowed, or not, in its own place
+                    yield from _readable(Path(entry.path), beneath)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            allowed = rights if os.path.isdir(path) else rights & _OF_FILES
+            _libc.syscall(_ADD, ruleset, _PATH_BENEATH, struct.pack("<Qi", allowed, fd), 0)
+        finally:
+            os.close(fd)
+
+
+def setns(fd: int, kind: int) -> bool:
+    return _libc.setns(fd, kind) == 0

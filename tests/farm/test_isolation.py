@@ -1,0 +1,286 @@
+"""A kernel that nobody vouches for runs in a process that does not judge: what it does there is its own row, and nobody else's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.fleet.child_process import ChildProcess, Death, Limits
+from tasks import wire
+from tasks.backends import BackendSpec
+from tasks.catalogs import user_definitions
+from tasks.catalogs.user import shown
+from tasks.judge import verdict
+from tasks.model import Group
+from tasks.model.row import Row
+from tasks.prepare.cases import prepare
+from tasks.runner import whole
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
+
+HEAD = "import os\nimport numpy as np\nimport torch\n"
+SOUND = "def kernel(x): return x * 2\n"
+#: Replaces what judges, where it runs, and returns zeros.
+TOUCHES_THE_JUDGE = """
+import sys
+def kernel(x):
+    from tasks import judging, runner
+    from tasks.judge.plain import Metrics
+    from tasks.model import Status
+    for module in (judging, runner):
+        module.judge_outputs = lambda *a, **k: judging.Judgement(Metrics(), Status.PASS, "")
+    judging.compare = lambda *a, **k: Metrics()
+    judging.judge = lambda *a, **k: (Status.PASS, "")
+    return torch.zeros_like(x)
+"""
+
+
+@dataclass
+class Farm:
+    """A child that runs kernels, with 2·x as reference in a file of its own."""
+
+    folder: Path
+    child: ChildProcess | None = None
+
+    def define(self, **kernels: str) -> str:
+        (self.folder / "reference.py").write_text("def reference(x): return 2 * x\n")
+        found = []
+        for name, source in kernels.items():
+            (self.folder / f"{name}.py").write_text(HEAD + source)
+            own: dict[str, Any] = {"framework": "numpy"} if "def kernel(x):  # numpy" in source else {}
+            own |= {"name": name, "kernel": f"{name}.py:kernel", "reference": "reference.py:reference"}
+            found.append(own | {"inputs": {"x": ["n"]}, "dims": {"n": [3, 40]}})
+        return json.dumps({"sources": [{"at": 0, "root": str(self.folder), "modules": [], "kernels": found}]})
+
+    def run(self, check: str = "forward", limits: Limits | None = None, **kernels: str) -> list[Any]:
+        """Rows of two samples of each kernel, and how the process ended if it did."""
+        text = self.define(**kernels)
+        user_definitions.announce(text)
+        packs = [prepare(Group(f"user:{name}", "", "float32", 2, check=check), self.folder)[1] for name in kernels]
+        self.child = ChildProcess(sys.executable, limits or Limits(deadline_s=30), None, ("torch",))
+        hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text)
+        assert isinstance(self.child.ask(hello, 120), wire.Ready)
+        said = list(self.child.call(wire.Run(tuple(map(whole, packs)))))
+        return [x.row if isinstance(x, wire.Done) else x for x in said if not isinstance(x, wire.Finished)]
+
+
+@pytest.fixture
+def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+    monkeypatch.setattr(user_definitions, "_told", [""])
+    made = Farm(tmp_path)
+    yield made
+    if made.child is not None:
+        made.child.close()
+
+
+def outcomes(found: list[Any]) -> list[tuple[str, str]]:
+    return [(x.status, x.kind) for x in found]
+
+
+def test_a_kernel_that_replaces_the_judge_replaces_that_of_its_own_process(farm: Farm) -> None:
+    found = farm.run(cheat=TOUCHES_THE_JUDGE, sound=SOUND)
+    assert outcomes(found) == [("wrong", "numbers")] * 2 + [("pass", "")] * 2
+
+
+@pytest.mark.parametrize("check", ["forward", "replay", "determinism", "batch_invariance", "speedup"])
+def test_each_check_is_asked_of_a_kernel_in_its_own_process(farm: Farm, check: str) -> None:
+    assert {x.status for x in farm.run(check, sound=SOUND)} <= {"pass", "vacuous", "unsupported"}
+
+
+def test_what_a_kernel_raises_has_its_name_text_and_place(farm: Farm) -> None:
+    found = farm.run(
+        own="class NoSuchBlock(RuntimeError): pass\ndef kernel(x): raise NoSuchBlock('no such block')\n",
+        key="def kernel(x): return {}['block']\n",
+        leaves="import sys\ndef kernel(x): sys.exit(4)\n",
+    )
+    told = [(x.status, x.stage, x.error_type, x.error) for x in found[::2]]
+    assert told[0] == ("error", "run", "NoSuchBlock", f"no such block ({farm.folder}/own.py:5)")
+    assert told[1][:3] == ("error", "run", "KeyError") and "block" in told[1][3]
+    assert told[2][:3] == ("error", "run", "SystemExit") and "sys.exit(4)" in told[2][3]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("def kernel(x): os._exit(3)\n", "exit code 3"),
+        ("def kernel(x): os._exit(0)\n", "exit code 0"),
+        ("def kernel(x): os.abort()\n", "SIGABRT"),
+        ("import ctypes\ndef kernel(x): ctypes.string_at(0)\n", "SIGSEGV"),
+    ],
+)
+def test_a_kernel_that_ends_its_process_ends_the_child_alike(farm: Farm, source: str, kind: str) -> None:
+    *_, death = farm.run(cheat=source)
+    assert isinstance(death, Death)
+    assert (death.status, death.kind, death.number, death.stage) == ("crash", kind, 0, "run")
+
+
+def test_a_kernel_that_sleeps_is_stopped_and_leaves_nothing_behind(farm: Farm) -> None:
+    source = """
+import signal, subprocess, time
+def kernel(x):
+    for _ in range(3):
+        subprocess.Popen(["sleep", "86399"], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+        os.execlp("sleep", "sleep", "86399")
+    time.sleep(1000)
+"""
+    *_, death = farm.run(limits=Limits(deadline_s=1), cheat=source)
+    assert isinstance(death, Death) and (death.status, death.stage) == ("timeout", "run")
+    assert farm.child is not None
+    farm.child.close()
+    until = time.monotonic() + 10
+    while (left := sleeping()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+def sleeping() -> list[str]:
+    """Processes that sleep for a day."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [str(path)] if b"86399" in path.read_bytes() else []
+        except OSError:
+            continue
+    return found
+
+
+def test_a_kernel_that_forks_answers_once(farm: Farm) -> None:
+    found = farm.run(forks="def kernel(x):\n    os.fork()\n    return x * 2\n", sound=SOUND)
+    assert outcomes(found) == [("pass", "")] * 4
+
+
+def test_a_kernel_that_allocates_without_end_runs_out_of_memory(farm: Farm) -> None:
+    source = "def kernel(x):\n    kept = []\n    while True: kept.append(torch.ones(1 << 22))\n"
+    first, *_ = farm.run(limits=Limits(memory_gib=1.0), cheat=source)
+    assert first.status == "oom"
+
+
+def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:
+    source = "def kernel(x):\n    for _ in range(1 << 10): os.write(1, b'x' * (1 << 18))\n    return x * 2\n"
+    assert outcomes(farm.run(loud=source)) == [("pass", "")] * 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import socket\ndef kernel(x):\n    socket.create_connection(('127.0.0.1', 9), 1)\n    return x * 2\n",
+        "import socket\ndef kernel(x):\n    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n    s.sendto(b'x', ('10.0.0.1', 9))\n    return x * 2\n",
+        "def kernel(x):\n    open(__file__ + '.out', 'w').write('x')\n    return x * 2\n",
+        "def kernel(x):\n    os.unlink(__file__)\n    return x * 2\n",
+        "def kernel(x):\n    open(f'/proc/{os.getppid()}/mem', 'r+b')\n    return x * 2\n",
+    ],
+    ids=["tcp", "udp", "writes", "deletes", "memory"],
+)
+def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) -> None:
+    found: list[Row] = farm.run(cheat=source)
+    assert {x.status for x in found} == {"error"}
+    assert (farm.folder / "cheat.py").exists() and not (farm.folder / "cheat.py.out").exists()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import reference\ndef kernel(x): return reference.reference(x)\n",
+        "def kernel(x): open(os.path.join(os.path.dirname(__file__), 'reference.py')).read(); return x * 2\n",
+        "import glob\ndef kernel(x): open(glob.glob(os.path.dirname(__file__) + '/cases/*/*.pack')[0]).read(); return x * 2\n",
+    ],
+    ids=["imports the reference", "reads it", "reads what is prepared"],
+)
+def test_neither_the_reference_nor_what_is_prepared_can_be_read(farm: Farm, source: str) -> None:
+    assert {x.status for x in farm.run(cheat=source)} == {"error"}
+
+
+def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(farm: Farm) -> None:
+    text = farm.define(op=SOUND)
+    compiled = Path(importlib.util.cache_from_source(str(farm.folder / "reference.py")))
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"")
+    assert shown.hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
+    told = json.loads(text)
+    told["sources"][0]["kernels"][0]["reference"] = "numpy:square"
+    assert shown.hidden_files(json.dumps(told)) == []
+
+
+def test_a_stranger_is_shown_its_own_kernel_alone(farm: Farm) -> None:
+    text = farm.define(one=SOUND, two=SOUND)
+    (kernel,) = json.loads(shown.definitions_for(text, "user:two"))["sources"][0]["kernels"]
+    assert kernel["name"] == "two" and kernel["reference"] == kernel["kernel"]
+
+
+def test_a_kernel_may_write_to_its_scratch_folder_and_start_a_compiler(farm: Farm) -> None:
+    source = """
+import subprocess, tempfile
+def kernel(x):
+    with tempfile.TemporaryDirectory() as folder:
+        open(folder + "/a.c", "w").write("int f(void) { return 2; }")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", folder + "/a.so", folder + "/a.c"], check=True)
+        import ctypes
+        return x * ctypes.CDLL(folder + "/a.so").f()
+"""
+    assert outcomes(farm.run(compiles=source)) == [("pass", "")] * 2
+
+
+def test_a_kernel_finds_nothing_of_the_one_before(farm: Farm) -> None:
+    cheat = "import math, builtins\nbuiltins.left = 3\ntorch.Tensor.__mul__ = lambda a, b: torch.zeros_like(a)\ndef kernel(x): return torch.add(x, x)\n"
+    look = "import builtins\ndef kernel(x): return x * (getattr(builtins, 'left', 2))\n"
+    assert outcomes(farm.run(cheat=cheat, look=look)) == [("pass", "")] * 4
+
+
+def test_a_tensor_that_computes_when_it_is_read_is_read_in_its_own_process(farm: Farm) -> None:
+    source = """
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+    def numpy(self): raise RuntimeError("the judge has touched it")
+def kernel(x): return (x * 2).as_subclass(Lazy)
+"""
+    assert {x.status for x in farm.run(lazy=source)} <= {"pass", "error"}
+
+
+def test_one_that_answers_what_it_was_not_asked_is_wrong(farm: Farm) -> None:
+    source = """
+import json, socket, struct
+def kernel(x):
+    for fd in range(3, 64):
+        try:
+            s = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue
+        text = json.dumps([1 << 40, "done", {"outputs": [0, 0]}, []]).encode()
+        s.sendall(struct.pack("<QQ", len(text), 0) + text)
+    return x * 2
+"""
+    first, *_ = farm.run(cheat=source)
+    assert (first.status, first.kind) == ("wrong", "protocol")
+
+
+def test_numpy_kernels_and_large_arrays_cross_alike(farm: Farm) -> None:
+    found = farm.run(
+        arrays="def kernel(x):  # numpy\n    return x * 2\n",
+        wide="def kernel(x): return torch.cat([x * 2, x])[: len(x)]\n",
+    )
+    assert outcomes(found) == [("pass", "")] * 4
+
+
+def test_isolation_none_judges_where_the_kernel_runs(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    define = Farm.define
+    monkeypatch.setattr(
+        Farm, "define", lambda self, **k: json.dumps({**json.loads(define(self, **k)), "isolation": "none"})
+    )
+    assert (
+        outcomes(farm.run(sees="def kernel(x): return x * (2 if os.getpid() == os.getsid(0) else 3)\n"))
+        == [("pass", "")] * 2
+    )
