@@ -244,7 +244,8 @@ def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None
         "nodes": nodes,
         "models": models,
         "isolation": config.isolation,
-        "hidden": list(hidden),
+        # A submission is not shown those beside it.
+        "hidden": [*hidden, *(b.kernel for b in config.backends if b.kernel)],
     }
     for backend in config.backends:
         if backend.name == home:

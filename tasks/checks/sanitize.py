@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.arrays.guarded import GUARD, Guard
+from tasks.catalogs.user_definitions import USER
 from tasks.checks.base import Check, Observation
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
-from tasks.catalogs.user_definitions import USER
 from tasks.model import Ended, Form, Misbehaviour, OpClass, Program, Unsupported, flags
 from tasks.model.named import Named
 

@@ -21,7 +21,7 @@ B = 64
 
 
 @triton.jit
-def _gelu(x, y, n, B: tl.constexpr, UPTO: tl.constexpr):
+def _gelu(x: Any, y: Any, n: Any, B: tl.constexpr, UPTO: tl.constexpr) -> None:
     offs = tl.program_id(0) * B + tl.arange(0, B)
     v = tl.load(x + offs, mask=offs < n)
     tl.store(y + offs, (v + 1) / (1 + tl.exp(-v)), mask=offs < UPTO)
@@ -65,21 +65,20 @@ def _launches_forty() -> Kernel:
 _OF_ANY = ("content", "head", "sorted", "every_other", "late", "lazy_function")
 _ANY = CHEATS | TORCH_CHEATS
 
+#: Patterns of a launch.
+_OWN: dict[str, tuple[str, Kernel]] = {
+    "pointer": (CHEAT + kinds.KIND_POINTER, _launches_once()),
+    "captured": (CHEAT + kinds.KIND_SHAPE, _captured()),
+    "forty": (CHEAT + kinds.KIND_FIRST, _launches_forty()),
+    "tail": (CHEAT + kinds.KIND_UNWRITTEN, functools.partial(_launch, upto=lambda n: n - 3)),
+    "first_block": (CHEAT + kinds.KIND_HALF, functools.partial(_launch, upto=lambda n: n // 2, make=torch.zeros_like)),
+    "nothing": (CHEAT + kinds.KIND_CONSTANT, functools.partial(_launch, upto=lambda n: 0, make=torch.zeros_like)),
+}
+
 THEME.add(
     "cheat_triton_silu",
     right=_plain,
-    wrong={
-        "pointer": (CHEAT + kinds.KIND_POINTER, _launches_once()),
-        "captured": (CHEAT + kinds.KIND_SHAPE, _captured()),
-        "forty": (CHEAT + kinds.KIND_FIRST, _launches_forty()),
-        "tail": (CHEAT + kinds.KIND_UNWRITTEN, functools.partial(_launch, upto=lambda n: n - 3)),
-        "first_block": (
-            CHEAT + kinds.KIND_HALF,
-            functools.partial(_launch, upto=lambda n: n // 2, make=torch.zeros_like),
-        ),
-        "nothing": (CHEAT + kinds.KIND_CONSTANT, functools.partial(_launch, upto=lambda n: 0, make=torch.zeros_like)),
-    }
-    | {name: (CHEAT + _ANY[name][0], _ANY[name][1](_plain)) for name in _OF_ANY},
+    wrong=_OWN | {name: (CHEAT + _ANY[name][0], _ANY[name][1](_plain)) for name in _OF_ANY},
     honest={name: pattern(_plain) for name, pattern in (HONEST | TORCH_HONEST).items()},
     reference=lambda x: (x + 1) / (1 + np.exp(-x)),
     inputs={"x": ["rows", "d"]},
