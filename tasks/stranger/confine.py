@@ -137,6 +137,8 @@ def shut_in(rules: Rules) -> tuple[str, ...]:
         return ("files",)
     try:
         hidden = [Path(os.path.realpath(x)) for x in rules.hidden if x]
+        # Names may be listed: Python imports nothing from a folder that it cannot list, and a lake may lie beside the kernels.
+        _allow(ruleset, Path("/"), _READ_DIR & rights)
         for path in _readable(Path("/"), hidden):
             _allow(ruleset, path, _READ & rights)
         writable = [*rules.writable, *(f"/dev/{x}" for x in _DEVICES), *(["/dev"] * rules.device)]

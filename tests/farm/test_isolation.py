@@ -284,3 +284,9 @@ def test_isolation_none_judges_where_the_kernel_runs(farm: Farm, monkeypatch: py
         outcomes(farm.run(sees="def kernel(x): return x * (2 if os.getpid() == os.getsid(0) else 3)\n"))
         == [("pass", "")] * 2
     )
+
+
+def test_a_kernel_imports_what_lies_beside_it_though_something_there_is_hidden(farm: Farm) -> None:
+    (farm.folder / "helper.py").write_text("def double(x): return x * 2\n")
+    rows = farm.run(kernel="def kernel(x):\n    from helper import double\n    return double(x)\n")
+    assert {row.status for row in rows} == {"pass"}, rows[0].error

@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: P
         (lambda x: (x / "submissions" / "right.py").unlink(), "no submission"),
         (lambda x: (x / "task.yaml").write_text(TASK + "sampels: 3\n"), "did you mean samples"),
         (lambda x: (x / "task.yaml").write_text(TASK.replace("[n]", "[m]")), "unknown dimension 'm'"),
-        (lambda x: (x / "task.yaml").write_text(TASK.replace("samples: 2", "samples: many")), "7:1: samples: "),
+        (lambda x: (x / "task.yaml").write_text(TASK.replace("samples: 2", "samples: many")), "6:1: samples: "),
         (lambda x: (x / "task.yaml").write_text(TASK.replace("checks: [forward]", "") + "samples: 0"), "given twice"),
         (lambda x: (x / "task.yaml").write_text(TASK.replace("[forward]", "[fast]")), "unknown check 'fast'"),
         (lambda x: (x / "task.yaml").write_text("name: double\n"), "add the key reference"),

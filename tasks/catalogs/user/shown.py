@@ -19,7 +19,9 @@ _TASKS = Path(__file__).resolve().parents[2]
 def definitions_for(text: str, op: str, whole: bool = False) -> str:
     """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel, unless they are
     asked for ``whole``. Of an op that a module declares all modules: which one it is, only importing them tells."""
-    told = {k: x for k, x in parse_definitions(text).items() if k in ("deadline_s", "sources")}
+    told = {
+        k: x for k, x in _with_submission(parse_definitions(text)).items() if k in ("deadline_s", "sources", "kernel")
+    }
     catalog, _, name = op.partition(":")
     if not told or catalog != USER:
         return text
@@ -34,24 +36,43 @@ def definitions_for(text: str, op: str, whole: bool = False) -> str:
 def hidden_files(text: str) -> list[str]:
     """The user's files of references that no kernel needs, and what Python has compiled of them: what is to be hidden from the process that
     runs kernels."""
-    told = parse_definitions(text)
-    references, needed = set[Path](), set[Path]()
+    told = _with_submission(parse_definitions(text))
+    references, needed, asked, kernels = set[Path](), set[Path](), set[Path](), set[Path]()
     for source in told.get("sources", []):
         for module in source["modules"]:
             needed |= _closure(source, module)
+            kernels |= _closure(source, module)
         for kernel in source["kernels"]:
             needed |= _closure(source, kernel.get("kernel")) | _closure(source, kernel.get("backward"))
             references |= _closure(source, kernel.get("reference"))
+            asked |= _file(source, kernel.get("reference"))
+            kernels |= _file(source, kernel.get("kernel")) | _file(source, kernel.get("backward"))
     libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    own = [x for x in references - needed if not any(x.is_relative_to(folder) for folder in (*libraries, _TASKS))]
+    # A kernel that imports the file of its reference is not given it for that.
+    own = [
+        x
+        for x in (references - needed) | (asked - kernels)
+        if not any(x.is_relative_to(folder) for folder in (*libraries, _TASKS))
+    ]
     compiled = [found for x in own for found in x.parent.glob(f"__pycache__/{glob.escape(x.stem)}.*")]
     return sorted(map(str, (*own, *compiled)))
 
 
+def _with_submission(told: dict[str, Any]) -> dict[str, Any]:
+    """Definitions in which each kernel is named as a function of the submission's file, where there is one."""
+    if not (file := told.get("kernel")):
+        return told
+
+    def name(kernel: dict[str, Any]) -> dict[str, Any]:
+        return {**kernel, "kernel": f"{file}:{kernel['kernel'].rpartition(':')[2]}"}
+
+    return told | {"sources": [{**s, "kernels": [name(k) for k in s["kernels"]]} for s in told.get("sources", [])]}
+
+
 def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
-    """A declaration whose reference is its kernel, if the reference is of other files: nobody asks for it there."""
+    """A declaration whose reference is its kernel, if the reference is in another file: nobody asks for it there."""
     given = kernel.get("reference")
-    apart = isinstance(given, str) and not _closure(source, given) & _closure(source, kernel.get("kernel"))
+    apart = isinstance(given, str) and not _file(source, given) & _file(source, kernel.get("kernel"))
     return (
         {**kernel, "reference": kernel["kernel"], "reference_framework": kernel.get("framework", "torch")}
         if apart
@@ -61,8 +82,13 @@ def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> 
 
 def _closure(source: Mapping[str, Any], given: Any) -> set[Path]:
     """The files that something named is made of."""
+    return {x for file in _file(source, given) for x in sources.closure(file, source["root"])}
+
+
+def _file(source: Mapping[str, Any], given: Any) -> set[Path]:
+    """The file that something named is in; none where there is none."""
     if not isinstance(given, str) or not given:
         return set()
     name = given if given.endswith(".py") else given.rpartition(":")[0] or given
     file = sources.locate(name, source["root"])
-    return set(sources.closure(file, source["root"])) if file else set()
+    return {file.resolve()} if file else set()
