@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.arrays.guarded import GUARD, Guard
-from tasks.catalogs.user_definitions import USER
 from tasks.checks.base import Check, Observation
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
 from tasks.model import Ended, Form, Misbehaviour, OpClass, Program, Unsupported, flags
@@ -54,7 +53,7 @@ class Sanitize(Check):
                 raise Unsupported(f"no tool is known that watches the memory of {backend.device_vendor} devices")
             if not tool.find():
                 raise Unsupported(f"{tool.command} is not installed: {tool.installs}")
-        elif form.own is None and not (isinstance(form.call, Named) and form.call.group.catalog == USER):
+        elif form.own is None and not (isinstance(form.call, Named) and form.call.own):
             raise Unsupported("on a CPU only kernels of your own are given guarded memory")
         else:
             tool = None

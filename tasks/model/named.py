@@ -24,7 +24,8 @@ class Found:
 @dataclass(frozen=True)
 class Named:
     """The function that a catalog has for a group. public: by its name alone (`Catalog.public`); state: the tensors of a module, alike:
-    their digest, "" of what is none; written: those that a call writes to; writes: whether it does."""
+    their digest, "" of what is none; written: those that a call writes to; writes: whether it does; own:
+    whether it is a kernel of the user's."""
 
     group: Group
     public: bool = False
@@ -32,6 +33,7 @@ class Named:
     alike: str = ""
     written: tuple[str, ...] = ()
     writes: bool = False
+    own: bool = False
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"the function of {self.group.op} is not in this process: another one runs it")

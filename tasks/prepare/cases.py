@@ -21,6 +21,7 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.catalogs.user_definitions import USER
 from tasks.graphs import program as programs
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -630,7 +631,8 @@ class PreparedSample:
             group = replace(group, check=check)  # what is computed, whatever is asked of it
         record, public = self.record, bool(self.owner.pack.header.get("public"))
         state = self.state() if record.alike else {}
-        named = Named(group, public, state, record.alike, tuple(record.written), record.writes)
+        own = group.catalog == USER
+        named = Named(group, public, state, record.alike, tuple(record.written), record.writes, own)
         if by_name:
             return {"call": named}
         found = find(named)
