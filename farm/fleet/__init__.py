@@ -1,1 +1,1 @@
-"""Nodes, devices, environments: what can run where."""
+"""Nodes, devices, environments, interpreters and child processes: what can run where, found by probes."""

@@ -1,4 +1,4 @@
-"""The Parquet lake of rows: columns and store."""
+"""The Parquet lake: rows, run records, traces, manifests and minimal cases, and old ones upgraded."""
 
 from farm.lake.columns import KEY, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.compaction import Change, compact

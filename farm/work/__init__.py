@@ -1,1 +1,1 @@
-"""The work: jobs to slots, child processes, blame, rows."""
+"""A run at work: its jobs and batches on lanes, devices and Ray, their children, budget and progress, lost work and blame, rows."""

@@ -1,1 +1,1 @@
-"""Whole ONNX graphs: cut into parts, given further outputs, evaluated in float64. onnx is imported inside functions."""
+"""Whole ONNX graphs, torch modules and traced programs: cut into parts, evaluated in float64, moved. onnx is imported inside functions."""

@@ -1,1 +1,1 @@
-"""The judge: from outputs to metrics, and from metrics and a policy to a status."""
+"""The judge: from outputs to errors and metrics, and from metrics and a policy to a status."""

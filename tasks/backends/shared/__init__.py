@@ -1,1 +1,1 @@
-"""What several backends need."""
+"""What several backends need: ONNX forms and graphs, torch devices, modes and switches, ORT, TensorRT networks, ranks, artefacts."""

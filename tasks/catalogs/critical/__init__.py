@@ -1,1 +1,1 @@
-"""The critical operations."""
+"""The critical operations: their inputs, NumPy references and torch forms."""

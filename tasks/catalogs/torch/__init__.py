@@ -1,1 +1,1 @@
-"""torch's op_db."""
+"""torch's op_db: OpInfos, their samples and variants, gradients and references."""

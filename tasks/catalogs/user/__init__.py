@@ -1,1 +1,1 @@
-"""The parts of the `user` catalog: its definitions, their sources, samples, references and promises."""
+"""The `user` catalog, of kernels and functions of the user's own: definitions, sources, samples, references, gradients, races and promises."""

@@ -1,1 +1,1 @@
-"""Generated graphs of ONNX operators: two that may be fused, or up to fifteen."""
+"""Fuzzed graphs of ONNX operators, grown and rewritten: two that may be fused, or up to fifteen."""

@@ -1,1 +1,1 @@
-"""Generated cases of ONNX operators: specs as a table, models, references."""
+"""Fuzzed nodes of ONNX operators: specs as a table, models, references."""
