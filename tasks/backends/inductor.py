@@ -82,6 +82,11 @@ def load() -> None:
     # One compiler process per child: the farm's slots are the parallelism.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     importlib.import_module("torch._inductor.compile_fx")
+    codecache: Any = importlib.import_module("torch._inductor.codecache")
+    # Compiled headers lie where the process that imported torch had its temporary files, which a fork of it may not write to.
+    if (folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR")) and hasattr(codecache, "_HEADER_DIR"):
+        codecache._HEADER_DIR = os.path.join(folder, "precompiled_headers")
+        codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
 
 
 def load_for_cpu() -> None:
