@@ -22,6 +22,7 @@ RUNNING = (
     "tasks.model.row",
     "tasks.model.trace",
     "tasks.relay",
+    "tasks.stranger",
     "tasks.runner",
     "tasks.trace",
     "tasks.wire",

@@ -105,7 +105,8 @@ def _fill_oracle(table: pa.Table) -> pa.Table:
         "no_second_oracle": pc.struct_field(parts, "why"),
     }
     for name, values in filled.items():
-        table = table.append_column(name, values)
+        if name not in table.column_names:  # a part of today's farm leaves out what no row of it has
+            table = table.append_column(name, values)
     return table.set_column(table.column_names.index("oracle"), "oracle", oracle)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import re
 import subprocess
 import sys
@@ -156,7 +156,8 @@ def versions_of(asked: str, package: str) -> list[str]:
 
 def releases(package: str) -> list[str]:
     """The releases of a package that pip finds for this Python, pre-releases left out. Raises ReproduceError."""
-    pip = ["-m", "pip"] if importlib.util.find_spec("pip") else None
+    # By its path alone: to setuptools' own finder the question means that pip runs, and torch's list of ops imports no more after it.
+    pip = ["-m", "pip"] if importlib.machinery.PathFinder.find_spec("pip") else None
     if pip is None:
         raise ReproduceError(
             "pip, which lists the releases, is not installed; name the versions: --versions 1.20.1,1.22.1"

@@ -259,13 +259,6 @@ class Program:
     #: A ``run`` for other arrays in place of the form's (same dtypes, and same shapes where the program was not built for any), which
     #: are handed over at once; None where the runtime takes a program's inputs only once.
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
-    #: As ``given``, of a call that is timed by itself. cold: its inputs lie in no cache; probe: it is looked at twice (`Timed.later`).
-    #: None where only a whole run can be timed, with its outputs read back.
-    timed: Callable[[list[Any], bool, bool], Callable[[], Timed]] | None = None
-    #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
-    #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
-    #: the operations and the lines that were run, and the nanoseconds that took (`Placing.counted`). Raises Unsupported for what the device has not.
-    placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
     #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
@@ -282,6 +275,13 @@ class Program:
     execution: str = ""
     #: Makes the session of a program that keeps something from call to call; None where each call is by itself.
     session: Callable[[], Session] | None = None
+    #: As ``given``, of a call that is timed by itself. cold: its inputs lie in no cache; probe: it is looked at twice (`Timed.later`).
+    #: None where only a whole run can be timed, with its outputs read back.
+    timed: Callable[[list[Any], bool, bool], Callable[[], Timed]] | None = None
+    #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
+    #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
+    #: the operations and the lines that were run, and the nanoseconds that took (`Placing.counted`). Raises Unsupported for what the device has not.
+    placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
 
     def open(self) -> Session:
         """Its session, which is not started yet: its own, or one whose steps are calls."""
@@ -296,7 +296,8 @@ class Program:
     def release(self) -> None:
         """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait for the garbage
         collector, on a device as well."""
-        self.run, self.given, self.capture, self.session = _released, None, None, None
+        self.run = _released
+        self.given = self.capture = self.session = self.timed = self.placed = None
 
 
 def _released() -> Sequence[Any]:

@@ -36,7 +36,7 @@ LINES: list[tuple[str, str]] = [
     # run: the command line
     ("run", "a config is needed, e.g. farm run configs/quick.yaml"),
     ("run ''", "a config is needed"),
-    ("run {d}", "cannot be read"),
+    ("run {d}", "there is no task.yaml"),
     ("run {d}/d.yaml", "no such file; did you mean"),
     ("run {d}/none/c.yaml", "no such file"),
     ("run {d}/binary.yaml", "not UTF-8"),

@@ -96,5 +96,6 @@ def test_a_device_that_an_error_has_spoilt_is_not_asked(broken: bool) -> None:
     child = Child(Page(file))
     child.runner = SimpleNamespace(run=lambda *asked: iter(["its row"]), broken=broken)
     child.canary = SimpleNamespace(dtypes=("float32",), due=lambda every_s: True, describe_change=lambda: "it raises")
-    said = list(child.steps(wire.Run((), (), (), 0.0)))
+    item: Any = SimpleNamespace(group=SimpleNamespace(catalog="torch"), positions=(0,))
+    said = list(child.steps(wire.Run((item,), (), (), 0.0)))
     assert said == ["its row", *([] if broken else [wire.Canary("it raises")]), wire.Finished()]

@@ -181,7 +181,7 @@ def test_why_a_function_is_not_taken_is_said_and_not_that_there_is_no_file() -> 
     """TensorFlow looks for a SavedModel first; that a case is none is no news."""
     group = Group("torch:fmod", "", "float32", 1)
 
-    def form(kind: str, exported: Any, elsewhere: Any = None) -> Form:
+    def form(kind: str, exported: Any, elsewhere: Any = None, by_name: bool = False) -> Form:
         raise Unsupported(
             f"the torch catalog has no {kind} form of this op" if kind in FILES else "no counterpart of fmod"
         )

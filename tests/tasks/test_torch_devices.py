@@ -43,7 +43,7 @@ def fake_npu(monkeypatch: pytest.MonkeyPatch, synchronize: Callable[[], None] = 
     monkeypatch.setattr(torch, "npu", npu, raising=False)
     monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
     real = torch_tree.decoder
-    monkeypatch.setattr(torch_tree, "decoder", lambda arrays, device: real(arrays, "cpu"))
+    monkeypatch.setattr(torch_tree, "decoder", lambda arrays, device, place=None: real(arrays, "cpu", place))
     monkeypatch.setattr(TorchEager, "_try", lambda self: None)
     return npu
 
