@@ -432,7 +432,7 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
 }
 #: Of tensors alone.
 TORCH_CHEATS: dict[str, tuple[str, Pattern]] = {
-    "late": (kinds.KIND_LATE, _late(_zeros, 2)),
+    "late": (kinds.KIND_LATE, _late(_zeros, 4)),
     "late_thread": (kinds.KIND_LATE, _late(_empty, 4)),
     "lazy_function": (kinds.KIND_LAZY, _lazy_function),
     "lazy_wrapper": (kinds.KIND_LAZY, _lazy_wrapper),
