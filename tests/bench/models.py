@@ -67,24 +67,32 @@ def roundtrip(folder: Path, size: Size) -> Result:
     return Result(figures, f"{size['of']}, exported once and again, the largest difference: {'; '.join(words)}")
 
 
+def _race_beside_load(config: Path, folder: Path, load: int) -> pd.DataFrame:
+    """The speedups of a config, measured beside ``load`` busy processes."""
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(load)]
+    try:
+        return speedups(rows_of(config, folder, "--cpus", "1"))
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+
+
+def _count_undecided(found: pd.DataFrame, load: int) -> dict[str, float]:
+    """How many races of what is the same found no difference; figures of a result."""
+    unsure = int((found["says"] == "unsure").sum())
+    none = int((found["says"] == "no difference").sum())
+    return {"tries": len(found), "no difference": none + unsure, "unsure": unsure, "load": load}
+
+
 def alike(folder: Path, size: Size) -> Result:
     """Eager torch against itself, ``tries`` times, beside ``load`` processes; and, of the same runs, another runtime."""
     catalog = {"name": "critical", "ops": size["ops"], "samples": size["tries"]}
     named = {"dtypes": ["float32"], "checks": ["speedup"]}
     config = write_config(folder, "alike", [catalog], ["torch-cpu", "ort-cpu"], **named)
-    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(size["load"])]
-    try:
-        found = speedups(rows_of(config, folder, "--cpus", "1"))
-    finally:
-        for one in others:
-            one.kill()
-            one.wait()
+    found = _race_beside_load(config, folder, size["load"])
     itself, other = found[found["backend"] == "torch-cpu"], found[found["backend"] == "ort-cpu"]
-    figures = {
-        "tries": len(itself),
-        "no difference": int(itself["says"].isin(["no difference", "unsure"]).sum()),
-        "unsure": int((itself["says"] == "unsure").sum()),
-        "load": size["load"],
+    figures = _count_undecided(itself, size["load"]) | {
         "ort-cpu tries": len(other),
         "ort-cpu told apart": int(other["says"].isin(["faster", "slower"]).sum()),
         "ort-cpu by CPU time": round(float(other["speedup_cpu"].median()), 3),
@@ -124,20 +132,10 @@ def baseline(folder: Path, size: Size) -> Result:
     kernels = [{"name": x, "kernel": f"kernels.py:{x}", **common} for x in ("same", "tenth")]
     catalog = {"name": "user", "samples": size["tries"], "root": str(folder), "kernels": kernels}
     config = write_config(folder, "baseline", [catalog], ["torch-cpu"], dtypes=["float32"], checks=["speedup"])
-    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(size["load"])]
-    try:
-        found = speedups(rows_of(config, folder, "--cpus", "1"))
-    finally:
-        for one in others:
-            one.kill()
-            one.wait()
+    found = _race_beside_load(config, folder, size["load"])
     same, tenth = (found[found["op"] == f"user:{name}"] for name in ("same", "tenth"))
     holds = (tenth["speedup_low"] <= 1 / 1.1) & (tenth["speedup_high"] >= 1 / 1.1)
-    figures = {
-        "tries": len(same),
-        "no difference": int(same["says"].isin(["no difference", "unsure"]).sum()),
-        "unsure": int((same["says"] == "unsure").sum()),
-        "load": size["load"],
+    figures = _count_undecided(same, size["load"]) | {
         "tenth tries": int(tenth["speedup"].notna().sum()),
         "tenth in the interval": int(holds.sum()),
         "tenth": round(float(tenth["speedup"].median()), 3),
