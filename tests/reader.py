@@ -1,7 +1,8 @@
 """The reader's test: does a function's name say in which room it is?
 
 `python -m tests.reader SEED` prints the rooms (folders with the first line of what they are for, and their files) and ten names of
-functions and methods drawn from `farm/` and `tasks/`. A reader who has seen nothing else says for each where to look:
+functions and methods drawn from `farm/` and `tasks/`, as a traceback has them: a method after its class, a nested function after the
+one around it. A reader who has seen nothing else says for each where to look:
 `python -m tests.reader SEED ANSWER…` takes ten folders or files and prints where the functions are and how many answers name the folder.
 
 Not drawn: dunder methods; methods that a base class or a protocol of the tree names, for its name is that of the protocol; public
@@ -30,6 +31,10 @@ class Function:
     outer: tuple[str, ...]
     name: str
     in_class: bool
+
+    @property
+    def qualified(self) -> str:
+        return ".".join((*self.outer, self.name))
 
     @property
     def folder(self) -> str:
@@ -107,14 +112,14 @@ def main() -> None:
     asked = parser.parse_args()
     drawn = random.Random(asked.seed).sample(list_functions(), DRAWN)
     if not asked.answers:
-        print("\n".join(list_rooms()), "", *(f.name for f in drawn), sep="\n")
+        print("\n".join(list_rooms()), "", *(f.qualified for f in drawn), sep="\n")
         return
     if len(asked.answers) != DRAWN:
         parser.error(f"{len(asked.answers)} answers for {DRAWN} names")
     rooms = [str(PurePosixPath(a).parent) if a.endswith(".py") else a.rstrip("/") for a in asked.answers]
     right = [f.folder == room for f, room in zip(drawn, rooms, strict=True)]
     for f, answer, good in zip(drawn, asked.answers, right, strict=True):
-        print(f"{'right' if good else 'WRONG'} {f.name}: {answer}; it is {f.file} {'.'.join((*f.outer, f.name))}")
+        print(f"{'right' if good else 'WRONG'} {f.qualified}: {answer}; it is {f.file}")
     print(f"{sum(right)} of {DRAWN}")
 
 

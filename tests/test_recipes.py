@@ -135,7 +135,7 @@ RECIPES: dict[str, list[Edit]] = {
     "executor": [
         Edit("farm/work/listed.py", EXECUTOR),
         Edit(
-            "farm/work/executors.py",
+            "farm/work/executor_registry.py",
             'BUILT_IN = {\n    "listed": "farm.work.listed:Listed",\n    "children": ',
             'BUILT_IN = {\n    "children": ',
         ),

@@ -14,7 +14,7 @@ from farm.commandline import Parser, refusing
 from farm.fleet.inventory import Offer, offers
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
 from farm.plan.config import backends_of
-from farm.work import executors
+from farm.work import executor_registry
 from farm.work.executor import Setup
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -44,7 +44,7 @@ def _lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) 
         return lines(specs, cache, None)
     if not args.address:
         return lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
-    cluster = executors.get("ray").create(Setup(args.address))
+    cluster = executor_registry.get("ray").create(Setup(args.address))
 
     def ask(asked: Sequence[BackendSpec]) -> dict[str, Offer]:
         return offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))

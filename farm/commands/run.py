@@ -30,7 +30,7 @@ from farm.plan.known import unmet
 from farm.plan.request import Request
 from farm.policies.vote import apply_vote
 from farm.program import program
-from farm.work import executors
+from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate, format_duration
 from farm.work.executor import Executor
@@ -145,7 +145,7 @@ def _arguments() -> argparse.ArgumentParser:
     where.add_argument(
         "--on",
         metavar="NAME",
-        help=f"run on this executor: {', '.join(executors.BUILT_IN)}, or one that a package brings",
+        help=f"run on this executor: {', '.join(executor_registry.BUILT_IN)}, or one that a package brings",
     )
     parser.add_argument(
         "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
@@ -242,7 +242,7 @@ def _say_where(console: Console, request: Request, executor: Executor) -> None:
         request.how == "auto"
         and not request.dry
         and not request.submissions
-        and isinstance(executor, executors.get("children"))
+        and isinstance(executor, executor_registry.get("children"))
     ):
         console.print("small plan: running in child processes (--ray to use Ray)", highlight=False)
 

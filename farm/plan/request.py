@@ -31,7 +31,7 @@ class Request:
 
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
-    matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executors`, or "auto" for what `farm.work.ray_or_local` says;
+    matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executor_registry`, or "auto" for what `farm.work.ray_or_local` says;
     address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
     this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
     the run may take, None for as long as it does; left_out: what its config names and this command does not run; model: the user's own

@@ -44,7 +44,7 @@ class Setup:
 
 
 class Executor(abc.ABC):
-    """Runs jobs; `farm.work.executors` has them by name. A stand-in is a subclass as well, so that it cannot lack a method."""
+    """Runs jobs; `farm.work.executor_registry` has them by name. A stand-in is a subclass as well, so that it cannot lack a method."""
 
     #: Its nodes, {"id", "host", "resources", "labels"} each.
     nodes: list[dict[str, Any]]

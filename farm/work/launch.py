@@ -31,7 +31,7 @@ from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
 from farm.version import farm_version
-from farm.work import budget, catalog_lists, executors, ray_or_local, rehearsal
+from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
 from farm.work.local import ALONE
@@ -64,7 +64,7 @@ def ready(
         request = replace(request, config=_with_what_is_here(request.config, request.cache))
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
-    kind = executors.find(request.how, request.address)
+    kind = executor_registry.find(request.how, request.address)
     inline = kind is not None and kind.in_process
     with contextlib.ExitStack() as ended:
         asking = None
@@ -159,7 +159,7 @@ def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Exe
     told to."""
     if kind is None:
         small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
-        kind = executors.get("children" if small else "ray")
+        kind = executor_registry.get("children" if small else "ray")
     return kind.create(_setup(request))
 
 

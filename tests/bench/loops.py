@@ -115,7 +115,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     torch.set_num_threads(1)
     import tasks.catalogs as catalogs
     from tasks.backends import BackendSpec
-    from tasks.catalogs.torch.noise import widen
+    from tasks.catalogs.torch.arguments import widen
     from tasks.catalogs.torch.samples import Maker
     from tasks.judge import verdict
     from tasks.model import Group

@@ -11,7 +11,7 @@ from typing import Any
 from farm import report
 from farm.commands.run import main
 from farm.plan import matrix
-from farm.work import catalog_lists, executors
+from farm.work import catalog_lists, executor_registry
 from farm.work.dispatcher import Dispatcher
 from farm.work.run_state import RunState
 from tests.bench.fake import FakeCluster
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     stopwatch.write = lambda rows, record, where: {"html": where}
     arguments = sys.argv[2:]
     if sys.argv[1] == "fake":
-        executors.BUILT_IN["inline"] = f"{FakeCluster.__module__}:{FakeCluster.__qualname__}"
+        executor_registry.BUILT_IN["inline"] = f"{FakeCluster.__module__}:{FakeCluster.__qualname__}"
         arguments.append("--inline")
     code = main(arguments)
     print("MEASURED " + json.dumps(figures))

@@ -21,7 +21,7 @@ from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
 from farm.plan.matrix import Matrix
-from farm.work import executors, lanes, launch, local, ray_or_local, row_writer, supervisor
+from farm.work import executor_registry, lanes, launch, local, ray_or_local, row_writer, supervisor
 from farm.work.claims import Claim
 from farm.work.job import Job
 from farm.work.lanes import Capacity, Line
@@ -97,7 +97,7 @@ def test_where_a_run_goes(
 
     monkeypatch.setattr("farm.work.ray_cluster.RayCluster", Cluster)
     asked = requests.new(str(config), lake.open_lake("r"), how=how, **more)
-    made = launch._start(asked, executors.find(asked.how, asked.address), plan(groups))
+    made = launch._start(asked, executor_registry.find(asked.how, asked.address), plan(groups))
     assert type(made).__name__ == expected
 
 

@@ -16,7 +16,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import encode
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import declared, opinfo
-from tasks.catalogs.torch.noise import clone, map_leaves
+from tasks.catalogs.torch.arguments import clone, map_leaves
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.catalogs.torch.samples import unwrap_seeding
 from tasks.judge import verdict

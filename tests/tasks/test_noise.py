@@ -20,7 +20,7 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical.ops import OPS, Op
 from tasks.catalogs.onnx import float64
-from tasks.catalogs.torch.noise import perturb_tensor
+from tasks.catalogs.torch.arguments import perturb_tensor
 from tasks.catalogs.torch.samples import Maker
 from tasks.catalogs.user import load
 from tasks.model import EPS, Group, Leaf, OpClass

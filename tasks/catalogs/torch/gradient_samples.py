@@ -14,8 +14,8 @@ from tasks.arrays import autograd as gradients
 from tasks.arrays import derivatives, differences, noise, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.arguments import clone, map_leaves, perturb_tensor, widen
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
-from tasks.catalogs.torch.noise import clone, map_leaves, perturb_tensor, widen
 from tasks.catalogs.torch.samples import Maker, drawing, draws
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, LARGEST, Group, Leaf, OpClass, is_complex, is_inexact

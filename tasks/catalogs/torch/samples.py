@@ -14,7 +14,7 @@ from tasks.arrays import noise, torch_tree
 from tasks.catalogs.base import Failure, Metadata, Sample
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
-from tasks.catalogs.torch.noise import Arguments, clone, map_leaves, widen
+from tasks.catalogs.torch.arguments import Arguments, clone, map_leaves, widen
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype

@@ -13,8 +13,8 @@ import numpy as np
 from tasks.arrays import analytic, derivatives, differences, noise
 from tasks.arrays import autograd as gradients
 from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.arguments import perturb_tensor
 from tasks.catalogs.torch.gradient_samples import equalities
-from tasks.catalogs.torch.noise import perturb_tensor
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import EPS, Group, Leaf, Oracle, is_inexact, wide

@@ -9,7 +9,7 @@ import pytest
 from farm import lake
 from farm.commands import run
 from farm.exits import BAD_INPUT, OK
-from farm.work import executors
+from farm.work import executor_registry
 
 CONFIG = "catalogs: [{name: load, samples: 2}]\nbackends: [null-cpu]\n"
 
@@ -23,7 +23,7 @@ def config(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_a_packages_executor_is_given_the_jobs(config: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counted = executors.get("counted")
+    counted = executor_registry.get("counted")
     assert run.main([str(config), "--on", "counted", "--results", str(results)]) == OK
     assert "one job after another, and counted" in capsys.readouterr().out
     assert vars(counted)["jobs"] > 1
