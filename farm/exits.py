@@ -20,9 +20,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-#: All judged and nothing wrong beyond the known failures; something wrong; bad config or command line; incomplete, or
-#: the farm itself failed.
 OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
+#: What they mean.
+EXITS = {
+    OK: "all is judged, and nothing is wrong beyond the known failures.",
+    FOUND: "something is wrong.",
+    BAD_INPUT: "the config or the command line is bad; one line says where, and what to do.",
+    INCOMPLETE: "the run is incomplete (farm run --resume goes on), or the farm itself failed.",
+}
 #: Variable that asks for the whole story of a failure of the farm's own.
 TRACE = "FARM_TRACE"
 

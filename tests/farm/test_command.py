@@ -16,6 +16,7 @@ import pytest
 from farm import exits, lake
 from farm.__main__ import COMMANDS, main
 from farm.exits import BAD_INPUT, INCOMPLETE, OK
+from farm.help import TOPICS
 from tasks.model import UNASKED
 from tasks.model.row import Row
 from tests.farm.test_resume import wait_for
@@ -35,6 +36,22 @@ def test_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFi
     for name, text in COMMANDS.items():
         words = r"\s+".join(map(re.escape, text.split()))
         assert re.search(rf"^  {name} +{words}$", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_help_on_a_topic_fits_eighty_columns(
+    topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["help", topic]) == OK
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) < 80
+    assert all(re.search(rf"^  {re.escape(name)} ", said, re.MULTILINE) for name in TOPICS[topic][1]())
+
+
+def test_help_on_what_has_none_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "unit"]) == BAD_INPUT
+    assert "farm has no help on 'unit'; did you mean units" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["backends", "--no-probe"], ["report", "--diff", "a", "b"]])

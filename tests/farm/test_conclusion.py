@@ -298,7 +298,7 @@ def test_a_figure_has_its_unit_and_its_limit() -> None:
     )
     for said in (" ".join(text.split()) for text in (printed(rows, REC), markdown(rows, REC))):
         assert "572 ulps, limit 8" in said and "110 units, limit 4" in said and "958" not in said
-        assert "ulps: units in the last place" in said and "units: error units." in said
+    assert "ulps: units in the last place" in markdown(rows, REC) and "help units" in printed(rows, REC)
 
 
 def test_a_fallback_is_counted_and_no_finding() -> None:

@@ -18,14 +18,14 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.commandline import plain
+from farm.glossary import UNITS, describe_terms
 from farm.lake.columns import COLUMNS, KEY
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, style
-from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
-from farm.report.tables.overview import backend_lines, quarantines, remarks, words
+from farm.report.tables.overview import backend_lines, quarantines, remarks
 from farm.report.tables.side_by_side import Sides, sides
 from farm.report.tables.view import Report
 from farm.report.words import DASH
@@ -103,7 +103,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         data=Markup(script_json(payload(report))),
         run_id=run_id,
         name=str(run.get("name") or ""),
-        words=words(),
+        words=describe_terms(),
         rows=f"{len(report.rows):,}",
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),

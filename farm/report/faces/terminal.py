@@ -14,11 +14,12 @@ from rich.text import Text
 
 from farm.commandline import plain
 from farm.fitting import Head, fit_table
+from farm.program import program
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
 from farm.report.tables.findings import OF_EACH
-from farm.report.tables.overview import headline, words
+from farm.report.tables.overview import headline
 from farm.report.tables.view import Cell, Report, View, cell
 from tasks.model import Status
 
@@ -122,7 +123,7 @@ def print_coverage(
     for line in headline(report, brief):
         console.print(_text(line))
     if not brief:
-        console.print(_text(words(), "dim"))
+        console.print(_text(f"Terms: {program()} help terms, {program()} help units", "dim"))
     printed: set[str] = set()
     for view in report.views:
         if "terminal" in view.faces and not (brief and view.compares):

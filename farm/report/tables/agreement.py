@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from farm.commandline import plain
+from farm.glossary import UNITS
 from farm.lake import KEY, steps_of
 from farm.report.tables.coverage import backend_order, commands, distinct, records
 from farm.report.tables.view import Cell, Column, Line, View, build_number_column, text
@@ -24,11 +25,6 @@ from tasks.nearest import nearest
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
-#: What the error of a result is counted in.
-UNITS = {
-    "ulps": "ulps: units in the last place of the result, for ops that can be computed accurately on any input.",
-    "units": "units: error units. One is the error that rounding the inputs and the result once can cause.",
-}
 #: The numbers were compared and are not within the policy's limit.
 _OUTSIDE = names(status for status in MEASURED if status is not Status.PASS)
 #: Names of the groups of results outside the reference, the largest group first.

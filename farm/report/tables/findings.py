@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
+from farm.glossary import UNITS
 from farm.program import program
-from farm.report.tables.agreement import UNITS, units
+from farm.report.tables.agreement import units
 from farm.report.tables.causes import HOW, NEW, many, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
 from farm.report.tables.overview import how_much

@@ -11,7 +11,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.fleet.inventory import no_device_of
 from farm.program import program
-from farm.report.tables.agreement import UNITS, figure, unit
+from farm.report.tables.agreement import figure, unit
 from farm.report.tables.causes import NEW, many
 from farm.report.tables.coverage import (
     JUDGED_STATUSES,
@@ -79,15 +79,6 @@ def how_much(line: Mapping[str, Any]) -> str:
             if line["numel"] > 0 and not pd.isna(line["mismatched"]):
                 parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
     return "; ".join([*parts, error] if error else parts) or DASH
-
-
-def words() -> str:
-    """The words and units of all tables, in one line."""
-    return (
-        "Terms: a case is an op in a dtype on one sample of inputs, a row is a case on a backend, a cell is all samples of an op in "
-        "a dtype on a backend. A weak pass is no evidence: a constant output would have passed too. "
-        + " ".join(UNITS.values())
-    )
 
 
 def best(report: Report) -> str:
