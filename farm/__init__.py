@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from farm.doors import Door
+from farm.doors import Door, is_own
 
 if TYPE_CHECKING:
     from farm.client import (
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         validate,
         validate_autograd_function,
     )
+    from tasks import UserOp, autograd, op
 
 #: One thread in every process of the farm: slots are its parallelism, and a sum must not depend on a thread count.
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
@@ -28,16 +29,25 @@ for _name, _value in ONE_THREAD.items():
     os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once
 
 sys.meta_path.insert(0, Door)
+if (_namesake := sys.modules.get("tasks")) and not is_own(_namesake):
+    raise ImportError(
+        f"farm needs its own package tasks, and {_namesake.__file__} was imported by that name: import farm before it, or rename it"
+    )
 
-#: What the client offers (`farm.client`), imported when it is asked for: a command does not pay for it. Stable: docs/stability.md.
+#: What declares a kernel beside its code.
+_DECLARING = ("UserOp", "autograd", "op")
+#: With it what the client offers (`farm.client`). Imported when it is asked for: a command does not pay for it. Stable: docs/stability.md.
 __all__ = [
     "ClientError",
+    "UserOp",
     "assert_correct",
+    "autograd",
     "check_autograd",
     "fuzz",
     "judge",
     "minimise",
     "minimize",
+    "op",
     "reproduce",
     "strategies",
     "validate",
@@ -48,4 +58,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'farm' has no attribute {name!r}")
-    return getattr(import_module("farm.client"), name)
+    return getattr(import_module("tasks" if name in _DECLARING else "farm.client"), name)

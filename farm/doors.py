@@ -1,14 +1,17 @@
-"""`python -m farm.NAME` is `farm NAME`, for each file of `farm.commands`, and ``from farm.NAME import main`` its command line."""
+"""How the farm's modules are found. `python -m farm.NAME` is `farm NAME`, for each file of `farm.commands`, and ``from farm.NAME import main`` its command line."""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any
 
 HERE = os.path.dirname(__file__)
+#: The package `tasks`, which is this one's: a file of that name in the working directory is the user's.
+TASKS = os.path.join(os.path.dirname(HERE), "tasks", "__init__.py")
 #: What such a module is.
 SOURCE = """
 import sys
@@ -17,6 +20,11 @@ main = door({!r})
 if __name__ == "__main__":
     sys.exit(main())
 """
+
+
+def is_own(tasks: ModuleType) -> bool:
+    """Whether a module called `tasks` is the farm's."""
+    return os.path.realpath(getattr(tasks, "__file__", None) or "") == os.path.realpath(TASKS)
 
 
 class CallableRoom(ModuleType):
@@ -37,6 +45,8 @@ class Door:
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
+        if fullname == "tasks":
+            return spec_from_file_location(fullname, TASKS)
         if package != "farm":
             return None
         command = name.removesuffix(".__main__")  # a package is run by that

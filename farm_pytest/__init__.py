@@ -79,7 +79,7 @@ def _called_like(metafunc: pytest.Metafunc) -> Any:
     if given is not None and "reference" in given.kwargs:
         return None
     raise ClientError(
-        f"which kernel? Its module has no {name!r} with @tasks.op: name one, @pytest.mark.farm(rms_norm), or give reference= "
+        f"which kernel? Its module has no {name!r} with @farm.op: name one, @pytest.mark.farm(rms_norm), or give reference= "
         "and inputs="
     )
 

@@ -18,6 +18,7 @@ from tasks import checks, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import get_announcement, without_isolation
+from tasks.importing import module_command
 from tasks.model import Ended, Unsupported
 from tasks.variables import threads_of
 
@@ -45,7 +46,7 @@ class Twin:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))))
         # In this process's group: whoever ends this one ends both.
         self.process = subprocess.Popen(
-            [*front, sys.executable, "-u", "-m", "tasks.child", *map(str, (*fds, 0 if front else os.getpid()))],
+            [*front, *module_command(sys.executable, "tasks.child"), *map(str, (*fds, 0 if front else os.getpid()))],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             env=os.environ | threads_of(threads) | {"PYTHONPATH": path, TWIN: "1"} | dict(env or {}),

@@ -3,7 +3,7 @@
 import torch
 from minigrad import Tensor
 
-import tasks
+import farm
 
 
 class Forgetful(Tensor):
@@ -28,19 +28,19 @@ def product(a, b):
 SETTINGS = {"framework": "numpy", "reference_framework": "torch", "dtypes": ["float64"]}
 
 
-@tasks.op(reference=product, gradient=["a", "b"], **BROADCAST, **SETTINGS)
-@tasks.autograd(Tensor)
+@farm.op(reference=product, gradient=["a", "b"], **BROADCAST, **SETTINGS)
+@farm.autograd(Tensor)
 def mul(a, b):
     return a * b
 
 
-@tasks.op(reference=product, gradient=["a", "b"], **BROADCAST, **SETTINGS)
-@tasks.autograd(Forgetful)
+@farm.op(reference=product, gradient=["a", "b"], **BROADCAST, **SETTINGS)
+@farm.autograd(Forgetful)
 def forgetful_mul(a, b):
     return a * b
 
 
-@tasks.op(
+@farm.op(
     reference=lambda x: torch.softmax(x, -1),
     inputs={"x": ["rows", "columns"]},
     dims={"rows": [1, 3], "columns": [1, 4, 31]},
@@ -48,6 +48,6 @@ def forgetful_mul(a, b):
     gradient=["x"],
     **SETTINGS,
 )
-@tasks.autograd(Tensor)
+@farm.autograd(Tensor)
 def softmax(x):
     return x.softmax()

@@ -9,7 +9,6 @@ from kernels import Forgetful, forgetful_mul, mul, softmax
 from minigrad import Tensor
 
 import farm
-import tasks
 from farm import lake
 from farm.launch import main
 
@@ -51,7 +50,7 @@ def test_the_fault_is_seen_on_one_such_pair():
 def test_a_function_that_nothing_declares(tensor, passes):
     """A layer, held against differences of itself."""
 
-    @tasks.autograd(tensor)
+    @farm.autograd(tensor)
     def layer(x, weight, bias):
         return (x @ weight + bias).softmax()
 

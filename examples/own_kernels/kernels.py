@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-import tasks
+import farm
 
 
 def softmax_reference(x):
@@ -12,7 +12,7 @@ def softmax_reference(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-@tasks.op(
+@farm.op(
     reference=softmax_reference,
     dims={"rows": [1, 5, 32], "columns": [1, 31, 129, 1000]},
     inputs={"x": ["rows", "columns"]},

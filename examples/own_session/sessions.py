@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-import tasks
+import farm
 
 # --- attention, one token at a time ---------------------------------------------------------------------------------
 
@@ -50,13 +50,13 @@ class Cache:
         return {"k": self.k[: self.used], "v": self.v[: self.used]}
 
 
-@tasks.op(**ATTENTION)
+@farm.op(**ATTENTION)
 class decode(Cache):
     def grow(self):
         self.k, self.v = (torch.cat([x, torch.zeros_like(x)]) for x in (self.k, self.v))
 
 
-@tasks.op(**ATTENTION)
+@farm.op(**ATTENTION)
 class decode_forgetting(Cache):
     """When the cache grows for the second time (step 8), the values are not copied."""
 
@@ -89,7 +89,7 @@ DESCENT = {
 }
 
 
-@tasks.op(**DESCENT)
+@farm.op(**DESCENT)
 class descent:
     def start(self, w, rate, momentum):
         self.w = w.clone().requires_grad_()
@@ -110,7 +110,7 @@ class descent:
         return {"w": self.w} | ({} if kept is None else {"momentum": kept})
 
 
-@tasks.op(**DESCENT)
+@farm.op(**DESCENT)
 class descent_restarted(descent):
     """Loses its momentum after the fifth step, as from a checkpoint without the optimiser: step 5 continues without it."""
 

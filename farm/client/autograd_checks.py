@@ -98,8 +98,8 @@ def check_autograd(
     of them. The differences tell their own error, which is taken off first, so no tolerance is needed; atol and rtol, if
     given, forgive more. eps: by how much every number is moved, instead of a step that fits it; the result says where it does
     not fit. double: the gradient of the gradient too. func: another name of ``function``. Of a function of NumPy arrays the
-    gradient is what ``backward`` computes, or the function's own attribute of that name (see `tasks.UserOp` and
-    `tasks.autograd`). Raises ClientError where nothing can be differentiated.
+    gradient is what ``backward`` computes, or the function's own attribute of that name (see `farm.UserOp` and
+    `farm.autograd`). Raises ClientError where nothing can be differentiated.
     """
     not_negative(eps=eps, atol=atol, rtol=rtol)
     if eps == 0:
@@ -160,7 +160,7 @@ class GradientCase:
         if not floating:
             libraries = (x for x in args if callable(getattr(x, "backward", None)) and not torch.is_tensor(x))
             own = next((type(x).__name__ for x in libraries), "")
-            how = f"; an input is a {own}: pass its NumPy array, and put @tasks.autograd({own}) before the function"
+            how = f"; an input is a {own}: pass its NumPy array, and put @farm.autograd({own}) before the function"
             raise ClientError(f"no input is a floating tensor: nothing can be differentiated{how * bool(own)}")
         asked = [i for i in floating if tensors[i].requires_grad]
 

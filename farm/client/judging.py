@@ -53,7 +53,7 @@ def fuzz(
     ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
     reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
     high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named; of a kernel
-    of NumPy arrays the function that computes them (see `tasks.UserOp`), unless the kernel has one; double: the gradients of
+    of NumPy arrays the function that computes them (see `farm.UserOp`), unless the kernel has one; double: the gradients of
     these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes, where a crash
     or a hang is a row. settings: fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …), and
     atol and rtol, the tolerances of every dtype.

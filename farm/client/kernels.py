@@ -79,7 +79,7 @@ def kernel_of(
 ) -> Kernel:
     """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
 
-    What is not given is as its `@tasks.op` or its config declares it; double without backward is of the gradients that are
+    What is not given is as its `@farm.op` or its config declares it; double without backward is of the gradients that are
     declared, or of all. atol, rtol: its tolerances in every dtype; of the two, one that is not given is as declared, else the
     dtype's classic one. Raises ClientError, with every mistake's key.
     """
@@ -166,7 +166,7 @@ def _build_user_op(function: Any, changes: dict[str, Any]) -> UserOp:
     if "reference" not in changes:
         raise ClientError(
             f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
-            '(of torch tensors with reference_framework="torch"), or declare the kernel with @tasks.op'
+            '(of torch tensors with reference_framework="torch"), or declare the kernel with @farm.op'
         )
     if "inputs" not in changes:
         raise ClientError(
@@ -188,7 +188,7 @@ def _identifier(name: str) -> str:
 
 
 def declared_of(function: Callable[..., Any] | str) -> Declared | None:
-    """The declaration of a function: by @tasks.op, or of a config of the working directory. Raises ClientError."""
+    """The declaration of a function: by @farm.op, or of a config of the working directory. Raises ClientError."""
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
             return _of_config(function.removeprefix("user:"))
@@ -199,7 +199,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
     if ops:
         return Declared(ops[0], (), name_of(function)[2])
     if named:
-        raise ClientError(f"{named} is not declared: put @tasks.op before it, or pass the function with reference=")
+        raise ClientError(f"{named} is not declared: put @farm.op before it, or pass the function with reference=")
     return None
 
 
@@ -318,7 +318,7 @@ def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
 
 
 def _declared_with(function: Callable[..., Any], there: Mapping[str, Any]) -> str:
-    """What finds a function that is named in a declaration alone, as the reference of @tasks.op often is; "" where none has it."""
+    """What finds a function that is named in a declaration alone, as the reference of @farm.op often is; "" where none has it."""
     return next(
         (
             f"{name}.__farm_ops__.{place}.{what}"

@@ -118,7 +118,7 @@ def _make_unreferenced_op(
         return dict(zip(wrt, autograd.numpy_vjp(own, inputs, wrt, many)[0]))
 
     settings |= {"backward": differences, "framework": "numpy"}
-    text = f"it has no backward, and autograd cannot follow it ({why}): give it one with @tasks.autograd, or as {own.__name__}.backward"
+    text = f"it has no backward, and autograd cannot follow it ({why}): give it one with @farm.autograd, or as {own.__name__}.backward"
     return kernel_of(function, function, **settings), text
 
 

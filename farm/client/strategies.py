@@ -18,7 +18,7 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
         if name in given:
             raise ClientError(f"{name}: Hypothesis decides it (@settings(max_examples=…), @seed(…))")
     if function is None and "reference" not in given:
-        raise ClientError("which kernel? Pass one with @tasks.op, or give reference= and inputs=")
+        raise ClientError("which kernel? Pass one with @farm.op, or give reference= and inputs=")
     known = Cases.of(function, **given)
 
     @strategies.composite

@@ -36,7 +36,7 @@ from tasks.model import Status
 
 #: Children serve one job at a time: whoever has more cores calls from as many processes.
 _one_at_a_time = threading.Lock()
-#: What a task may be: the path of its declaration or of its folder, an op, a function with @tasks.op or its name.
+#: What a task may be: the path of its declaration or of its folder, an op, a function with @farm.op or its name.
 Task = UserOp | Callable[..., Any] | str | Path
 
 
@@ -66,7 +66,7 @@ class Verdict:
 def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0) -> Verdict:
     """Judge a submission to a task, in a process of its own. What the task's cases are made of is made once, and kept.
 
-    task: the path of a task.yaml or of the folder that has one, a `tasks.UserOp`, a function with @tasks.op, or "module:function";
+    task: the path of a task.yaml or of the folder that has one, a `farm.UserOp`, a function with @farm.op, or "module:function";
     source: the text of a submission, or the path of its file, which defines a function of the name that the task says (default: the
     op's); one that is wrong is not timed. backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's).
     A submission that cannot be imported is an error, one that ends its process a crash: only what is wrong with the task raises
@@ -117,7 +117,7 @@ def _plan_op(task: UserOp | Callable[..., Any] | str) -> dict[str, Any]:
     else:
         declared = declared_of(task)
         if declared is None:
-            raise ClientError(f"{task!r} is no task: put @tasks.op before it, or give a tasks.UserOp or a task.yaml")
+            raise ClientError(f"{task!r} is no task: put @farm.op before it, or give a farm.UserOp or a task.yaml")
         op, root = declared.op, declared.root
     op = replace(op, kernel=op.function_name)
     found = {what: name_of(getattr(op, what), script=True) for what in FUNCTIONS}

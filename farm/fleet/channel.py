@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from farm.exits import starting
 from farm.fleet import fork_server
+from tasks.importing import module_command
 from tasks.relay import MARK, PAGE_SIZE, Flying, Page, Starved
 
 #: Bytes that are read at a time.
@@ -311,7 +312,7 @@ def _start_child(
     """A child started plainly: it imports all that it needs itself."""
     with starting:
         return subprocess.Popen(
-            [python, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
+            [*module_command(python, "tasks.child"), *map(str, (*fds, os.getpid()))],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from farm.exits import starting
 from tasks.backends import BackendSpec
 from tasks.fork_server import BEGUN, ENDED, IDLE, ask, late
+from tasks.importing import module_command
 from tasks.plugins import PluginError
 
 #: Variable that says 0 where every child is to be started plainly.
@@ -114,7 +115,7 @@ def _start(control: socket.socket, env: Mapping[str, str]) -> None:
     def keep() -> None:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "tasks.fork_server", str(control.fileno()), str(os.getpid())],
+                [*module_command(sys.executable, "tasks.fork_server"), str(control.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # why something cannot be imported, a child says that is started plainly

@@ -139,7 +139,7 @@ def check(
             refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")
         return
     if not catalog.modules and not catalog.kernels:
-        refuse(at, "the catalog user needs modules (with @tasks.op) or kernels")
+        refuse(at, "the catalog user needs modules (with @farm.op) or kernels")
     for i, module in enumerate(catalog.modules):
         exists(module, (*at, "modules", i))
     names: dict[str, int] = {}

@@ -108,7 +108,7 @@ class CatalogConfig(_Model):
     list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
     distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with as
     many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
-    are given this catalog; checks: instead of the run's. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
+    are given this catalog; checks: instead of the run's. Of the catalog `user`: modules with `@farm.op` functions, kernels, and the folder that their
     files and modules are looked up in (default: the config's). Of the catalog `nodes`: the folder that they are in.
     Of the catalog `models`: the user's own; where no ops are named, those alone are run.
     """

@@ -22,6 +22,7 @@ from farm.plan.config import ConfigError, read_yaml
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.published import SIZES
+from tasks.importing import module_command
 
 #: Elements of a sample up to which values are drawn in the shapes of a problem beside its own.
 DRAWN = 1 << 20
@@ -72,7 +73,7 @@ def _names(file: Path) -> set[str]:
 
 def _ask(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
     """What the problem says of itself, in a process of its own. Raises ConfigError."""
-    program = [sys.executable, "-m", "tasks.catalogs.user.published", layout, str(file.resolve())]
+    program = [*module_command(sys.executable, "tasks.catalogs.user.published"), layout, str(file.resolve())]
     out = default_cache() / "inputs"
     try:
         done = subprocess.run(

@@ -171,7 +171,7 @@ def test_a_tensor_of_an_autograd_library_is_told_what_to_pass() -> None:
         def backward(self) -> None: ...
 
     with pytest.raises(
-        farm.ClientError, match=r"an input is a Value: pass its NumPy array, and put @tasks.autograd\(Value\)"
+        farm.ClientError, match=r"an input is a Value: pass its NumPy array, and put @farm.autograd\(Value\)"
     ):
         farm.check_autograd(lambda x: x, (Value(),))
 

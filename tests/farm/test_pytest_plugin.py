@@ -112,7 +112,7 @@ def test_a_marker_can_ask_for_more_than_imprecise(pytester: pytest.Pytester) -> 
 @pytest.mark.parametrize(
     ("mark", "says"),
     [
-        ("dims={'m': (1, 4)}", "which kernel? Its module has no 'other' with @tasks.op"),
+        ("dims={'m': (1, 4)}", "which kernel? Its module has no 'other' with @farm.op"),
         ("softmax, dims={'n': 0}", "test_other: dims.n.0: 0 is no size"),
         ("softmax, clas='exact'", "unknown argument 'clas'"),
         ("'no.where:softmax'", "no module 'no.where'"),

@@ -77,7 +77,7 @@ def write(config: Path, *kernels: str, modules: str = "", end: str = "") -> Path
 @pytest.mark.parametrize(
     ("text", "place", "says"),
     [
-        (HEAD + TAIL, "2:3", "catalogs.0: the catalog user needs modules (with @tasks.op) or kernels"),
+        (HEAD + TAIL, "2:3", "catalogs.0: the catalog user needs modules (with @farm.op) or kernels"),
         (
             "catalogs: [{name: torch, modules: [k.py]}]\n" + TAIL,
             "1:26",

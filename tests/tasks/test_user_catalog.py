@@ -808,7 +808,7 @@ def test_kernels_that_are_made_in_a_loop_are_all_there(declare: Any) -> None:
             "k.py:4: cannot be imported: ModuleNotFoundError: No module named 'nowhere'",
         ),
         ("def f(:\n", (0, "modules", 0), "k.py:4: cannot be imported: SyntaxError"),
-        ("", (0, "modules", 0), "no function with @tasks.op"),
+        ("", (0, "modules", 0), "no function with @farm.op"),
         (
             "MORE = {}\n" + DECORATED.replace("def double(x)", "def double(y)"),
             (0, "modules", 0),

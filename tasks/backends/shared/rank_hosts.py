@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks.backends.shared import ranks
+from tasks.importing import module_command
 
 #: Variable of a child whose job has devices of several processes: its `Hosts`, as JSON.
 HOSTS = "FARM_RANK_HOSTS"
@@ -80,7 +81,7 @@ def start_here(
     """Start a rank of this process, which keeps its end of the connection."""
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), env.get("PYTHONPATH", ""))))
     return subprocess.Popen(
-        [python, "-u", "-m", ranks.__name__, str(connection.fileno()), str(os.getpid()), *arguments],
+        [*module_command(python, ranks.__name__), str(connection.fileno()), str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr.fileno() if sys.stderr and hasattr(sys.stderr, "fileno") else None,
         pass_fds=(connection.fileno(),),

@@ -1,4 +1,4 @@
-"""The `user` catalog: kernels of a config or of `@tasks.op`, each against its own reference in float64."""
+"""The `user` catalog: kernels of a config or of `@farm.op`, each against its own reference in float64."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tasks.arrays import module_state
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import functions, keys, sessions, sources
+from tasks.catalogs.user import declaring, functions, keys, sessions, siblings, sources
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.catalogs.user_definitions import definitions, get_announcement
@@ -254,7 +254,7 @@ def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterat
             continue
         ops = _declared_in(module)
         if not ops:
-            raise CatalogError(f"{name}: there is no function with @tasks.op in it", key)
+            raise CatalogError(f"{name}: there is no function with @farm.op in it", key)
         for op in ops:
             code = getattr(op.kernel, "__code__", None)
             made = Declared(op, key, root, str(module.__file__), getattr(code, "co_firstlineno", 0))
@@ -311,11 +311,12 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
             name.partition(".")[0] if file is None else "",
         )
     _switch_triton_to_interpreter()
+    declaring.stand_in_for_farm()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
         with module_state.seed_rng():  # what a module draws when it is imported is the same in every process
-            module = _from_file(file) if name.endswith(".py") else importlib.import_module(name)
+            module = _from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
         _loaded[str(file)] = sources.digest(sources.closure(file, root))
         return module
     except DeclarationError as error:
@@ -353,14 +354,14 @@ def digest_loaded() -> str:
     return hashlib.sha256(json.dumps(sorted(_loaded.items())).encode()).hexdigest()[:16] if _loaded else ""
 
 
-def _from_file(file: Path) -> ModuleType:
+def _from_file(file: Path, root: str) -> ModuleType:
     content = hashlib.sha256(
         str(file).encode() + b"\0" + sources.digest(sources.closure(file, str(file.parent))).encode()
     )
     name = f"{file.stem}_{content.hexdigest()[:10]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=siblings.loader_for(name, file, root))
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     EXECUTED.append(file)
@@ -397,7 +398,7 @@ def check_call(one: Declared, what: str) -> None:
     function = own.get(what, lambda: one.function(what))()
     if function is None:
         if what == "backward" and one.op.gradient and one.op.framework == "numpy":
-            text = "a kernel of NumPy arrays has no gradient of its own: give backward, a function of it, or use @tasks.autograd"
+            text = "a kernel of NumPy arrays has no gradient of its own: give backward, a function of it, or use @farm.autograd"
             raise one.mistake("gradient", text)
         return
     first = [None] if what == "backward" else []

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.importing import module_command
 from tasks.model import np_dtype
 
 #: Characters of a script's stderr kept in an error.
@@ -82,7 +83,7 @@ class _Process:
         known = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.catalogs.user.scripts", str(script)],
+            [*module_command(sys.executable, "tasks.catalogs.user.scripts"), str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -20,7 +20,7 @@ def locate(module: str, root: str) -> Path | None:
     """
     if module.endswith(".py"):
         return Path(root, module)
-    found = _inside(module, [Path(root)])
+    found = find_module(module, [Path(root)])
     if found:
         return found
     spec: ModuleSpec | None = None
@@ -100,7 +100,8 @@ def beside(package: str, folders: Iterable[Path]) -> bool:
     return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders if package)
 
 
-def _inside(module: str, folders: Iterable[Path]) -> Path | None:
+def find_module(module: str, folders: Iterable[Path]) -> Path | None:
+    """The file of a module or package in the first of the folders that has it."""
     for folder in folders:
         base = folder.joinpath(*module.split("."))
         for path in (base.with_suffix(".py"), base / "__init__.py"):
@@ -141,7 +142,7 @@ def outside(file: Path, root: str) -> set[str]:
     tree = _tree(file)
     folders = [Path(root).resolve(), file.parent]
     names = _iterate_imports(tree, file) if tree else ()
-    return {name.partition(".")[0] for name, base in names if base is None and not _inside(name, folders)}
+    return {name.partition(".")[0] for name, base in names if base is None and not find_module(name, folders)}
 
 
 def _tree(path: Path) -> ast.AST | None:
@@ -157,11 +158,11 @@ def _find_imports_cached(file: str, root: str, mtime: int, size: int) -> tuple[P
     path = Path(file)
     if (tree := _tree(path)) is None:
         return ()
-    folders = [Path(root).resolve(), path.parent]
+    folders = [path.parent, Path(root).resolve()]
     return tuple(
         found
         for name, base in _iterate_imports(tree, path)
-        if (found := _inside(name, base or folders)) and found != path
+        if (found := find_module(name, base or folders)) and found != path
     )
 
 

@@ -1,0 +1,106 @@
+"""Modules beside a kernel's file: each file is given those of its own folder, whatever else has the same name.
+
+Two folders with a `utils.py` each, or a `tasks.py` of the user's, are usual. Python keeps one module of a name a process, the first that was
+imported; the second folder's kernel, or its reference, would compute with the first one's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tasks.catalogs.user import sources
+
+#: Begins the names of packages that stand for folders.
+_PREFIX = "beside_"
+
+
+class _Folders(MetaPathFinder):
+    """The folders in which a file's modules are looked up, as a package whose modules they are."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = [Path(x) for x in folders]
+        self.name = _PREFIX + hashlib.sha256("\0".join(folders).encode()).hexdigest()[:10]
+        self.builtins = vars(builtins) | {"__import__": self._import}
+        package = ModuleType(self.name)
+        package.__path__ = list(folders)
+        sys.modules[self.name] = package
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if not fullname.startswith(f"{self.name}."):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(self.builtins, spec.loader.name, spec.loader.path)
+        return spec
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        first = name.partition(".")[0]
+        if level or not self._has_namesake(first):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        found = importlib.import_module(f"{self.name}.{name}")
+        if fromlist:  # which may name submodules
+            return builtins.__import__(found.__name__, globals, locals, fromlist, 0)
+        return sys.modules[f"{self.name}.{first}"]
+
+    def _has_namesake(self, first: str) -> bool:
+        """Whether a module of this name lies here and the usual way leads to another one. The standard library's come first, as everywhere
+        in the process that has imported them."""
+        own = sources.find_module(first, self._folders)
+        if own is None or first in sys.stdlib_module_names:
+            return False
+        if f"{self.name}.{first}" in sys.modules:
+            return True
+        there = sys.modules.get(first)
+        try:
+            spec = there.__spec__ if there is not None else importlib.util.find_spec(first)
+        except (ImportError, ValueError, AttributeError):
+            return True
+        return spec is None or spec.origin is None or not _is_same(spec.origin, own)
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module that looks up its own imports where it lies."""
+
+    def __init__(self, given: dict[str, Any], fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._builtins = given
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = self._builtins
+        super().exec_module(module)
+
+
+def loader_for(name: str, file: Path, root: str) -> SourceFileLoader:
+    """The loader of a file whose modules are looked up beside it, and then in ``root``."""
+    return _Loader(_folders(tuple(dict.fromkeys([str(file.parent), root]))).builtins, name, str(file))
+
+
+@functools.cache
+def _folders(folders: tuple[str, ...]) -> _Folders:
+    return _Folders(folders)
+
+
+def _is_same(origin: str, own: Path) -> bool:
+    try:
+        return Path(origin).samefile(own)
+    except OSError:
+        return False

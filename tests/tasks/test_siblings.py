@@ -1,0 +1,120 @@
+"""Modules beside a kernel: two folders' `utils.py`, a package, a name that the farm or the standard library has too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from farm.fleet.child_process import tasks_alone
+from tasks.catalogs.user.load import resolve_name
+from tests.conftest import here
+
+KERNEL = """
+import torch
+from utils import SCALE
+
+def kernel(x):
+    return x * SCALE
+"""
+CONFIG = """
+catalogs:
+  - name: user
+    kernels:
+      - {name: two, kernel: a/k.py:kernel, reference: a/r.py:reference, inputs: {x: [N]}, dims: {N: [1, 64]}}
+      - {name: three, kernel: b/k.py:kernel, reference: b/r.py:reference, inputs: {x: [N]}, dims: {N: [1, 64]}}
+dtypes: [float32]
+backends: [torch-cpu]
+"""
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    for folder, scale in (("a", 2), ("b", 3)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "k.py").write_text(KERNEL)
+        (tmp_path / folder / "utils.py").write_text(f"SCALE = {scale}\n")
+        (tmp_path / folder / "r.py").write_text(f"def reference(x):\n    return x * {scale}\n")
+    return tmp_path
+
+
+def test_each_folder_has_its_own_module_of_a_name(two: Path) -> None:
+    assert [resolve_name(f"{x}/k.py:kernel", str(two))(1) for x in "ab"] == [2, 3]
+
+
+def test_a_kernel_is_not_blamed_for_another_folders_module(two: Path) -> None:
+    (two / "c.yaml").write_text(CONFIG)
+    done = here(two / "c.yaml", "--on", "inline", "--results", two / "results")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_module_imported_in_a_call_is_its_own_folders(two: Path) -> None:
+    for folder in "ab":
+        (two / folder / "late.py").write_text("def kernel():\n    import utils\n    return utils.SCALE\n")
+    called = [resolve_name(f"{x}/late.py:kernel", str(two)) for x in "ab"]
+    assert [f() for f in called] == [2, 3]
+
+
+def test_a_package_beside_finds_its_own_modules(tmp_path: Path) -> None:
+    for folder, value in (("a", 1), ("b", 2)):
+        package = tmp_path / folder / "parts_of_mine"
+        (package / "deep").mkdir(parents=True)
+        (package / "__init__.py").write_text("from parts_of_mine.deep.values import VALUE\n")
+        (package / "deep" / "__init__.py").write_text("")
+        (package / "deep" / "values.py").write_text(f"from parts_of_mine.base import BASE\nVALUE = BASE + {value}\n")
+        (package / "base.py").write_text(f"BASE = {10 * value}\n")
+        (tmp_path / folder / "k.py").write_text(
+            "import parts_of_mine.deep.values\nfrom parts_of_mine import base, VALUE\n"
+            "def kernel():\n    return base.BASE, VALUE, parts_of_mine.deep.values.VALUE\n"
+        )
+    assert [resolve_name(f"{x}/k.py:kernel", str(tmp_path))() for x in "ab"] == [(10, 11, 11), (20, 22, 22)]
+
+
+def test_a_file_called_as_a_module_of_python_hides_it_from_nobody(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("MINE = True\n")
+    (tmp_path / "k.py").write_text("import json\ndef kernel():\n    return json.dumps([1])\n")
+    assert resolve_name("k.py:kernel", str(tmp_path))() == "[1]"
+
+
+@pytest.mark.parametrize("on", ["children", "inline"])
+def test_a_users_own_tasks_and_farm_op_in_one_folder(tmp_path: Path, on: str) -> None:
+    (tmp_path / "tasks.py").write_text("SCALE = 2\n")
+    (tmp_path / "k.py").write_text(
+        textwrap.dedent("""
+        import farm, torch
+        from tasks import SCALE
+
+        def reference(x):
+            return x * 2
+
+        @farm.op(reference=reference, inputs={"x": ["N"]}, dims={"N": [1, 64]})
+        def kernel(x):
+            return x * SCALE
+        """)
+    )
+    text = "catalogs: [{name: user, modules: [k.py]}]\ndtypes: [float32]\nbackends: [torch-cpu]\n"
+    (tmp_path / "c.yaml").write_text(text)
+    run = [sys.executable, "-m", "farm.launch", "c.yaml", "--on", on, "--results", "results"]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_where_only_tasks_is_farm_op_declares_too(tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(
+        "import farm\n@farm.op(reference=abs, inputs={'x': ['N']}, dims={'N': [4]})\ndef kernel(x):\n    return x\n"
+    )
+    text = "from tasks.catalogs.user.load import resolve_name as f; print(len(f('k.py:kernel', '.').__farm_ops__))"
+    # As in the environment of a runtime: numpy and ml_dtypes, and of the farm the package tasks.
+    folders = [str(Path(m.__file__ or "").parents[1]) for m in map(__import__, ["numpy", "ml_dtypes"])]
+    code = f"import sys; sys.path += {folders!r}; sys.path.insert(0, {str(tasks_alone())!r}); {text}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_a_module_called_tasks_that_came_first_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("")
+    done = subprocess.run([sys.executable, "-c", "import tasks, farm"], capture_output=True, text=True, cwd=tmp_path)
+    assert f"{tmp_path}/tasks.py was imported by that name" in done.stderr
