@@ -11,6 +11,7 @@ import numpy as np
 
 from tasks import matrix_units
 from tasks.arrays import torch_tree
+from tasks.arrays.accumulators import ACCUMULATORS
 from tasks.backends.base import Backend, importing
 from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.backends.torch import TorchEager
@@ -53,6 +54,7 @@ class Emulated(Backend):
             f"emulated {known.vendor} {self.device} matrix unit",
             compute_precision="".join(taken),
             of_products=bool(taken),
+            accumulators=tuple(x.name for x in ACCUMULATORS.values() if x.unit.architecture == self.device),
         )
 
     def build(self, form: Form) -> Program:
@@ -103,7 +105,7 @@ def _on_unit() -> Any:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket.__name__
-            if not is_product(name):
+            if name not in PRODUCTS and not is_product(name):
                 return func(*args, **(kwargs or {}))
             if name not in PRODUCTS or func._overloadname not in ("default", ""):
                 raise Unsupported(f"a matrix unit computes {', '.join(sorted(PRODUCTS))}; {name} is made of more")
@@ -185,7 +187,7 @@ def _mv(architecture: str, given: Mapping[str, Any]) -> Matrix:
 
 def _dot(architecture: str, given: Mapping[str, Any]) -> Matrix:
     a, b = given["self"], given["tensor"]
-    return _finish(_accumulate(architecture, a[None], b[:, None])[0, 0], a.dtype.name)
+    return _finish(_accumulate(architecture, a[None], b[:, None]), a.dtype.name).reshape(())
 
 
 def _scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:

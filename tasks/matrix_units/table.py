@@ -18,7 +18,7 @@ SOURCES: Mapping[str, str] = {
     "FTTN": "X. Li, A. Li, B. Fang, K. Swirydowicz, I. Laguna, G. Gopalakrishnan, FTTN, CCGrid 2024, arXiv:2403.00232",
     "Khattak": "F. Khattak, M. Mikaitis, Accurate models of NVIDIA tensor cores, arXiv:2512.07004, and its models of AMD's units",
     "MMA-Sim": "P. Xie, Y. Wang, F. Yang, M. Yang, MMA-Sim, arXiv:2511.10909",
-    "H200": "the recorded rows of an H200 (torch 2.11, cuBLAS 13.1): `python -m tests.recorded_float8`",
+    "H200": "the recorded rows of an H200 (torch 2.11, cuBLAS 13.1): `python -m tests.devices.products`",
     "PTX": "NVIDIA, PTX ISA: mma, wgmma, tcgen05.mma with integers",
     "CDNA": "AMD, CDNA 1, 2 and 3 instruction set architectures: v_mfma_i32 with i8",
 }

@@ -83,7 +83,7 @@ def test_there_is_a_conversion_between_any_two_dtypes() -> None:
     found = {(e.op, e.variant): e for e in catalogs.get("casts").entries()}
     for to in TABLE:
         if TABLE[to].family not in ("text", "precision"):
-            assert len(found[f"casts:to_{to}", ""].dtypes) == 25
+            assert len(found[f"casts:to_{to}", ""].dtypes) == 27
     assert all(e.distributions == (EXHAUSTIVE,) for e in found.values())
 
 
