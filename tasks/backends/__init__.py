@@ -33,6 +33,7 @@ BUILT_IN = {
     "litert": "tasks.backends.litert:LiteRt",
     "paddle": "tasks.backends.paddle:Paddle",
     "mlx": "tasks.backends.mlx:Mlx",
+    "emulated": "tasks.backends.emulated:Emulated",
     "tosa": "tasks.backends.tosa:Tosa",
     "triton": "tasks.backends.triton:Triton",
     "gloo": "tasks.backends.collectives:Gloo",
