@@ -15,6 +15,7 @@ COMMANDS = {
     "report": "show a run, or many: tables, CSV, Markdown, one HTML page; compare two backends or two runs",
     "site": "write a static site over many runs and lakes: what failed since when, by vendor, backend, op, model and defect",
     "reproduce": "rerun one row of a lake; or write it down as a folder that shows it",
+    "fingerprint": "read how a backend adds: order, bits, rounding; predict it to the bit; compare two",
     "fuzz": "generate cases, run them on every backend, search further near findings",
     "localise": "find the node, window, optimiser pass or precision that makes a lake's model fail",
     "minimise": "shrink a lake's failing case while it fails in the same way: minimal case, finding, issue",

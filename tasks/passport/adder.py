@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
         raise NotReadable("too few terms", "a step's bits are read with three terms")
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
-    fused = tuple(_list_fused(probe, tree, usual.bits)) if device.weighted else ()
+    fused = tuple(_list_fused(probe, tree)) if device.weighted else ()
     return Adder(usual, others, fused, _measure_flushing(device), _measure_specials(device))
 
 
@@ -134,7 +135,8 @@ def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...
         if isinstance(node[0], tuple) and len(node) > 3:  # among products alone: the sum so far may be taken with more bits
             i, j = list_terms(node[1])[0], list_terms(node[2])[0]
     if parent is None:
-        return NodeRule(aligned, alignment, aligned, alignment) if aligned else None
+        alone = aligned and not any(isinstance(child, tuple) for child in node)
+        return NodeRule(aligned, alignment, aligned, alignment) if alone else None
     beside = next(x for x in parent if x is not node)
     bits, rounding = _measure_width(probe, i, j, list_terms(beside)[0])
     return NodeRule(bits, rounding, aligned, alignment) if bits else None
@@ -165,11 +167,12 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
     return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")  # type: ignore[call-overload]
 
 
-def _list_fused(probe: _Probe, tree: Tree, bits: int) -> list[int]:
+def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
     device, half = probe.device, (probe.digits + 1) // 2
-    factor = 1.0 + 2.0**-half
-    rounded = _round_bits(factor * factor, probe.digits)
+    factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype
+    low = Fraction(factor) ** 2 // Fraction(2) ** (1 - probe.digits) * Fraction(2) ** (1 - probe.digits)
+    rounded = (float(low), float(low) + 2.0 ** (1 - probe.digits))
     found = []
     for node in list_nodes(tree):
         for term in node:
@@ -178,15 +181,13 @@ def _list_fused(probe: _Probe, tree: Tree, bits: int) -> list[int]:
             beside = list_terms(next(x for x in node if x is not term))[0]
             left, right = np.zeros(device.count), np.zeros(device.count)
             left[term] = right[term] = factor
-            left[beside], right[beside] = -rounded, 1.0
-            if device.add(left, right) != 0.0:
+            right[beside] = 1.0
+            rests = []
+            for left[beside] in (-rounded[0], -rounded[1]):
+                rests.append(device.add(left, right))
+            if 0.0 not in rests:
                 found.append(term)
     return sorted(found)
-
-
-def _round_bits(value: float, bits: int) -> float:
-    significand, exponent = math.frexp(value)
-    return math.ldexp(round(math.ldexp(significand, bits)), exponent - bits)
 
 
 def _measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:

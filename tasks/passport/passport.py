@@ -14,7 +14,7 @@ from tasks.passport.adder import Adder, NodeRule, measure_adder
 from tasks.passport.device_sum import NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
-from tasks.passport.trees import Tree, decode_tree, encode_tree, name_kind
+from tasks.passport.trees import Kind, Tree, decode_tree, encode_tree, list_nodes, name_kind, without_terms
 
 #: Inputs that the model is chosen by, and unseen ones that it is tried on.
 TRIED, UNSEEN = 24, 100
@@ -85,8 +85,8 @@ def read_sum(device: Sum, rows: int | None = None, seed: int = 0, unseen: int = 
     known: dict[str, Any] = {"where": device.terms.where, "rows": rows, "terms": device.count}
     try:
         tree, _ = reveal_tree(device, random.Random(seed))
-        kind = name_kind(tree)
-        known |= {"tree": tuple(encode_tree(tree)), "kind": str(kind), "kind_code": kind.code, "size": kind.size or None}
+        kind, bias = _name_order(device, tree)
+        known |= {"tree": tuple(encode_tree(tree)), "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
         adder = measure_adder(device, tree)
     except NotReadable as error:
         return Reading(**known, code=error.code, words=str(error), calls=device.calls)
@@ -112,6 +112,17 @@ def read_sum(device: Sum, rows: int | None = None, seed: int = 0, unseen: int = 
         return Reading(**known)
     words = f"its tree and its adder give {right} of {unseen} results on unseen inputs to the bit"
     return Reading(**known, code="not predicted", words=words)
+
+
+def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:
+    """What the order is called, and where a bias comes into it, in words."""
+    bias = device.count - 1
+    body = without_terms(tree, frozenset([bias])) if device.terms.alone else None
+    if body is None or not isinstance(tree, tuple):
+        return name_kind(tree), ""
+    holder = next(node for node in list_nodes(tree) if bias in node)
+    where = "then the bias" if holder is tree else "from the bias" if 0 in holder else "the bias within"
+    return name_kind(body), f", {where}"
 
 
 def draw_terms(device: Sum, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:

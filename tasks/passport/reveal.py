@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.trees import Tree, list_terms, order_tree
+from tasks.passport.trees import Tree, order_tree
 
 #: Pairs that are asked again once the tree is known, twice each.
 ASKED_AGAIN = 24
+#: Bits of accumulators that do not round to nearest, which are tried one after the other.
+CUTTING = (24, 13, 14, 11, 8, 16, 22, 25, 53)
 #: How far from a whole number a count may be: one that was divided and rounded is no whole number.
 _LOOSE, _EXACT = 0.3, 1e-6
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What stands for M and for one: factors (left, right) of each; the right ones are 1 where terms are no products."""
+    """What stands for M and for one: factors (left, right) of each; the right ones are 1 where terms are no products.
+
+    modulus: counts are known up to a multiple of it, 0 where they are known. An adder that cuts off makes one last bit of −M of the ones beside it.
+    """
 
     big: tuple[float, float]
     one: tuple[float, float]
+    modulus: int = 0
 
     @property
     def unit(self) -> float:
@@ -47,6 +53,7 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
     if top > 64:
         far = min(top * 2 // 5, 200)
         yield Mask((2.0**far, 2.0**far), (1.0, 1.0)) if products else Mask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
+        yield from _list_cutting(0, top, products, count)
         return
     if products:
         yield Mask((2.0**top, 2.0**top), (2.0**normal, 1.0))
@@ -54,6 +61,18 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
     shared = math.ceil(math.log2(count))  # a share of the smallest number would be none
     for one in dict.fromkeys((lowest, lowest + shared, lowest + shared + 1, normal)):
         yield Mask((2.0**top, 1.0), (2.0**one, 1.0))
+    yield from _list_cutting(normal, top, products, count)
+
+
+def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Mask]:
+    """Masks for adders that do not round to nearest, by the bits that they may keep: M is so small that its last bit, of four counts, stands in the
+    result beside a count."""
+    shift = math.ceil(math.log2(count)) + 2
+    for bits in CUTTING:
+        big = one + bits - 1 + shift
+        factors = (2.0**big, 1.0) if big <= top else (2.0**top, 2.0 ** (big - top))
+        if big <= top or products:
+            yield Mask(factors, (2.0**one, 1.0), 2**shift)
 
 
 class _Asked:
@@ -72,7 +91,8 @@ class _Asked:
     def check_sound(self) -> None:
         """Raises NotReadable where ones alone do not add up to their number."""
         found = self._count(self._left, self._right)
-        if found != self.device.count:
+        digits = TABLE[self.device.dtype].digits or 0
+        if found != self.device.count <= 2 ** (digits + 1):
             raise NotReadable("not a sum", f"{self.device.count} ones add up to {found}")
 
     def size(self, i: int, j: int, again: bool = False) -> int:
@@ -97,7 +117,7 @@ class _Asked:
         near = round(found)
         if abs(found - near) > (_LOOSE if self._share != 1.0 else _EXACT):
             raise NotReadable("not a sum", f"{self.mask}: a count of ones is {found:.6g}")
-        return near
+        return near % self.mask.modulus if self.mask.modulus else near
 
 
 def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
@@ -106,7 +126,7 @@ def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
         raise NotReadable("not a float", f"{device.dtype}: whole numbers are added exactly in any order")
-    if device.count > 2 ** (row.digits + 1):
+    if device.count - 2 > 2 ** (row.digits + 1):  # no two terms leave more to be counted
         raise NotReadable(
             "too few values",
             f"{device.dtype} counts to {2 ** (row.digits + 1)} and there are {device.count} terms: ask a shorter sum",
@@ -174,11 +194,17 @@ def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
 
 def find_meeting_size(tree: Tree, i: int, j: int) -> int:
     """How many terms the smallest part of a tree has that holds two."""
-    node = tree
-    while isinstance(node, tuple):
-        inner: Callable[[Tree], bool] = lambda x: i in list_terms(x) and j in list_terms(x)  # noqa: E731
-        below = next((child for child in node if inner(child)), None)
-        if below is None:
-            return len(list_terms(node))
-        node = below
-    return 1
+    found = 0
+
+    def count(node: Tree) -> tuple[int, int]:
+        """(terms, how many of the two are among them)."""
+        nonlocal found
+        if isinstance(node, int):
+            return 1, int(node in (i, j))
+        sizes, held = zip(*map(count, node))
+        if sum(held) == 2 and not found:
+            found = sum(sizes)
+        return sum(sizes), sum(held)
+
+    count(tree)
+    return found

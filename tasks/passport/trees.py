@@ -49,12 +49,16 @@ class Kind:
         return what + inner + joined
 
 
-@functools.lru_cache(1 << 16)
 def list_terms(tree: Tree) -> tuple[int, ...]:
     """Numbers of the terms in a tree, ascending."""
-    if isinstance(tree, int):
-        return (tree,)
-    return tuple(sorted(t for child in tree for t in list_terms(child)))
+    found, left = [], [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, int):
+            found.append(node)
+        else:
+            left.extend(node)
+    return tuple(sorted(found))
 
 
 def list_nodes(tree: Tree) -> Iterator[tuple[Tree, ...]]:
@@ -68,9 +72,15 @@ def list_nodes(tree: Tree) -> Iterator[tuple[Tree, ...]]:
 
 def order_tree(tree: Tree) -> Tree:
     """The same order of adding with the parts of each step in the order of their first terms: equal orders are equal then."""
-    if isinstance(tree, int):
-        return tree
-    return tuple(sorted((order_tree(x) for x in tree), key=lambda x: list_terms(x)[0]))
+
+    def order(node: Tree) -> tuple[int, Tree]:
+        """(the first term, the tree in order)."""
+        if isinstance(node, int):
+            return node, node
+        parts = sorted(map(order, node), key=lambda part: part[0])
+        return parts[0][0], tuple(part[1] for part in parts)
+
+    return order(tree)[1]
 
 
 def encode_tree(tree: Tree) -> list[int]:
@@ -88,12 +98,12 @@ def encode_tree(tree: Tree) -> list[int]:
             parents[child] = len(parents) - 1
         return len(parents) - 1
 
-    number(tree)
+    number(order_tree(tree))
     return parents
 
 
 def decode_tree(parents: Sequence[int]) -> Tree:
-    """What `encode_tree` made numbers of. Raises ValueError for numbers that are no tree."""
+    """What `encode_tree` made numbers of, as `order_tree` has it. Raises ValueError for numbers that are no tree."""
     below: dict[int, list[int]] = {}
     for child, parent in enumerate(parents):
         below.setdefault(int(parent), []).append(child)
@@ -102,9 +112,11 @@ def decode_tree(parents: Sequence[int]) -> Tree:
     made: dict[int, Tree] = {}
     for node in range(len(parents)):
         made[node] = tuple(made[c] for c in below[node]) if node in below else node
-    return made[len(parents) - 1]
+    return order_tree(made[len(parents) - 1])
 
 
+#: Parts of a tree by the numbers of their terms, as bits.
+Clades = dict[int, Tree]
 #: Most terms that are looked for as the head or the remainder of an order.
 MOST_WITHIN = 40
 
@@ -195,7 +207,8 @@ def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
     for size in (2, 4, 8, 16):
         if order_tree(make_sequential([t for block in list_blocks(count, size) for t in block[::-1]])) == tree:
             return Kind("swapped", size)
-    clades = {list_terms(node): node for node in list_nodes(tree)} | {(t,): t for t in terms}
+    clades: Clades = {}
+    _collect_clades(tree, clades)
     named = _name_parts_of(list_lanes, "lanes", tree, count, clades, whole)
     named = named or _name_parts_of(list_blocks, "blocks", tree, count, clades, whole)
     if not named and not whole:
@@ -203,21 +216,28 @@ def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
     return named or Kind("irregular")
 
 
+def _collect_clades(tree: Tree, clades: Clades) -> int:
+    """Adds the parts of a tree by the bits of their terms; returns the whole's."""
+    mask = 1 << tree if isinstance(tree, int) else sum(_collect_clades(child, clades) for child in tree)
+    clades[mask] = tree
+    return mask
+
+
 def _name_parts(
-    tree: Tree, parts: Sequence[Sequence[int]], clades: dict[tuple[int, ...], Tree], whole: bool
+    tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whole: bool
 ) -> tuple[Kind, Kind] | None:
     """(the order within each of these parts, that in which they are joined); None where they are not added each by itself, or not all alike."""
-    if not all(tuple(part) in clades for part in parts):
+    masks = [sum(1 << t for t in part) for part in parts]
+    if not all(mask in clades for mask in masks):
         return None
-    inner = {name_kind(clades[tuple(p)], whole) for p in parts if len(p) == len(parts[0])}
+    inner = {name_kind(clades[mask], whole) for mask, part in zip(masks, parts) if len(part) == len(parts[0])}
     if len(inner) > 1 or "irregular" in {k.code for k in inner}:
         return None
-    number = {tuple(part): k for k, part in enumerate(parts)}
+    number = {id(clades[mask]): k for k, mask in enumerate(masks)}
 
     def join(node: Tree) -> Tree:
-        terms = list_terms(node)
-        if terms in number:
-            return number[terms]
+        if id(node) in number:
+            return number[id(node)]
         assert isinstance(node, tuple)
         return tuple(join(child) for child in node)
 
@@ -226,7 +246,7 @@ def _name_parts(
 
 
 def _name_parts_of(
-    split: Callable[[int, int], list[list[int]]], code: str, tree: Tree, count: int, clades: dict[tuple[int, ...], Tree], whole: bool
+    split: Callable[[int, int], list[list[int]]], code: str, tree: Tree, count: int, clades: Clades, whole: bool
 ) -> Kind | None:
     """Of lanes the most, of blocks the smallest, that are added each by itself."""
     sizes = range(count // 2, 1, -1) if code == "lanes" else range(2, count // 2 + 1 + count % 2)
@@ -252,7 +272,7 @@ def _name_rest(tree: Tree, count: int) -> Kind | None:
     """An order in which the first or the last terms, which do not fill its lanes, are added one by one somewhere within."""
     for size in range(1, min(MOST_WITHIN, count // 2) + 1):
         for code, rest in (("remainder", range(count - size, count)), ("head", range(size))):
-            if (body := _without(tree, frozenset(rest))) is None:
+            if (body := without_terms(tree, frozenset(rest))) is None:
                 continue
             kind = name_kind(body, whole=True)
             if kind.code != "irregular":
@@ -260,11 +280,11 @@ def _name_rest(tree: Tree, count: int) -> Kind | None:
     return None
 
 
-def _without(tree: Tree, terms: frozenset[int]) -> Tree | None:
+def without_terms(tree: Tree, terms: frozenset[int]) -> Tree | None:
     """The tree without some terms; None where steps add only such."""
     if isinstance(tree, int):
         return None if tree in terms else tree
-    left = [x for x in (_without(child, terms) for child in tree) if x is not None]
+    left = [x for x in (without_terms(child, terms) for child in tree) if x is not None]
     return None if not left else left[0] if len(left) == 1 else tuple(left)
 
 
@@ -312,7 +332,7 @@ def draw_svg(tree: Tree, width: int = 640, height: int = 220) -> str:
 
     place(tree)
     path = f'<path d="{"".join(lines)}" fill="none" stroke="currentColor" stroke-width="0.8"/>'
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{name_kind(tree)}">{path}</svg>'
+    return f'<svg class="curve" viewBox="0 0 {width} {height}" role="img" aria-label="{name_kind(tree)}">{path}</svg>'
 
 
 def _measure_depth(tree: Tree) -> int:
