@@ -30,7 +30,7 @@ from tasks.judge import verdict
 from tasks.model import Refusal
 from tasks.nearest import nearest
 from tasks.passport import ARITHMETIC
-from tasks.passport.trees import decode_tree, draw_text, name_kind
+from tasks.passport.trees import decode_tree, draw_text
 
 #: Name of its runs.
 NAME = "fingerprint"
@@ -165,11 +165,12 @@ def _print_json(readings: pd.DataFrame) -> None:
 def _draw(readings: pd.DataFrame) -> None:
     """Each distinct order once, with what it is the order of."""
     of: dict[tuple[int, ...], list[str]] = {}
+    named = dict(zip(readings["tree"], readings["kind"]))
     for line in readings[readings["tree"].notna()].to_dict("records"):
         what = f"{line['backend']} {line['op'].partition(':')[2]} {line['dtype']}"
         of.setdefault(line["tree"], []).append(what)
     for parents, whats in of.items():
         tree = decode_tree(parents)
         few = list(dict.fromkeys(whats))
-        print(f"\n{', '.join(few[:4])}{f' and {len(few) - 4} more' if len(few) > 4 else ''}: {name_kind(tree)}")
+        print(f"\n{', '.join(few[:4])}{f' and {len(few) - 4} more' if len(few) > 4 else ''}: {named[parents]}")
         print(draw_text(tree))

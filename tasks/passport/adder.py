@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ ROUNDINGS = {
     (1.0, 2.0, 1.0, -1.0): "nearest away",
 }
 #: Accumulators by the bits that they keep.
-FORMATS = {row.digits + 1: row.name for row in TABLE.values() if row.family in ("float", "precision") and row.digits and row.bits >= 16}
+FORMATS = {row.digits + 1: row.name for row in TABLE.values() if row.family == "float" and row.digits and row.bits >= 16}
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,14 @@ class _Probe:
         assert row.lowest is not None and row.digits is not None and row.largest is not None
         self.device, self.digits = device, row.digits + 1
         top, lowest = math.floor(math.log2(row.largest)), row.lowest
-        share = math.ceil(math.log2(device.terms.products)) if device.terms.divided else 0
+        share = math.ceil(math.log2(device.terms.products))
         # Far from both ends: a step's result and a share of it are normal numbers.
         if top > 64:
             self.unit, self.most = 0, min(top, 300) // 2
             self.high = self.most
         else:
-            self.unit = lowest + share + 2
+            # A share of it has four bits, if subnormal ones.
+            self.unit = lowest - row.digits + share + 4 if device.terms.divided else lowest + 2
             self.most, self.high = top - self.unit, top
         self.products = device.weighted
 
@@ -116,10 +118,28 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     probe = _Probe(device)
     nodes = list(list_nodes(tree))
     parents = {id(child): node for node in nodes for child in node if isinstance(child, tuple)}
-    asked = range(0, len(nodes), max(1, len(nodes) // MEASURED))
-    rules = {k: rule for k in asked if (rule := _measure_node(probe, nodes[k], parents.get(id(nodes[k])))) is not None}
+    sizes = {id(node): len(list_terms(node)) for node in nodes}
+
+    def alike(node: tuple[Tree, ...]) -> tuple[Any, ...]:
+        """What tells the steps of a kernel apart: how many terms their parts have, and the step that takes them."""
+        parent = parents.get(id(node))
+        parts = tuple(sorted(sizes.get(id(child), 1) for child in node))
+        return (parts[0], len(parts), parts[-1] > 1, min(sizes.get(id(x), 1) for x in parent) if parent else 0)
+
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for k, node in enumerate(nodes):
+        kinds.setdefault(alike(node), []).append(k)
+    rules: dict[int, NodeRule] = {}
+    for members in kinds.values():
+        step = max(1, len(members) * len(kinds) // MEASURED)
+        found = {
+            k: rule for k in members[::step] if (rule := _measure_node(probe, nodes[k], parents.get(id(nodes[k])))) is not None
+        }
+        if found:
+            most = Counter(found.values()).most_common(1)[0][0]
+            rules |= dict.fromkeys(members, most) | found
     if not rules:
-        raise NotReadable("too few terms", "a step's bits are read with three terms")
+        raise NotReadable("too few values", "no step's bits lie within what the dtype can ask")
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
     fused = tuple(_list_fused(probe, tree)) if device.weighted else ()

@@ -19,7 +19,7 @@ Tree = Union[int, tuple["Tree", ...]]
 class Kind:
     """What an order of adding is called.
 
-    code: of SIMPLE, "reversed", "swapped", "blocks", "lanes", "fused", "head", "tail", "remainder", "one step", "term" or "irregular"; size:
+    code: of SIMPLE, "reversed", "swapped", "strided", "one by one" (in another order), "blocks", "lanes", "fused", "head", "tail", "remainder", "one step", "term" or "irregular"; size:
     terms of a block, of a head, tail or remainder, terms that are swapped or that a step fuses, or how many lanes; parts: how many blocks or
     lanes there are; inner: the order within a block or lane, outer: that in which the blocks or lanes are added, or that of the terms
     that are not in a head, tail or remainder.
@@ -37,6 +37,8 @@ class Kind:
             return f"fused groups of {self.size}"
         if self.code == "swapped":
             return f"sequential, each {self.size} reversed"
+        if self.code == "strided":
+            return f"sequential in steps of {self.size}" + ", each 2 reversed" * (self.inner is not None)
         if self.code == "tail":
             return f"{self.outer}, then {self.size} one by one"
         if self.code in ("head", "remainder"):
@@ -115,6 +117,8 @@ def decode_tree(parents: Sequence[int]) -> Tree:
     return order_tree(made[len(parents) - 1])
 
 
+#: Orders that no rule makes.
+IRREGULAR = {"irregular", "one by one"}
 #: Parts of a tree by the numbers of their terms, as bits.
 Clades = dict[int, Tree]
 #: Most terms that are looked for as the head or the remainder of an order.
@@ -204,9 +208,8 @@ def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
     for size in range(2, count) if max(map(len, list_nodes(tree))) > 2 else ():
         if order_tree(make_fused(terms, size)) == tree:
             return Kind("fused", size)
-    for size in (2, 4, 8, 16):
-        if order_tree(make_sequential([t for block in list_blocks(count, size) for t in block[::-1]])) == tree:
-            return Kind("swapped", size)
+    if (chain := list_chain(tree)) is not None:
+        return _name_chain(chain)
     clades: Clades = {}
     _collect_clades(tree, clades)
     named = _name_parts_of(list_lanes, "lanes", tree, count, clades, whole)
@@ -231,7 +234,8 @@ def _name_parts(
     if not all(mask in clades for mask in masks):
         return None
     inner = {name_kind(clades[mask], whole) for mask, part in zip(masks, parts) if len(part) == len(parts[0])}
-    if len(inner) > 1 or "irregular" in {k.code for k in inner}:
+    last = name_kind(clades[masks[-1]], whole)  # which may be smaller
+    if len(inner) > 1 or IRREGULAR & {k.code for k in (*inner, last)}:
         return None
     number = {id(clades[mask]): k for k, mask in enumerate(masks)}
 
@@ -242,14 +246,47 @@ def _name_parts(
         return tuple(join(child) for child in node)
 
     outer = _name(join(tree), len(parts), whole)
-    return None if outer.code == "irregular" else (inner.pop(), outer)
+    return None if outer.code in IRREGULAR else (inner.pop(), outer)
+
+
+def list_chain(tree: Tree) -> list[int] | None:
+    """The terms of a tree that adds one after another to what there is, in that order, the smaller of the first two first; None of any other."""
+    found: list[int] = []
+    while isinstance(tree, tuple):
+        if len(tree) != 2 or all(isinstance(x, tuple) for x in tree):
+            return None
+        if all(isinstance(x, int) for x in tree):
+            return [*sorted(list_terms(tree)), *found[::-1]]
+        tree, term = sorted(tree, key=lambda x: isinstance(x, int))
+        assert isinstance(term, int)
+        found.append(term)
+    return None
+
+
+def _name_chain(chain: Sequence[int]) -> Kind:
+    """What an order is called that adds one term after another."""
+    count = len(chain)
+
+    def is_chain(order: Sequence[int]) -> bool:
+        return [*sorted(order[:2]), *order[2:]] == chain
+
+    for size in (2, 4, 8, 16):
+        if is_chain([t for block in list_blocks(count, size) for t in block[::-1]]):
+            return Kind("swapped", size)
+    for step in range(2, count // 2 + 1):
+        lanes = list_lanes(count, step)
+        if is_chain([t for lane in lanes for t in lane]):
+            return Kind("strided", step)
+        if is_chain([t for lane in lanes for k in range(0, len(lane), 2) for t in lane[k : k + 2][::-1]]):
+            return Kind("strided", step, inner=Kind("swapped", 2))
+    return Kind("one by one")
 
 
 def _name_parts_of(
     split: Callable[[int, int], list[list[int]]], code: str, tree: Tree, count: int, clades: Clades, whole: bool
 ) -> Kind | None:
     """Of lanes the most, of blocks the smallest, that are added each by itself."""
-    sizes = range(count // 2, 1, -1) if code == "lanes" else range(2, count // 2 + 1 + count % 2)
+    sizes = range(count // 2, 1, -1) if code == "lanes" else range(2, count)
     for size in sizes:
         parts = split(count, size)
         if found := _name_parts(tree, parts, clades, whole):
@@ -263,7 +300,7 @@ def _name_tail(tree: Tree, count: int) -> Kind | None:
     while isinstance(rest, tuple) and len(rest) == 2 and rest[1] == count - 1 - tail:
         rest, tail = rest[0], tail + 1
         kind = _name(rest, count - tail, whole=True)
-        if kind.code != "irregular":
+        if kind.code not in IRREGULAR:
             return Kind("tail", tail, outer=kind)
     return None
 
@@ -275,7 +312,7 @@ def _name_rest(tree: Tree, count: int) -> Kind | None:
             if (body := without_terms(tree, frozenset(rest))) is None:
                 continue
             kind = name_kind(body, whole=True)
-            if kind.code != "irregular":
+            if kind.code not in IRREGULAR:
                 return Kind(code, size, outer=kind)
     return None
 

@@ -76,7 +76,7 @@ def summarise(readings: pd.DataFrame) -> pd.DataFrame:
             | {
                 "orders": describe_orders(read.to_dict("records")),
                 "depends": ", ".join(_list_dependences(read)),
-                "adds": ", ".join(_count(map(_describe_adder, read[read["bits"].notna()].to_dict("records")))),
+                "adds": "; ".join(_count(map(_describe_adder, read[read["bits"].notna()].to_dict("records")))),
                 "flushes": _describe_flushing(read),
                 "predicted": int(group["predicted"].fillna(0).sum()),
                 "unseen": int(group["unseen"].fillna(0).sum()),

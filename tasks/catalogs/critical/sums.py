@@ -12,6 +12,8 @@ from tasks.passport import Terms
 
 #: Columns of a product, channels of a convolution's output.
 COLUMNS = 8
+#: Width of a head of attention.
+HEAD = 16
 
 
 @dataclass(frozen=True)
@@ -116,15 +118,15 @@ def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Sum
 
 
 def attention(g: np.random.Generator, rows: int, terms: int) -> Summed:
-    """Values (1, 1, K, COLUMNS) that all weigh the same, as each query (1, 1, rows, 16) of zeros asks: their sum is divided by K."""
-    query, key, value = (1, 1, rows, 16), (1, 1, terms, 16), (1, 1, terms, COLUMNS)
+    """Values (1, 1, K, HEAD) that all weigh the same, as each query (1, 1, rows, HEAD) of zeros asks: their sum is divided by K."""
+    query, key, value = (1, 1, rows, HEAD), (1, 1, terms, HEAD), (1, 1, terms, HEAD)
 
     def of(row: int, column: int, where: str) -> Terms:
         left = (2, _flat(value, 0, 0, np.arange(terms), column))
-        return Terms(row * COLUMNS + column, left, fill=(0.0, 0.0, 1.0), divided=True, where=where)
+        return Terms(row * HEAD + column, left, fill=(0.0, 0.0, 1.0), divided=True, where=where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (query, key, value))
-    return Summed(arrays, {}, (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")))
+    return Summed(arrays, {}, (of(0, 0, "first"), of(rows - 1, HEAD - 1, "last")))
 
 
 def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
