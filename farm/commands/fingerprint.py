@@ -61,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per reading, and nothing else")
     results_option(parser)
     parser.add_argument(
-        "--on", metavar="NAME", default="auto", help=f"run on this executor: {', '.join(executors.BUILT_IN)}, or one that a package brings"
+        "--on",
+        metavar="NAME",
+        default="auto",
+        help=f"run on this executor: {', '.join(executors.BUILT_IN)}, or one that a package brings",
     )
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
     args = parser.parse_args(argv)
@@ -142,7 +145,9 @@ def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
     if mine.empty:
         known = sorted(set(found["backend"]))
         has = f"; it has {', '.join(known)}" if known else ""
-        raise Refusal(f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}")
+        raise Refusal(
+            f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}"
+        )
     return newest(mine).drop_duplicates(["backend", "op", "variant", "dtype", "sample", "where"], keep="last")
 
 

@@ -101,7 +101,9 @@ class Table:
             return
         frame = pa.concat_tables(tables).to_pandas()
         frame = frame.drop_duplicates(list(dict.fromkeys([*OF_ROW, *self.key])), keep="last")
-        merged = pa.Table.from_pandas(frame.sort_values(list(self.key), kind="stable"), self.schema, preserve_index=False)
+        merged = pa.Table.from_pandas(
+            frame.sort_values(list(self.key), kind="stable"), self.schema, preserve_index=False
+        )
         names = "".join(path.rpartition("/")[2] for path in old)
         self.write(lake, run_id, merged, hashlib.sha256(names.encode()).hexdigest()[:32])
         for path in old:

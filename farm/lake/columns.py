@@ -111,7 +111,19 @@ SCHEMA = _schema(COLUMNS, "4")
 
 #: Columns of a row that say whose arithmetic a reading is, and of which case.
 OF_PASSPORT = (
-    *("op", "variant", "dtype", "sample", "shapes", "vendor", "device", "runtime_version", "build", "driver_version", "flags"),
+    *(
+        "op",
+        "variant",
+        "dtype",
+        "sample",
+        "shapes",
+        "vendor",
+        "device",
+        "runtime_version",
+        "build",
+        "driver_version",
+        "flags",
+    ),
     "started_at",
 )
 #: One row per step has these, in this order: its key, what ties it to the row of its case, and what was seen.

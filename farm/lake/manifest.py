@@ -168,7 +168,11 @@ def _digest_run_files(lake: Lake, run_id: str) -> dict[str, str]:
     if run_id not in (known := run_ids(lake)):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{nearest(run_id, known)}")
     found = {}
-    for path in [*parts(lake, run_id), *(path for table in beside.TABLES for path in table.paths(lake, run_id)), lake.path(run_id, RECORD)]:
+    for path in [
+        *parts(lake, run_id),
+        *(path for table in beside.TABLES for path in table.paths(lake, run_id)),
+        lake.path(run_id, RECORD),
+    ]:
         digest = hashlib.sha256()
         try:
             with lake.filesystem.open_input_stream(path) as file:

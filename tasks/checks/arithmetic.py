@@ -11,7 +11,7 @@ import numpy as np
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
-from tasks.passport import ARITHMETIC, SHAPES, Sum, read_sum
+from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, read_sum
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000
@@ -50,7 +50,9 @@ class Arithmetic(Scenario):
         sys.setrecursionlimit(max(sys.getrecursionlimit(), DEPTH))
         rows = first[0].shape[0] if np.ndim(first[0]) else None
         run: Any = again
-        found = [read_sum(Sum(run, form.arrays, terms, form.dtype), rows) for terms in form.terms]
+        found: list[Reading] = []
+        for terms in form.terms:
+            found.append(read_sum(Sum(run, form.arrays, terms, form.dtype), rows, found[0] if found else None))
         program.readings = tuple(found)
         known: Sequence[str] = sorted({x.kind or x.code for x in found})
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))

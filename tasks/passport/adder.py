@@ -30,7 +30,9 @@ ROUNDINGS = {
     (1.0, 2.0, 1.0, -1.0): "nearest away",
 }
 #: Accumulators by the bits that they keep.
-FORMATS = {row.digits + 1: row.name for row in TABLE.values() if row.family == "float" and row.digits and row.bits >= 16}
+FORMATS = {
+    row.digits + 1: row.name for row in TABLE.values() if row.family == "float" and row.digits and row.bits >= 16
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,9 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     for members in kinds.values():
         step = max(1, len(members) * len(kinds) // MEASURED)
         found = {
-            k: rule for k in members[::step] if (rule := _measure_node(probe, nodes[k], parents.get(id(nodes[k])))) is not None
+            k: rule
+            for k in members[::step]
+            if (rule := _measure_node(probe, nodes[k], parents.get(id(nodes[k])))) is not None
         }
         if found:
             most = Counter(found.values()).most_common(1)[0][0]
@@ -152,7 +156,9 @@ def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...
     aligned, alignment = 0, ""
     if len(node) > 2:
         aligned, alignment = _measure_width(probe, i, j, list_terms(node[2])[0])
-        if isinstance(node[0], tuple) and len(node) > 3:  # among products alone: the sum so far may be taken with more bits
+        if (
+            isinstance(node[0], tuple) and len(node) > 3
+        ):  # among products alone: the sum so far may be taken with more bits
             i, j = list_terms(node[1])[0], list_terms(node[2])[0]
     if parent is None:
         alone = aligned and not any(isinstance(child, tuple) for child in node)

@@ -10,7 +10,6 @@ import numpy as np
 
 from tasks.model.dtypes import np_dtype
 
-
 #: Name of the check that reads the arithmetic of a sum.
 ARITHMETIC = "arithmetic"
 
@@ -50,7 +49,11 @@ class Terms:
         """Of a JSON object."""
 
         def pair(value: Any) -> Any:
-            return (int(value[0]), tuple(value[1]) if isinstance(value[1], (list, tuple)) else int(value[1])) if value else ()
+            return (
+                (int(value[0]), tuple(value[1]) if isinstance(value[1], (list, tuple)) else int(value[1]))
+                if value
+                else ()
+            )
 
         pairs = {name: pair(values.get(name)) for name in ("left", "right", "alone")}
         return cls(**{**values, **pairs, "fill": tuple(values.get("fill", ()))})

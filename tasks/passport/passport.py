@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,20 +44,32 @@ class Reading:
         "the order of adding: for each term, then for each step, the number of the step that takes it; -1: the result",
     )
     kind: str | None = column("string", "outcome", "what that order is called")
-    kind_code: str | None = column("string", "outcome", "the first word of that: sequential, lanes, blocks, pairwise, fused, …, irregular")
-    size: int | None = column("int32", "outcome", "terms of its blocks or of what is added in one step, or how many lanes", "1")
+    kind_code: str | None = column(
+        "string", "outcome", "the first word of that: sequential, lanes, blocks, pairwise, fused, …, irregular"
+    )
+    size: int | None = column(
+        "int32", "outcome", "terms of its blocks or of what is added in one step, or how many lanes", "1"
+    )
     bits: int | None = column("int32", "outcome", "bits of a significand that most steps keep of their result", "bit")
     accumulator: str | None = column("string", "outcome", "the dtype that has so many bits; empty: none has")
     rounding: str | None = column(
         "string", "outcome", "how most steps lose the rest: nearest even, nearest away, truncated, up, down, other"
     )
-    aligned: int | None = column("int32", "outcome", "of steps of several terms: bits kept of each beside the largest; 0: none", "bit")
+    aligned: int | None = column(
+        "int32", "outcome", "of steps of several terms: bits kept of each beside the largest; 0: none", "bit"
+    )
     alignment: str | None = column("string", "outcome", "how those lose the rest")
     others: tuple[int, ...] | None = column(
-        "list<int64>", "outcome", "steps that keep other bits: the number of the step among the steps, its bits, and so on"
+        "list<int64>",
+        "outcome",
+        "steps that keep other bits: the number of the step among the steps, its bits, and so on",
     )
-    fused: tuple[int, ...] | None = column("list<int64>", "outcome", "terms whose product is not rounded before it is added")
-    finish: str | None = column("string", "outcome", "what is done with the sum: divide, or reciprocal (times one over the number of terms)")
+    fused: tuple[int, ...] | None = column(
+        "list<int64>", "outcome", "terms whose product is not rounded before it is added"
+    )
+    finish: str | None = column(
+        "string", "outcome", "what is done with the sum: divide, or reciprocal (times one over the number of terms)"
+    )
     flushes_inputs: bool | None = column("bool", "outcome", "whether subnormal inputs are zero; null: not known")
     flushes_results: bool | None = column("bool", "outcome", "the same of results")
     specials: str | None = column("string", "outcome", "what Inf, Inf − Inf and NaN become")
@@ -80,18 +93,29 @@ class Reading:
         return Model(decode_tree(self.tree or ()), adder, output, self.finish or "", products)
 
 
-def read_sum(device: Sum, rows: int | None = None, seed: int = 0, unseen: int = UNSEEN) -> Reading:
-    """The reading of one sum; what cannot be read says why."""
+def read_sum(
+    device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
+) -> Reading:
+    """The reading of one sum; what cannot be read says why. like: of another element of the same output: where the order is the same, its
+    steps are taken to add as those do, and unseen results tell whether that is so."""
     known: dict[str, Any] = {"where": device.terms.where, "rows": rows, "terms": device.count}
+    rng = np.random.default_rng(seed)
     try:
         tree, _ = reveal_tree(device, random.Random(seed))
+        parents = tuple(encode_tree(tree))
+        if like is not None and like.known and like.tree == parents:
+            model, right = _choose_model(device, [like.model(device.output, device.terms.products)], unseen, rng)
+            if right >= KNOWN * unseen:
+                return replace(like, **known, predicted=right, unseen=unseen, calls=device.calls)
         kind, bias = _name_order(device, tree)
-        known |= {"tree": tuple(encode_tree(tree)), "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        known |= {"tree": parents, "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
         adder = measure_adder(device, tree)
     except NotReadable as error:
         return Reading(**known, code=error.code, words=str(error), calls=device.calls)
     rule = adder.rule
-    model, right = _choose_model(device, tree, adder, unseen, np.random.default_rng(seed))
+    finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
+    models = [Model(tree, adder, device.output, finish, device.terms.products) for finish in finishes]
+    model, right = _choose_model(device, models, unseen, rng)
     known |= {
         "bits": rule.bits,
         "accumulator": adder.accumulator,
@@ -140,22 +164,15 @@ def draw_terms(device: Sum, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
     return left, right
 
 
-def _choose_model(
-    device: Sum, tree: Tree, adder: Adder, unseen: int, rng: np.random.Generator
-) -> tuple[Model, int]:
+def _choose_model(device: Sum, models: Sequence[Model], unseen: int, rng: np.random.Generator) -> tuple[Model, int]:
     """(the model that gives most of some results, how many of unseen ones it gives)."""
-    asked = [draw_terms(device, rng) for _ in range(TRIED + unseen)]
+    asked = [draw_terms(device, rng) for _ in range(TRIED * (len(models) > 1) + unseen)]
     found = np.array([device.add(*one) for one in asked])
     left = np.stack([one[0] for one in asked])
     right = np.stack([one[1] for one in asked if one[1] is not None]) if device.weighted else None
-    best: tuple[int, Model, np.ndarray] | None = None
-    for finish in ("divide", "reciprocal") if device.terms.divided else ("",):
-        model = Model(tree, adder, device.output, finish, device.terms.products)
-        same = _equal_bits(model.compute(left, right), found)
-        if best is None or same[:TRIED].sum() > best[0]:
-            best = int(same[:TRIED].sum()), model, same
-    assert best is not None
-    return best[1], int(best[2][TRIED:].sum())
+    same = [_equal_bits(model.compute(left, right), found) for model in models]
+    best = max(range(len(models)), key=lambda k: int(same[k][:-unseen].sum()))
+    return models[best], int(same[best][-unseen:].sum())
 
 
 def _equal_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:

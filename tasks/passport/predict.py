@@ -96,7 +96,9 @@ def _to_odd(value: np.ndarray, rest: np.ndarray) -> np.ndarray:
     return np.where((rest != 0) & even, (bits + toward).view(np.float64), total)
 
 
-def _add(a: tuple[np.ndarray, np.ndarray | None], b: tuple[np.ndarray, np.ndarray | None], rule: NodeRule) -> np.ndarray:
+def _add(
+    a: tuple[np.ndarray, np.ndarray | None], b: tuple[np.ndarray, np.ndarray | None], rule: NodeRule
+) -> np.ndarray:
     """a + b rounded once."""
     if a[1] is not None and b[1] is not None:
         total, rest = _two_sum(a[0], b[0])
@@ -122,7 +124,9 @@ def _add_aligned(parts: list[tuple[np.ndarray, np.ndarray | None]], rule: NodeRu
     values = np.stack([p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts])
     largest = np.frexp(np.abs(values).max(0))[1]
     unit = np.ldexp(1.0, largest - (rule.aligned or FULL))
-    cut: Callable[[np.ndarray], np.ndarray] = {"nearest even": np.round, "down": np.floor, "up": np.ceil}.get(rule.alignment, np.trunc)
+    cut: Callable[[np.ndarray], np.ndarray] = {"nearest even": np.round, "down": np.floor, "up": np.ceil}.get(
+        rule.alignment, np.trunc
+    )
     return _round((cut(values / unit) * unit).sum(0), rule)
 
 
@@ -135,7 +139,9 @@ def _round(value: np.ndarray, rule: NodeRule) -> np.ndarray:
     if rule.rounding == "nearest away":
         cut = np.trunc(scaled + np.copysign(0.5, scaled))
     else:
-        how: Callable[[np.ndarray], np.ndarray] = {"truncated": np.trunc, "down": np.floor, "up": np.ceil}.get(rule.rounding, np.round)
+        how: Callable[[np.ndarray], np.ndarray] = {"truncated": np.trunc, "down": np.floor, "up": np.ceil}.get(
+            rule.rounding, np.round
+        )
         cut = how(scaled)
     return np.asarray(np.ldexp(cut, exponent - rule.bits))
 

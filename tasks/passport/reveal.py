@@ -187,9 +187,14 @@ def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
         expected = find_meeting_size(tree, i, j)
         first, second = asked.size(i, j, again=True), asked.size(i, j, again=True)
         if first != second or (first != expected and asked.size(i, j) == expected):
-            raise NotReadable("changes", f"the order changes from run to run: terms {i} and {j} met among {first}, then among {second}")
+            raise NotReadable(
+                "changes",
+                f"the order changes from run to run: terms {i} and {j} met among {first}, then among {second}",
+            )
         if first != expected:
-            raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
+            raise NotReadable(
+                "not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}"
+            )
 
 
 def find_meeting_size(tree: Tree, i: int, j: int) -> int:

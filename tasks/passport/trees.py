@@ -226,9 +226,7 @@ def _collect_clades(tree: Tree, clades: Clades) -> int:
     return mask
 
 
-def _name_parts(
-    tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whole: bool
-) -> tuple[Kind, Kind] | None:
+def _name_parts(tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whole: bool) -> tuple[Kind, Kind] | None:
     """(the order within each of these parts, that in which they are joined); None where they are not added each by itself, or not all alike."""
     masks = [sum(1 << t for t in part) for part in parts]
     if not all(mask in clades for mask in masks):
@@ -289,6 +287,8 @@ def _name_parts_of(
     sizes = range(count // 2, 1, -1) if code == "lanes" else range(2, count)
     for size in sizes:
         parts = split(count, size)
+        if len(parts) == 2 and 2 * len(parts[1]) < len(parts[0]):  # that is a tail
+            continue
         if found := _name_parts(tree, parts, clades, whole):
             return Kind(code, size, len(parts), *found)
     return None
@@ -346,7 +346,7 @@ def _bracket(tree: Tree) -> str:
         return str(tree)
     terms = list_terms(tree)
     if len(terms) > 2 and order_tree(tree) == order_tree(make_sequential(terms)):
-        steps = {b - a for a, b in zip(terms, terms[1:])}
+        steps = {terms[k + 1] - terms[k] for k in range(len(terms) - 1)}
         if len(steps) == 1:
             return f"({terms[0]}→{terms[-1]}" + f" by {steps.pop()})" * (steps != {1}) + ")" * (steps == {1})
     return "(" + " + ".join(_bracket(x) for x in tree) + ")"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
-from farm.lake import LakeWarning, manifest, store, beside
+from farm.lake import LakeWarning, beside, manifest, store
 from farm.report.faces.page import STEPS
 from tasks.model.row import Row
 from tasks.model.trace import Step

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tasks.model.dtypes import np_dtype
-from tasks.passport import NotReadable, Sum, Terms, read_sum
+from tasks.passport import Sum, Terms, read_sum
 from tasks.passport.adder import Adder, NodeRule
 from tasks.passport.predict import Model
-from tasks.passport.reveal import reveal_tree
 from tasks.passport.trees import (
     Tree,
     decode_tree,
-    draw_svg,
-    draw_text,
     encode_tree,
     list_blocks,
     list_lanes,
@@ -28,9 +24,10 @@ from tasks.passport.trees import (
     make_halves,
     make_pairwise,
     make_sequential,
-    name_kind,
     order_tree,
 )
+
+NEAREST = NodeRule(24, "nearest even")
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Planted:
     name: str
     tree: Tree
     kind: str
-    rule: NodeRule = NodeRule(24, "nearest even")
+    rule: NodeRule = NEAREST
     fused: bool = False
     dtype: str = "float32"
     output: str = ""

@@ -59,7 +59,11 @@ def _describe_products(line: Line) -> str:
 def newest(readings: pd.DataFrame) -> pd.DataFrame:
     """Of each passport and sum the reading of the newest run."""
     key = [*WHOSE, *OF, "sample", "where"]
-    return readings.sort_values("started_at", kind="stable").drop_duplicates(key, keep="last").sort_values(key, ignore_index=True)
+    return (
+        readings.sort_values("started_at", kind="stable")
+        .drop_duplicates(key, keep="last")
+        .sort_values(key, ignore_index=True)
+    )
 
 
 def summarise(readings: pd.DataFrame) -> pd.DataFrame:
@@ -132,7 +136,11 @@ def _name_blocks(kinds: Sequence[Kind]) -> str:
 
 
 def _shape(line: Line) -> str:
-    return f"{line['rows']:.0f}×{line['terms']}" if line["rows"] == line["rows"] and line["rows"] is not None else str(line["terms"])
+    return (
+        f"{line['rows']:.0f}×{line['terms']}"
+        if line["rows"] == line["rows"] and line["rows"] is not None
+        else str(line["terms"])
+    )
 
 
 def _list_dependences(read: pd.DataFrame) -> list[str]:
@@ -143,7 +151,9 @@ def _list_dependences(read: pd.DataFrame) -> list[str]:
     first = read[read["where"] == "first"]
     if first.groupby("terms")["tree"].nunique().gt(1).any():
         found.append("rows")
-    several = first[first["rows"] == first["rows"].mode().iloc[0]] if len(first) and first["rows"].notna().any() else first
+    several = (
+        first[first["rows"] == first["rows"].mode().iloc[0]] if len(first) and first["rows"].notna().any() else first
+    )
     if len({(k, s if k != "blocks" else 0) for k, s in zip(several["kind_code"], several["size"].fillna(0))}) > 1:
         found.append("terms")
     return found
@@ -163,7 +173,10 @@ def compare(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
             lines.append(
                 {k: line[k] for k in (*OF, "where")}
                 | {"rows": line["rows_one"], "terms": line["terms_one"], "what": words}
-                | {"one": DASH if _is_missing(shown[0]) else shown[0], "other": DASH if _is_missing(shown[1]) else shown[1]}
+                | {
+                    "one": DASH if _is_missing(shown[0]) else shown[0],
+                    "other": DASH if _is_missing(shown[1]) else shown[1],
+                }
             )
     return pd.DataFrame(lines, columns=[*OF, "where", "rows", "terms", "what", "one", "other"])
 
@@ -178,7 +191,8 @@ def _is_missing(value: Any) -> bool:
 def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
     """What `compare` found, a line per op, dtype and what differs."""
     lines = [
-        dict(zip([*OF, "what", "one", "other"], key)) | {"shapes": ", ".join(dict.fromkeys(map(_shape, group.to_dict("records"))))}
+        dict(zip([*OF, "what", "one", "other"], key))
+        | {"shapes": ", ".join(dict.fromkeys(map(_shape, group.to_dict("records"))))}
         for key, group in found.groupby([*OF, "what", "one", "other"], sort=True, dropna=False)
     ]
     frame = pd.DataFrame(lines, columns=[*OF, "what", "one", "other", "shapes"])
@@ -207,7 +221,9 @@ def passport_view(readings: pd.DataFrame) -> View:
         Column("order (rows×terms)", lambda line: Cell(str(line["orders"] or DASH), tree=tuple(line["tree"] or ()))),
         Column("depends on", lambda line: line["depends"] or DASH),
         Column("adds in", lambda line: line["adds"] or DASH),
-        Column("to the bit", lambda line: Cell(f"{line['predicted']}/{line['unseen']}", small=line["codes"]), right=True),
+        Column(
+            "to the bit", lambda line: Cell(f"{line['predicted']}/{line['unseen']}", small=line["codes"]), right=True
+        ),
     ]
     if len(set(readings["backend"])) > 1:
         columns.insert(0, "backend")

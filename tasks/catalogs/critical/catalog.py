@@ -15,7 +15,6 @@ from tasks import checks
 from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
-from tasks.catalogs.critical import sums
 from tasks.catalogs.critical.ops import OPS, Call, Op
 from tasks.draw import structure
 from tasks.draw.seeds import derive

@@ -52,7 +52,13 @@ def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed
             (place,) = _flat((*front, rows, COLUMNS), *first, row, column)
             ones = (1.0,) * len(arrays)
             return Terms(
-                place, (shared, _flat(left, *first, row, k)), (shared + 1, _flat(right, *first, *at)), alone, ones, False, where
+                place,
+                (shared, _flat(left, *first, row, k)),
+                (shared + 1, _flat(right, *first, *at)),
+                alone,
+                ones,
+                False,
+                where,
             )
 
         elements = [of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")]
@@ -67,14 +73,18 @@ def along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         def of(row: int, where: str) -> Terms:
             place = row * terms + terms - 1 if scan else row
-            return Terms(place, (0, _flat((rows, terms), row, np.arange(terms))), fill=(1.0,), divided=divided, where=where)
+            return Terms(
+                place, (0, _flat((rows, terms), row, np.arange(terms))), fill=(1.0,), divided=divided, where=where
+            )
 
         return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
 
     return make
 
 
-def convolution(kernel: tuple[int, ...], channels: Callable[[int], int], groups: Callable[[int], int] | None = None) -> Make:
+def convolution(
+    kernel: tuple[int, ...], channels: Callable[[int], int], groups: Callable[[int], int] | None = None
+) -> Make:
     """x (rows, C, 5, …), weight (C·groups or COLUMNS, C, *kernel), bias: the middle of the output. channels: C of a group for so many terms; groups: how many there are then,
     each with one channel of output a channel of its own."""
 
@@ -139,5 +149,7 @@ def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
         return Terms(place, (0, _flat(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where)
 
     return Summed(
-        (g.standard_normal(x),), {"kernel_size": 3, "stride": 2, "padding": 1}, (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last"))
+        (g.standard_normal(x),),
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")),
     )
