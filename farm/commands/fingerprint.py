@@ -17,7 +17,7 @@ from farm.exits import INCOMPLETE, OK, interruptible
 from farm.plan.config import Config, ConfigError, check_backend
 from farm.plan.request import Request
 from farm.report.faces import terminal
-from farm.report.tables.passports import compare, difference_view, newest, passport_view, read_passports
+from farm.report.tables.passports import compare, difference_view, load_readings, newest, passport_view
 from farm.work import executors
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_id, code = _ask(args, lake)
         if code != OK:
             return code
-        readings = read_passports(lake, run_id)
+        readings = load_readings(lake, run_id)
     if args.json:
         _print_json(readings)
         return OK
@@ -140,7 +140,7 @@ def _ask(args: Any, lake: lakes.Lake) -> tuple[str, int]:
 def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
     """The newest readings of BACKEND, or those of RUN_ID:BACKEND. Raises Refusal."""
     run_id, _, backend = name.rpartition(":")
-    found = read_passports(lake, run_id or None)
+    found = load_readings(lake, run_id or None)
     mine = found[found["backend"] == backend]
     if mine.empty:
         known = sorted(set(found["backend"]))

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from farm import lake
-from farm.lake.beside import PASSPORTS
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
 from tasks.model import label_of
 from tasks.passport import ARITHMETIC
@@ -36,11 +35,11 @@ COMPARED = {
 NAMED = 3
 
 
-def read_passports(results: lake.AnyLake, run_id: str | None = None) -> pd.DataFrame:
-    """The readings of a run, or of all, as the table `passports` has them, and products: "fused", "rounded", or "" of a sum without any; where: as it is.
+def load_readings(results: lake.AnyLake, run_id: str | None = None) -> pd.DataFrame:
+    """The readings of a run, or of all, as the table `passports` has them, and products: how many are not rounded before they are added, in words.
 
     Raises LakeError."""
-    found = PASSPORTS.read(results, run_id)
+    found = lake.read_passports(results, run_id)
     for name in ("tree", "fused", "others"):
         found[name] = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
     for name in found.select_dtypes("object"):
@@ -50,10 +49,7 @@ def read_passports(results: lake.AnyLake, run_id: str | None = None) -> pd.DataF
 
 
 def _describe_products(line: Line) -> str:
-    fused = line["fused"]
-    if fused is None or line["op"].partition(":")[2] in ("",):
-        return ""
-    return "" if line["bits"] is None else f"{len(fused)} of {line['terms']} not rounded" if fused else "rounded"
+    return f"{len(line['fused'])} of {line['terms']} not rounded" if line["fused"] else ""
 
 
 def newest(readings: pd.DataFrame) -> pd.DataFrame:
@@ -250,6 +246,6 @@ def passports(report: Report) -> View | None:
     asked = report.rows[report.rows["check"] == ARITHMETIC]
     if results is None or asked.empty:
         return None
-    found = [read_passports(results, run_id) for run_id in asked["run_id"].unique()]
+    found = [load_readings(results, run_id) for run_id in asked["run_id"].unique()]
     readings = pd.concat([x for x in found if len(x)] or found[:1])
     return passport_view(readings) if len(readings) else None
