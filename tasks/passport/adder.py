@@ -22,7 +22,7 @@ from tasks.passport.trees import Tree, list_nodes, list_terms
 MEASURED = 48
 #: What a step's rounding is called by what becomes of (a half, one and a half, three quarters, minus three quarters) of the last bit kept, in
 #: units of it: of a half upwards from an even number, of one from an odd one.
-ROUNDINGS = {
+ROUNDINGS: dict[tuple[float, ...], str] = {
     (0.0, 2.0, 1.0, -1.0): "nearest even",
     (0.0, 1.0, 0.0, 0.0): "truncated",
     (0.0, 1.0, 0.0, -1.0): "down",
@@ -126,7 +126,8 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
         """What tells the steps of a kernel apart: how many terms their parts have, and the step that takes them."""
         parent = parents.get(id(node))
         parts = tuple(sorted(sizes.get(id(child), 1) for child in node))
-        return (parts[0], len(parts), parts[-1] > 1, min(sizes.get(id(x), 1) for x in parent) if parent else 0)
+        taken = min(sizes.get(id(x), 1) for x in parent) if parent else 0
+        return (parts[0], len(parts), parts[-1] > 1, taken, parent is tree)
 
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for k, node in enumerate(nodes):
@@ -190,7 +191,7 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
     if high == most and left(most, 1.0) == 1.0:
         return 0, ""
     said = (left(bits, 1.0), left(bits, 3.0), left(bits, 1.5), left(bits, -1.5, -1.0))
-    return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")  # type: ignore[call-overload]
+    return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
 
 
 def _list_fused(probe: _Probe, tree: Tree) -> list[int]:

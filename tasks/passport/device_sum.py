@@ -68,8 +68,10 @@ class Terms:
         if any(one and one[0] not in at for one in (self.left, self.right, self.alone)):
             return None
         fill = tuple(self.fill[number] for number in order if number < len(self.fill))
-        moved = {name: (at[one[0]], one[1]) for name in ("left", "right", "alone") if (one := getattr(self, name))}
-        return replace(self, fill=fill, **moved)
+        left = (at[self.left[0]], self.left[1])
+        right = (at[self.right[0]], self.right[1]) if self.right else ()
+        alone = (at[self.alone[0]], self.alone[1]) if self.alone else ()
+        return replace(self, fill=fill, left=left, right=right, alone=alone)
 
     @property
     def products(self) -> int:

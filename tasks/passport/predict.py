@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,9 +52,9 @@ class Model:
             parts = [evaluate(child) for child in node]
             if all(isinstance(child, int) and child in fused for child in node) and len(node) == 2:
                 # One of two products begins the sum: it is rounded, the other is added to it.
-                first = parts[0]
-                assert first[1] is not None
-                parts[0] = (first[0] if rule.bits >= FULL else _round(_to_odd(*first), rule)), None
+                value, rest = parts[0]
+                assert rest is not None
+                parts[0] = (value if rule.bits >= FULL else _round(_to_odd(value, rest), rule)), None
             if len(parts) == 2 and not rule.aligned:
                 return _add(parts[0], parts[1], rule), None
             return _add_aligned(parts, rule), None
@@ -124,10 +125,7 @@ def _add_aligned(parts: list[tuple[np.ndarray, np.ndarray | None]], rule: NodeRu
     values = np.stack([p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts])
     largest = np.frexp(np.abs(values).max(0))[1]
     unit = np.ldexp(1.0, largest - (rule.aligned or FULL))
-    cut: Callable[[np.ndarray], np.ndarray] = {"nearest even": np.round, "down": np.floor, "up": np.ceil}.get(
-        rule.alignment, np.trunc
-    )
-    return _round((cut(values / unit) * unit).sum(0), rule)
+    return _round((_cut(values / unit, rule.alignment) * unit).sum(0), rule)
 
 
 def _round(value: np.ndarray, rule: NodeRule) -> np.ndarray:
@@ -136,14 +134,15 @@ def _round(value: np.ndarray, rule: NodeRule) -> np.ndarray:
         return value
     significand, exponent = np.frexp(value)
     scaled = np.ldexp(significand, rule.bits)
-    if rule.rounding == "nearest away":
-        cut = np.trunc(scaled + np.copysign(0.5, scaled))
-    else:
-        how: Callable[[np.ndarray], np.ndarray] = {"truncated": np.trunc, "down": np.floor, "up": np.ceil}.get(
-            rule.rounding, np.round
-        )
-        cut = how(scaled)
-    return np.asarray(np.ldexp(cut, exponent - rule.bits))
+    return np.asarray(np.ldexp(_cut(scaled, rule.rounding), exponent - rule.bits))
+
+
+def _cut(scaled: np.ndarray, how: str) -> np.ndarray:
+    """Whole numbers of others, as a rounding makes them; to the nearest even one unless it says otherwise."""
+    if how == "nearest away":
+        return np.asarray(np.trunc(scaled + np.copysign(0.5, scaled)))
+    ways: dict[str, Callable[[np.ndarray], Any]] = {"truncated": np.trunc, "down": np.floor, "up": np.ceil}
+    return np.asarray(ways.get(how, np.round)(scaled))
 
 
 def _divide(total: np.ndarray, count: int, rule: NodeRule, how: str) -> np.ndarray:

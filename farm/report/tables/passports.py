@@ -233,8 +233,8 @@ def passport_view(readings: pd.DataFrame) -> View:
         unit="lines",
         counted=True,
         notes=(
-            "Terms are numbered as they lie in memory. Order: lanes: every k-th term is added by itself, then the lanes; folded: halves are added element by element. "
-            "To the bit: results on unseen inputs that a model of the order and the adder gave, of all that were asked.",
+            "Lanes: every k-th term is added by itself, then the lanes. Folded: the second half onto the first.",
+            "To the bit: results on unseen inputs that a model of order and adder gave, of all asked.",
         ),
     )
 
