@@ -143,14 +143,17 @@ def commands() -> str:
     return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in COMMANDS.items()))
 
 
-def columns(trace: bool = False) -> str:
-    from farm.lake import SCHEMA, TRACE_SCHEMA
+def columns(of: str = "") -> str:
+    from farm.lake import PASSPORT_SCHEMA, SCHEMA, TRACE_SCHEMA
 
     def row(field: Any) -> list[str]:
         words = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
         return [f"`{field.name}`", str(field.type), words["unit"] or "", words["description"]]
 
-    return table(["column", "type", "unit", "what it says"], map(row, TRACE_SCHEMA if trace else SCHEMA))
+    return table(
+        ["column", "type", "unit", "what it says"],
+        map(row, {"trace": TRACE_SCHEMA, "passports": PASSPORT_SCHEMA}.get(of, SCHEMA)),
+    )
 
 
 def dtypes() -> str:
@@ -398,7 +401,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "backends": backends,
     "checks": checks,
     "columns": columns,
-    "trace": functools.partial(columns, trace=True),
+    "trace": functools.partial(columns, "trace"),
+    "passports": functools.partial(columns, "passports"),
     "commands": commands,
     "deprecated": deprecated,
     "dtypes": dtypes,

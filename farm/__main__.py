@@ -29,7 +29,8 @@ GROUPS = {
         "bisect": "bisect the releases of a runtime to the one that broke or fixed a case",
         "site": "write a static site over many runs and lakes: what failed since when, by vendor, backend, op, model and defect",
     },
-    "What runs here?": {
+    "What runs here, and how does it compute?": {
+        "fingerprint": "read how a backend adds: order, bits, rounding; predict it to the bit; compare two",
         "backends": "list every backend: what it needs, where it runs, or why it does not",
         "doctor": "show what this machine lacks, by device and backend, and the command that installs it",
         "envs": "list, build and remove backend environments",

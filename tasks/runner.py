@@ -406,9 +406,11 @@ class Runner:
             if not (program.pieces and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
         row, steps = self._row(case, found, run_ms), self._trace(case, of_steps)
+        readings: tuple[Any, ...] = ()
         if program is not None:
+            readings = program.readings
             program.release()
-        return Done(case.number, row, steps)
+        return Done(case.number, row, steps, readings)
 
     @staticmethod
     def _name_fault(

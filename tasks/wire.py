@@ -16,6 +16,7 @@ from tasks.judge.verdict import Limit, Policy
 from tasks.model import UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
+from tasks.passport import Reading
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
 
@@ -187,11 +188,13 @@ class Exported:
 
 @dataclass(frozen=True)
 class Done:
-    """A case has its row; number: which case, through all items of the command. trace: its steps, where a check looks at several."""
+    """A case has its row; number: which case, through all items of the command. trace: its steps, where a check looks at several;
+    readings: what one has read of the backend's arithmetic."""
 
     number: int
     row: Row
     trace: tuple[Step, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -317,7 +320,7 @@ class Failing:
 @dataclass(frozen=True)
 class Rows:
     """Rows of a batch as Arrow, the numbers of their cases, and counts. spent_ms: what building and what running them took in all.
-    trace: the steps of those cases that have some, as Arrow; no bytes where none has."""
+    trace, passports: the steps and the readings of those cases that have some, as Arrow; no bytes where none has."""
 
     stream: bytes
     numbers: tuple[int, ...]
@@ -325,6 +328,7 @@ class Rows:
     spent_ms: tuple[float, float] = (0.0, 0.0)
     failing: tuple[Failing, ...] = ()
     trace: bytes = b""
+    passports: bytes = b""
 
     @property
     def busy_ms(self) -> float:
@@ -372,7 +376,7 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried),
-        *(Row, Step, Prepared, Exported, Done, Canary),
+        *(Row, Step, Reading, Prepared, Exported, Done, Canary),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }

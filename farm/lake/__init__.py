@@ -1,7 +1,8 @@
-"""The Parquet lake: rows, run records, traces, manifests and minimal cases, and old ones upgraded."""
+"""The Parquet lake: rows, run records, traces, passports, manifests and minimal cases, and old ones upgraded."""
 
-from farm.lake.columns import KEY, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
+from farm.lake.columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.compaction import Change, compact
+from farm.lake.passports import read_passports
 from farm.lake.store import (
     CopyWarning,
     Lake,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from farm.version import farm_version
 from tasks.model import BackendInfo, trace
 from tasks.model.row import Column, Row, column, columns_of
+from tasks.passport import Reading
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,23 @@ def _schema(columns: Iterable[Column], version: str) -> pa.Schema:
 
 SCHEMA = _schema(COLUMNS, "4")
 
+#: Columns of a row that say whose arithmetic a reading is, and of which case.
+OF_PASSPORT = (
+    *(
+        "op",
+        "variant",
+        "dtype",
+        "sample",
+        "shapes",
+        "vendor",
+        "device",
+        "runtime_version",
+        "build",
+        "driver_version",
+        "flags",
+    ),
+    "started_at",
+)
 #: One row per step has these, in this order: its key, what ties it to the row of its case, and what was seen.
 TRACE_COLUMNS = (
     *(c for c in COLUMNS if c.name in KEY),
@@ -117,6 +135,16 @@ TRACE_COLUMNS = (
 )
 TRACE_KEY = [*KEY, "step"]
 TRACE_SCHEMA = _schema(TRACE_COLUMNS, "1")
+
+#: One row per sum that was read has these: its key, whose arithmetic it is, of what case, and what was read.
+PASSPORT_COLUMNS = (
+    *(c for c in COLUMNS if c.name in KEY),
+    Column("reading", "int32", "1", "place of the reading in its case, from 0", "case"),
+    *(c for c in COLUMNS if c.name in OF_PASSPORT),
+    *columns_of(Reading),
+)
+PASSPORT_KEY = [*KEY, "reading"]
+PASSPORT_SCHEMA = _schema(PASSPORT_COLUMNS, "1")
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from farm.lake import traces
+from farm.lake import beside
 from farm.lake.columns import KEY, SCHEMA
 from farm.lake.store import (
     AnyLake,
@@ -64,7 +64,7 @@ class NewerWarning(LakeWarning):
 
 
 def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None:
-    """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows; so for its trace.
+    """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows; so for the tables beside them.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop. A run with a
     part that cannot be read, or that somebody else compacts meanwhile, is left as it is; so is one with columns that this farm does not
@@ -93,7 +93,8 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
         for path in old:
             with contextlib.suppress(FileNotFoundError):  # somebody else compacts the run as well
                 lake.filesystem.delete_file(path)
-    traces.compact(lake, run_id)
+    for table in beside.TABLES:
+        table.compact(lake, run_id)
 
 
 @contextlib.contextmanager

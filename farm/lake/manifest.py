@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from farm.lake import traces
+from farm.lake import beside
 from farm.lake.store import RECORD, AnyLake, Lake, LakeError, open_lake, parts, run_ids
 from farm.version import farm_version
 from tasks.model import Refusal
@@ -164,11 +164,15 @@ def _canonical(manifest: dict[str, Any]) -> bytes:
 
 
 def _digest_run_files(lake: Lake, run_id: str) -> dict[str, str]:
-    """SHA-256 of a run's parts, trace and record, by name. Raises LakeError."""
+    """SHA-256 of a run's parts, tables beside them and record, by name. Raises LakeError."""
     if run_id not in (known := run_ids(lake)):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{nearest(run_id, known)}")
     found = {}
-    for path in [*parts(lake, run_id), *traces.paths(lake, run_id), lake.path(run_id, RECORD)]:
+    for path in [
+        *parts(lake, run_id),
+        *(path for table in beside.TABLES for path in table.paths(lake, run_id)),
+        lake.path(run_id, RECORD),
+    ]:
         digest = hashlib.sha256()
         try:
             with lake.filesystem.open_input_stream(path) as file:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.fleet.child_process import STARVED
 from farm.fleet.health import CaseRef
-from farm.lake import traces
+from farm.lake import beside
 from farm.work import budget
 from farm.work.claims import ONE
 from farm.work.executor import Unplaced
@@ -281,6 +281,7 @@ class Dispatcher:
         batches = lakes.from_stream(rows.stream)
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
-        self.state.row_writer.keep(b, batches, rows.status, rows.busy_ms, traces.from_stream(rows.trace))
+        more = beside.from_stream(rows.trace) + beside.from_stream(rows.passports)
+        self.state.row_writer.keep(b, batches, rows.status, rows.busy_ms, more)
         if Status.UNSUPPORTED.value in rows.status:
             self.state.supports.learn(flight, [rows.numbers[k] for k in new], batches)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.lake import traces
+from farm.lake import beside
 from farm.work.run_counts import RunCounts
 from farm.work.state import Plan
 from tasks.model.row import Row
@@ -44,7 +44,7 @@ class RowWriter:
         busy_ms: float = 0.0,
         steps: Sequence[pa.RecordBatch] = (),
     ) -> None:
-        """Take rows of a backend, and the steps of their traces. Raises OSError when they cannot be written."""
+        """Take rows of a backend, and what is beside them: steps of traces, readings of passports. Raises OSError when they cannot be written."""
         rows = sum(batch.num_rows for batch in batches)
         self._batches += batches
         self._steps += steps
@@ -78,7 +78,7 @@ class RowWriter:
         if self._batches:
             self._written, self._batches, self._steps, self._rows = (self._batches, self._steps), [], [], 0
             where = self._plan.request.lake, self._plan.run_id
-            self._writing = self._writer.submit(traces.append, *where, *self._written)
+            self._writing = self._writer.submit(beside.append, *where, *self._written)
         self._flushed = time.monotonic()
 
     def _end(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from farm.fleet import envs, scratch, visible
 from farm.fleet.child_process import KILLS, Death
-from farm.lake import Origin, from_stream, to_stream, traces
+from farm.lake import Origin, beside, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
 from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
@@ -470,5 +470,6 @@ class _Batch:
                 for d in done
                 if d.row.status in FAILING
             ),
-            traces.to_stream([(d.row, d.trace) for d in done], origin),
+            beside.TRACE.to_stream([(d.row, d.trace) for d in done], origin),
+            beside.PASSPORTS.to_stream([(d.row, d.readings) for d in done], origin),
         )

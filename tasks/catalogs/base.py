@@ -12,6 +12,7 @@ from tasks import importing
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.draw.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, OwnKernel, Refusal, errors, label_of
+from tasks.passport import Terms
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class Sample:
     names: tuple[str, ...] = ()
     #: Places of the arrays whose first axis is a batch, in a sample of the check batch_invariance.
     batched: tuple[int, ...] = ()
+    #: Where the terms of elements of its first output lie, in a sample of the check arithmetic; arrays are numbered as in `arrays`.
+    terms: Sequence[Terms] = ()
     #: Places of the arrays whose first axis is the steps of a session.
     stepped: tuple[int, ...] = ()
     #: See `Form.sets`; the expected outputs of the sets follow one another as well.

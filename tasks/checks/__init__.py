@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from tasks.checks.arithmetic import Arithmetic
 from tasks.checks.audit import Audit
 from tasks.checks.base import Check
 from tasks.checks.base import Observation as Observation
@@ -48,6 +49,7 @@ BUILT_IN: dict[str, Check] = {
         Determinism(),
         Threads(),
         BatchInvariance(),
+        Arithmetic(),
         Steps(),
         Switch(),
         Graph(),

@@ -181,6 +181,8 @@ class Form:
     cotangents: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is a batch: each row of the outputs is of theirs alone.
     batched: tuple[int, ...] = ()
+    #: Where the terms of elements of the first output lie (`tasks.passport.Terms`), where its catalog says; arrays are numbered as in `arrays`.
+    terms: tuple[Any, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
     #: Names of the sets of inputs that `arrays` holds one after another, each of as many arrays; empty: it holds one.
@@ -263,6 +265,8 @@ class Program:
     threads: bool = False
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
+    #: What its check has read of its arithmetic (`tasks.passport.Reading`).
+    readings: tuple[Any, ...] = ()
     #: Columns of the row that were measured while it was run.
     columns: dict[str, Any] = field(default_factory=dict)
     #: Whether `fallback` is true of a part alone, and the whole is what the backend's user gets.

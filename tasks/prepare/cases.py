@@ -50,6 +50,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.named import Named
+from tasks.passport import Terms
 from tasks.prepare import derived, products
 from tasks.prepare.named import find
 from tasks.prepare.ranked import rank_samples
@@ -339,6 +340,7 @@ def _make_record(
         products=sample.products,
         names=tuple(sample.names),
         batched=tuple(sample.batched),
+        terms=[one.values() for one in sample.terms],
         stepped=tuple(sample.stepped),
         sets=tuple(sample.sets),
         program=sample.program,
@@ -592,6 +594,7 @@ class PreparedSample:
             why = "" if there else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
         usual: dict[str, Any] = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
+        usual["terms"] = self.terms(range(len(usual["arrays"])))
         return Form(
             kind,
             group.op,
@@ -606,6 +609,12 @@ class PreparedSample:
             elsewhere=elsewhere,
             **(usual | found),
         )
+
+    def terms(self, order: Sequence[int]) -> tuple[Terms, ...]:
+        """Where the terms of results lie among a form's arrays, which are the sample's in an order; none of a form that lacks an array of
+        theirs."""
+        found = [Terms.read(x).placed(order) for x in self.record.terms]
+        return tuple(x for x in found if x is not None)
 
     def _own(self, kind: str) -> dict[str, Any] | None:
         """What the form is that the sample itself is; this and the next as fields of a `Form`."""
@@ -672,6 +681,7 @@ class PreparedSample:
             "arrays": [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in arrays],
             "args": {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(self.specs))]},
             "batched": tuple(k for k, spec in enumerate(taken) if spec.id in self.record.batched),
+            "terms": self.terms([spec.id for spec in taken]),
             "paired": tuple(made["paired"]),
             "invalid": made.get("invalid", ""),
         }

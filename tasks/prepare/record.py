@@ -140,6 +140,8 @@ class SampleRecord:
     products: bool = False
     names: Sequence[str] = ()
     batched: Sequence[int] = ()
+    #: `Terms.values` of each.
+    terms: Sequence[Mapping[str, Any]] = ()
     #: Places of the arrays whose first axis is the steps of a session.
     stepped: Sequence[int] = ()
     sets: Sequence[str] = ()

@@ -32,7 +32,7 @@ class Cell:
     """What stands in one place of a table. status: shown with its sign and colours; small: beneath, in small print;
     square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to (the
     square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; curve: numbers in their order, drawn
-    under the text with a line at ``bound``; parts: the text in
+    under the text with a line at ``bound``; tree: the order of a sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in
     parts, each with a status that colours it; href: the page that the text leads to; strip: outcomes in their order, as
     (status, how many, words), drawn beside the text; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
@@ -49,6 +49,7 @@ class Cell:
     strip: tuple[tuple[str, int, str], ...] = ()
     curve: tuple[float, ...] = ()
     bound: float | None = None
+    tree: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tasks.draw import structure
 from tasks.draw.seeds import derive
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, np_dtype
+from tasks.passport import ARITHMETIC, SHAPES
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "4"
@@ -49,7 +50,13 @@ class Critical(Catalog):
         """One entry per op, without variants. Gradients need torch, which differentiates."""
         offered = (checks.FORWARD, *(("backward", "double_backward") if _torch_version() is not None else ()))
         return [
-            Entry(f"{self.name}:{name}", "", DTYPES, offered, DISTRIBUTIONS + (STRUCTURED,) * op.selects)
+            Entry(
+                f"{self.name}:{name}",
+                "",
+                DTYPES,
+                (*offered, *(ARITHMETIC,) * (op.sums is not None)),
+                DISTRIBUTIONS + (STRUCTURED,) * op.selects,
+            )
             for name, op in sorted(OPS.items())
         ]
 
@@ -63,7 +70,8 @@ class Critical(Catalog):
         op = self._op(group)
         if group.dtype not in DTYPES:
             raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
-        return (Sample(i) if i in skip else _sample(op, group, i, draws) for i in range(group.samples))
+        make = _summed_sample if group.check == ARITHMETIC else _sample
+        return (Sample(i) if i in skip else make(op, group, i, draws) for i in range(group.samples))
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         def array(kind: str, node: dict[str, Any]) -> Any:
@@ -104,6 +112,21 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
         return Sample(index, failure=Failure.of(error, "sample"))
     sample = _build_sample(op, stored, group, index, draws)
     sample.columns |= columns
+    return sample
+
+
+def _summed_sample(op: Op, group: Group, index: int, draws: int) -> Sample:
+    """A sample of which it is known where the terms of some results lie, of the rows and terms of a row of `SHAPES`."""
+    assert op.sums is not None, "an op that adds nothing is not asked"
+    rows, terms = SHAPES[index]
+    seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
+    try:
+        made = op.sums(np.random.default_rng(seed), rows, terms)
+        stored = _round_arguments((made.args, made.kwargs), np_dtype(group.dtype))
+    except Exception as error:
+        return Sample(index, failure=Failure.of(error, "sample"))
+    sample = _build_sample(op, stored, group, index, draws)
+    sample.terms = made.terms
     return sample
 
 

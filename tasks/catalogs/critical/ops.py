@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.catalogs.critical import encoder
+from tasks.catalogs.critical import encoder, sums
 from tasks.catalogs.critical import reference as ref
 
 #: Positional and keyword arguments; arrays stand where tensors will.
@@ -23,7 +23,8 @@ class Op:
     """One op: ``inputs(rng)`` makes a call, ``reference(*call)`` its exact result, ``torch_form(torch)`` the callable.
 
     selects: whether an input of integers or booleans says what is taken. narrow: given the call's arguments, an equal call of the reference on fewer bytes, for an op that reads little
-    of what it is given; None means the call as it is.
+    of what it is given; None means the call as it is. sums: makes a call of which it is known where the terms of a result lie; None where
+    it adds nothing, or nothing whose terms can be chosen (exponentials, squares).
     """
 
     name: str
@@ -32,6 +33,7 @@ class Op:
     torch_form: Callable[[Any], Callable[..., Any]]
     narrow: Callable[..., Call] | None = None
     selects: bool = False
+    sums: sums.Make | None = None
 
 
 def call(*args: Any, **kwargs: Any) -> Call:
@@ -100,33 +102,36 @@ def _batch_norm(torch: Any) -> Callable[..., Any]:
 
 
 _CONTRACTIONS = (
-    Op("matmul", lambda g: call(normal(g, 256, 256), normal(g, 256, 256)), np.matmul, lambda torch: torch.matmul),
-    Op("bmm", lambda g: call(normal(g, 8, 256, 256), normal(g, 8, 256, 256)), np.matmul, lambda torch: torch.bmm),
+    Op("matmul", lambda g: call(normal(g, 256, 256), normal(g, 256, 256)), np.matmul, lambda torch: torch.matmul, sums=sums.product()),
+    Op("bmm", lambda g: call(normal(g, 8, 256, 256), normal(g, 8, 256, 256)), np.matmul, lambda torch: torch.bmm, sums=sums.product(batch=2)),
     # The fused query-key-value projection of GPT-2.
     Op("addmm", lambda g: call(normal(g, 2304), normal(g, 128, 768), weights(g, 768, 2304, fan_in=768)),
-       ref.addmm, lambda torch: torch.addmm),
+       ref.addmm, lambda torch: torch.addmm, sums=sums.product(shared=1, bias=0)),
     Op("linear", lambda g: call(normal(g, 128, 768), weights(g, 3072, 768, fan_in=768), normal(g, 3072)),
-       ref.linear, lambda torch: torch.nn.functional.linear),
+       ref.linear, lambda torch: torch.nn.functional.linear, sums=sums.product(bias=2, transposed=True)),
     # The first layer of ResNet.
     Op("conv2d", lambda g: call(image(g, 1, 3, 224, 224), weights(g, 64, 3, 7, 7, fan_in=147), normal(g, 64),
                                 stride=2, padding=3),
-       ref.conv2d, lambda torch: torch.nn.functional.conv2d),
+       ref.conv2d, lambda torch: torch.nn.functional.conv2d,
+       sums=sums.convolution((3, 3), lambda n: max(1, n // 9))),
     # MobileNet.
     Op("conv2d_depthwise", lambda g: call(image(g, 2, 144, 56, 56), weights(g, 144, 1, 3, 3, fan_in=9), normal(g, 144),
                                           stride=1, padding=1, groups=144),
-       ref.conv2d, lambda torch: torch.nn.functional.conv2d),
+       ref.conv2d, lambda torch: torch.nn.functional.conv2d,
+       sums=sums.convolution((3, 3), lambda n: 1, lambda n: sums.COLUMNS)),
     # ResNeXt 32×4d.
     Op("conv2d_grouped", lambda g: call(image(g, 2, 128, 56, 56), weights(g, 128, 4, 3, 3, fan_in=36), normal(g, 128),
                                         stride=1, padding=1, groups=32),
-       ref.conv2d, lambda torch: torch.nn.functional.conv2d),
+       ref.conv2d, lambda torch: torch.nn.functional.conv2d,
+       sums=sums.convolution((3, 3), lambda n: 4, lambda n: 2)),
     # The first layer of Whisper.
     Op("conv1d", lambda g: call(normal(g, 2, 80, 750), weights(g, 384, 80, 3, fan_in=240), normal(g, 384),
                                 stride=1, padding=1),
-       ref.conv1d, lambda torch: torch.nn.functional.conv1d),
+       ref.conv1d, lambda torch: torch.nn.functional.conv1d, sums=sums.convolution((3,), lambda n: max(1, n // 3))),
     # DCGAN's generator.
     Op("conv_transpose2d", lambda g: call(image(g, 2, 128, 16, 16), weights(g, 128, 64, 4, 4, fan_in=512),
                                           normal(g, 64), stride=2, padding=1),
-       ref.conv_transpose2d, lambda torch: torch.nn.functional.conv_transpose2d),
+       ref.conv_transpose2d, lambda torch: torch.nn.functional.conv_transpose2d, sums=sums.transposed_convolution),
 )
 
 _ACTIVATIONS = (
@@ -169,14 +174,14 @@ _NORMALISATIONS = (
 # Ties are common once values are rounded to bfloat16, so the index of an extreme or of a sorted value is not defined:
 # max, min, topk and sort give values alone; argmax gets inputs whose maximum is unique in every dtype.
 _REDUCTIONS = (
-    Op("sum", lambda g: call(normal(g, 64, 2048), dim=-1), ref.sum_, lambda torch: torch.sum),
-    Op("mean", lambda g: call(normal(g, 64, 2048, loc=1), dim=-1), ref.mean, lambda torch: torch.mean),
+    Op("sum", lambda g: call(normal(g, 64, 2048), dim=-1), ref.sum_, lambda torch: torch.sum, sums=sums.along(dim=-1)),
+    Op("mean", lambda g: call(normal(g, 64, 2048, loc=1), dim=-1), ref.mean, lambda torch: torch.mean, sums=sums.along(divided=True, dim=-1)),
     Op("max", lambda g: call(normal(g, 64, 2048), dim=-1),
        ref.max_, lambda torch: lambda x, dim: torch.max(x, dim=dim).values),
     Op("min", lambda g: call(normal(g, 64, 2048), dim=-1),
        ref.min_, lambda torch: lambda x, dim: torch.min(x, dim=dim).values),
     Op("argmax", lambda g: call(one_maximum(g, 64, 2048), dim=-1), ref.argmax, lambda torch: torch.argmax),
-    Op("cumsum", lambda g: call(normal(g, 64, 1024), dim=-1), ref.cumsum, lambda torch: torch.cumsum),
+    Op("cumsum", lambda g: call(normal(g, 64, 1024), dim=-1), ref.cumsum, lambda torch: torch.cumsum, sums=sums.along(scan=True, dim=-1)),
     Op("var", lambda g: call(normal(g, 64, 1024, loc=1), dim=-1, correction=1), ref.var, lambda torch: torch.var),
     Op("topk", lambda g: call(normal(g, 8, 50257, scale=2), k=50),
        ref.topk, lambda torch: lambda x, k: torch.topk(x, k).values),
@@ -225,7 +230,7 @@ _RESAMPLING = (
     Op("max_pool2d", lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
        ref.max_pool2d, lambda torch: torch.nn.functional.max_pool2d),
     Op("avg_pool2d", lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
-       ref.avg_pool2d, lambda torch: torch.nn.functional.avg_pool2d),
+       ref.avg_pool2d, lambda torch: torch.nn.functional.avg_pool2d, sums=sums.pool),
     Op("adaptive_avg_pool2d", lambda g: call(image(g, 4, 256, 14, 14), output_size=(7, 7)),
        ref.adaptive_avg_pool2d, lambda torch: torch.nn.functional.adaptive_avg_pool2d),
     # The head of a segmentation net: 21 classes up to the picture's size.
@@ -239,7 +244,8 @@ _RESAMPLING = (
 _COMPOSITES = (
     Op("scaled_dot_product_attention",
        lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64)),
-       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention),
+       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
+       sums=sums.attention),
     Op("scaled_dot_product_attention_causal",
        lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), is_causal=True),
        ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention),

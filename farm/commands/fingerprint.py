@@ -1,0 +1,181 @@
+"""farm fingerprint BACKEND…: in what order, bits and rounding a backend adds, read from outside; what differs between two passports."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from farm import lake as lakes
+from farm.commandline import Parser, list_option, refusing, results_option
+from farm.exits import INCOMPLETE, OK, interruptible
+from farm.plan.config import Config, ConfigError, check_backend
+from farm.plan.request import Request
+from farm.report.faces import terminal
+from farm.report.tables.passports import compare, difference_view, load_readings, newest, passport_view
+from farm.work import executors
+from farm.work.budget import apply_budget
+from farm.work.durations import Estimate
+from farm.work.launch import Run, ready
+from farm.work.left import Left
+from farm.work.progress import Progress, print_preflight
+from tasks.cache import default_cache
+from tasks.catalogs.critical.catalog import DTYPES
+from tasks.judge import verdict
+from tasks.model import Refusal
+from tasks.nearest import nearest
+from tasks.passport import ARITHMETIC
+from tasks.passport.trees import decode_tree, draw_text
+
+#: Name of its runs.
+NAME = "fingerprint"
+#: Lines of a table.
+_MOST = 400
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 read, 2 bad input, 3 incomplete."""
+    parser = Parser(
+        prog="farm fingerprint",
+        description="Read from outside how backends add: the order of their sums, the bits that each step keeps, rounding, products, "
+        "subnormal numbers; and try whether that predicts results to the bit. Kept in the lake's table passports.",
+        epilog="exit code: 0 read (also what could not be: the table says why); 2 no such backend or passport, or none can run here; 3 incomplete",
+    )
+    parser.add_argument("backends", nargs="*", metavar="BACKEND", help="e.g. torch-cpu ort-cpu")
+    list_option(parser, "--ops", "GLOB", "only these ops of the catalog critical")
+    list_option(parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(DTYPES)})")
+    parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare two passports of the lake: BACKEND, or RUN_ID:BACKEND; BACKEND is its newest",
+    )
+    parser.add_argument("--tree", action="store_true", help="draw each distinct order below the table")
+    parser.add_argument("--json", action="store_true", help="one JSON object per reading, and nothing else")
+    results_option(parser)
+    parser.add_argument(
+        "--on",
+        metavar="NAME",
+        default="auto",
+        help=f"run on this executor: {', '.join(executors.BUILT_IN)}, or one that a package brings",
+    )
+    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
+    args = parser.parse_args(argv)
+    lake = lakes.open_lake(args.results)
+    if args.diff:
+        if args.backends:
+            parser.error("--diff compares what the lake has: name its two passports and no BACKEND")
+        return _show_difference(lake, *args.diff, as_json=args.json)
+    if not args.backends:
+        parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm backends lists them")
+    if args.kept:
+        readings = pd.concat([_find(lake, name) for name in args.backends])
+    else:
+        run_id, code = _ask(args, lake)
+        if code != OK:
+            return code
+        readings = load_readings(lake, run_id)
+    if args.json:
+        _print_json(readings)
+        return OK
+    if not len(readings):
+        raise Refusal("nothing was read: farm report says what became of the cases")
+    terminal.show(passport_view(readings), terminal.screen(), _MOST)
+    if args.tree:
+        _draw(readings)
+    return OK
+
+
+def _ask(args: Any, lake: lakes.Lake) -> tuple[str, int]:
+    """(the run that reads, exit code). Raises ConfigError."""
+    console = Console(stderr=args.json, emoji=False)
+    catalog = {"name": "critical", "ops": args.ops or ["*"], "samples": 1}
+    config = Config.model_validate(
+        {
+            "name": NAME,
+            "catalogs": [catalog],
+            "checks": [ARITHMETIC],
+            "dtypes": args.dtypes or list(DTYPES),
+            "backends": [{"name": name} for name in dict.fromkeys(args.backends)],
+            "deadline_s": 300.0,
+        }
+    )
+    for backend in config.backends:
+        check_backend(backend, "BACKEND")
+    if unknown := next((x for x in config.dtypes if x not in DTYPES), ""):
+        raise ConfigError(f"--dtypes: {unknown} is none of critical's{nearest(unknown, DTYPES)}")
+    request = Request(
+        config, verdict.load(config.policy), lake, default_cache(), "", (), False, how=args.on, address=args.address
+    )
+    tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+    try:
+        with ready(request, tell=tell) as plan:
+            print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
+            if not plan.runs:
+                raise ConfigError("none of these backends is available here (see the reasons above)")
+            plan = apply_budget(plan)
+            run = Run(plan)
+            run.begin()
+            assert plan.learned is not None
+            progress = Progress(console, Left(Estimate(plan, plan.learned)))
+            try:
+                with interruptible():
+                    run.dispatch(progress)
+            finally:
+                progress.close(run.state)
+            _, missing = run.finish(None)
+            return run.run_id, INCOMPLETE if missing else OK
+    except KeyboardInterrupt:
+        print("interrupted; farm fingerprint begins anew", file=sys.stderr)
+        return "", INCOMPLETE
+
+
+def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
+    """The newest readings of BACKEND, or those of RUN_ID:BACKEND. Raises Refusal."""
+    run_id, _, backend = name.rpartition(":")
+    found = load_readings(lake, run_id or None)
+    mine = found[found["backend"] == backend]
+    if mine.empty:
+        known = sorted(set(found["backend"]))
+        has = f"; it has {', '.join(known)}" if known else ""
+        raise Refusal(
+            f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}"
+        )
+    return newest(mine).drop_duplicates(["backend", "op", "variant", "dtype", "sample", "where"], keep="last")
+
+
+def _show_difference(lake: lakes.Lake, one: str, other: str, as_json: bool) -> int:
+    found = compare(_find(lake, one), _find(lake, other))
+    if as_json:
+        for line in found.to_dict("records"):
+            print(json.dumps({k: None if v != v else v for k, v in line.items()}, default=str))
+        return OK
+    terminal.show(difference_view(found, one, other), terminal.screen(), _MOST)
+    return OK
+
+
+def _print_json(readings: pd.DataFrame) -> None:
+    for line in readings.to_dict("records"):
+        plain = {k: list(v) if isinstance(v, tuple) else None if v is None or v != v else v for k, v in line.items()}
+        print(json.dumps(plain, default=str, ensure_ascii=False))
+
+
+def _draw(readings: pd.DataFrame) -> None:
+    """Each distinct order once, with what it is the order of."""
+    of: dict[tuple[int, ...], list[str]] = {}
+    named = dict(zip(readings["tree"], readings["kind"]))
+    for line in readings[readings["tree"].notna()].to_dict("records"):
+        what = f"{line['backend']} {line['op'].partition(':')[2]} {line['dtype']}"
+        of.setdefault(line["tree"], []).append(what)
+    for parents, whats in of.items():
+        tree = decode_tree(parents)
+        few = list(dict.fromkeys(whats))
+        print(f"\n{', '.join(few[:4])}{f' and {len(few) - 4} more' if len(few) > 4 else ''}: {named[parents]}")
+        print(draw_text(tree))

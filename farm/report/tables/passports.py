@@ -1,0 +1,251 @@
+"""The passports of backends: in what order, bits and rounding each adds, of what the check arithmetic read; what differs between two."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from farm import lake
+from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from tasks.model import label_of
+from tasks.passport import ARITHMETIC
+from tasks.passport.trees import Kind, decode_tree, name_kind
+
+#: What tells passports apart: whose arithmetic, of which versions, on which device.
+WHOSE = ["backend", "runtime_version", "build", "driver_version", "device"]
+#: What a line of a passport is of.
+OF = ["op", "variant", "dtype"]
+#: What is compared between two readings of the same sum: the order, and how steps add.
+COMPARED = {
+    "tree": "order",
+    "accumulator": "added in",
+    "bits": "bits",
+    "rounding": "rounding",
+    "aligned": "aligned bits",
+    "products": "products",
+    "flushes_inputs": "subnormal inputs are zero",
+    "flushes_results": "subnormal results are zero",
+    "specials": "Inf, Inf − Inf, NaN",
+    "code": "not read",
+}
+#: Orders that a line names before it counts the others.
+NAMED = 3
+
+
+def load_readings(results: lake.AnyLake, run_id: str | None = None) -> pd.DataFrame:
+    """The readings of a run, or of all, as the table `passports` has them, and products: how many are not rounded before they are added, in words.
+
+    Raises LakeError."""
+    found = lake.read_passports(results, run_id)
+    for name in ("tree", "fused", "others"):
+        found[name] = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
+    for name in found.select_dtypes("object"):
+        found[name] = found[name].where(found[name].notna(), None)
+    found["products"] = [_describe_products(line) for line in found.to_dict("records")]
+    return found
+
+
+def _describe_products(line: Line) -> str:
+    return f"{len(line['fused'])} of {line['terms']} not rounded" if line["fused"] else ""
+
+
+def newest(readings: pd.DataFrame) -> pd.DataFrame:
+    """Of each passport and sum the reading of the newest run."""
+    key = [*WHOSE, *OF, "sample", "where"]
+    return (
+        readings.sort_values("started_at", kind="stable")
+        .drop_duplicates(key, keep="last")
+        .sort_values(key, ignore_index=True)
+    )
+
+
+def summarise(readings: pd.DataFrame) -> pd.DataFrame:
+    """A line per backend, op and dtype: backend, op, variant, dtype; orders: what its trees are called, the most frequent first, with the shapes (rows×terms); depends: what
+    the order depends on ("rows", "terms", "place"); adds: the dtypes and roundings that it adds in; fused: how many products are not rounded; flushes;
+    predicted, unseen: sums of the counts; codes: why readings lack something; tree: of the sum with 64 terms, or the first."""
+    lines = []
+    for key, group in readings.groupby(["backend", *OF], sort=True):
+        read = group[group["tree"].notna()]
+        middle = read[(read["terms"] >= 60) & (read["terms"] <= 66)]
+        shown = [*middle["tree"], *read["tree"]]
+        lines.append(
+            dict(zip(["backend", *OF], key))
+            | {
+                "orders": describe_orders(read.to_dict("records")),
+                "depends": ", ".join(_list_dependences(read)),
+                "adds": "; ".join(_count(map(_describe_adder, read[read["bits"].notna()].to_dict("records")))),
+                "flushes": _describe_flushing(read),
+                "predicted": int(group["predicted"].fillna(0).sum()),
+                "unseen": int(group["unseen"].fillna(0).sum()),
+                "readings": len(group),
+                "codes": ", ".join(f"{code} ({n})" for code, n in Counter(group["code"][group["code"] != ""]).items()),
+                "tree": shown[0] if shown else None,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _count(words: Iterable[str]) -> list[str]:
+    """Each once, the most frequent first."""
+    return [word for word, _ in Counter(words).most_common()]
+
+
+def _describe_adder(line: Line) -> str:
+    what = line["accumulator"] or f"{int(line['bits'])} bits"
+    if line["rounding"] not in ("nearest even", "", None):
+        what += f" {line['rounding']}"
+    if line["aligned"]:
+        what += f", {int(line['aligned'])} bits aligned"
+    if line["others"]:
+        what += f", {len(line['others']) // 2} steps in other bits"
+    return what + (", FMA" if line["fused"] and line["dtype"] in ("float32", "float64") else "")
+
+
+def _describe_flushing(read: pd.DataFrame) -> str:
+    found = {name for name in ("inputs", "results") if (read[f"flushes_{name}"] == True).any()}  # noqa: E712
+    return " and ".join(sorted(found))
+
+
+def describe_orders(lines: Sequence[Line]) -> str:
+    """What trees are called, the most frequent first, each with its shapes where there are several. Blocks of the same size at all numbers of terms are blocks, as many at
+    all are a split."""
+    kinds: dict[str, list[str]] = {}
+    for line in lines:
+        kinds.setdefault(str(line["kind"]), []).append(_shape(line))
+    named = sorted(kinds, key=lambda k: -len(kinds[k]))
+    blocks = [name_kind(decode_tree(x["tree"])) for x in lines if x["kind_code"] == "blocks"]
+    said = _name_blocks(blocks)
+    parts = [k if len(kinds) == 1 else f"{k} ({', '.join(dict.fromkeys(kinds[k]))})" for k in named[:NAMED]]
+    more = [f"{len(named) - NAMED} other orders"] * (len(named) > NAMED)
+    return "; ".join(filter(None, [said, *parts, *more]))
+
+
+def _name_blocks(kinds: Sequence[Kind]) -> str:
+    """ "blocked by b" or "split-K by s" of several numbers of terms; "" where that cannot be told."""
+    if len({k.size * k.parts for k in kinds}) < 2:
+        return ""
+    sizes, parts = {k.size for k in kinds}, {k.parts for k in kinds}
+    return f"blocked by {sizes.pop()}" if len(sizes) == 1 else f"split-K by {parts.pop()}" if len(parts) == 1 else ""
+
+
+def _shape(line: Line) -> str:
+    return (
+        f"{line['rows']:.0f}×{line['terms']}"
+        if line["rows"] == line["rows"] and line["rows"] is not None
+        else str(line["terms"])
+    )
+
+
+def _list_dependences(read: pd.DataFrame) -> list[str]:
+    """What the order depends on: the place of the element, the rows, and, by what it is called, the number of terms."""
+    found = []
+    if read.groupby("sample")["tree"].nunique().gt(1).any():
+        found.append("place")
+    first = read[read["where"] == "first"]
+    if first.groupby("terms")["tree"].nunique().gt(1).any():
+        found.append("rows")
+    several = (
+        first[first["rows"] == first["rows"].mode().iloc[0]] if len(first) and first["rows"].notna().any() else first
+    )
+    if len({(k, s if k != "blocks" else 0) for k, s in zip(several["kind_code"], several["size"].fillna(0))}) > 1:
+        found.append("terms")
+    return found
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """Sums that two passports read, and add otherwise: op, variant, dtype, rows, terms, where, what; one, other: in words."""
+    key = [*OF, "sample", "where"]
+    both = a.merge(b, on=key, suffixes=("_one", "_other"))
+    lines = []
+    for line in both.to_dict("records"):
+        for name, words in COMPARED.items():
+            one, other = line[f"{name}_one"], line[f"{name}_other"]
+            if one == other or (_is_missing(one) and _is_missing(other)):
+                continue
+            shown = [line[f"kind_{end}"] if name == "tree" else line[f"{name}_{end}"] for end in ("one", "other")]
+            lines.append(
+                {k: line[k] for k in (*OF, "where")}
+                | {"rows": line["rows_one"], "terms": line["terms_one"], "what": words}
+                | {
+                    "one": DASH if _is_missing(shown[0]) else shown[0],
+                    "other": DASH if _is_missing(shown[1]) else shown[1],
+                }
+            )
+    return pd.DataFrame(lines, columns=[*OF, "where", "rows", "terms", "what", "one", "other"])
+
+
+DASH = "–"
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or value == ""
+
+
+def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
+    """What `compare` found, a line per op, dtype and what differs."""
+    lines = [
+        dict(zip([*OF, "what", "one", "other"], key))
+        | {"shapes": ", ".join(dict.fromkeys(map(_shape, group.to_dict("records"))))}
+        for key, group in found.groupby([*OF, "what", "one", "other"], sort=True, dropna=False)
+    ]
+    frame = pd.DataFrame(lines, columns=[*OF, "what", "one", "other", "shapes"])
+    columns = (Column("op", _op), "dtype", "what", ("one", one), ("other", other), "shapes")
+    return View(
+        "arithmetic_differences",
+        f"What adds otherwise: {one} and {other}",
+        frame,
+        columns,
+        unit="differences",
+        counted=True,
+        empty=f"{one} and {other} add alike in all that both were asked",
+    )
+
+
+def _op(line: Line) -> str:
+    return label_of(str(line["op"]).partition(":")[2], str(line["variant"] or ""))
+
+
+def passport_view(readings: pd.DataFrame) -> View:
+    """A passport in short: a line per backend, op and dtype."""
+    found = summarise(readings)
+    columns: list[Column | str] = [
+        Column("op", _op),
+        "dtype",
+        Column("order (rows×terms)", lambda line: Cell(str(line["orders"] or DASH), tree=tuple(line["tree"] or ()))),
+        Column("depends on", lambda line: line["depends"] or DASH),
+        Column("adds in", lambda line: line["adds"] or DASH),
+        Column(
+            "to the bit", lambda line: Cell(f"{line['predicted']}/{line['unseen']}", small=line["codes"]), right=True
+        ),
+    ]
+    if len(set(readings["backend"])) > 1:
+        columns.insert(0, "backend")
+    if len(found) and found["flushes"].any():
+        columns.insert(-1, Column("flushed", lambda line: line["flushes"] or DASH))
+    return View(
+        "passports",
+        "The arithmetic of the backends: how each adds",
+        found,
+        columns,
+        unit="lines",
+        counted=True,
+        notes=(
+            "Lanes: every k-th term is added by itself, then the lanes. Folded: the second half onto the first.",
+            "To the bit: results on unseen inputs that a model of order and adder gave, of all asked.",
+        ),
+    )
+
+
+@view(67)
+def passports(report: Report) -> View | None:
+    """What the check arithmetic has read."""
+    results = report.rows.attrs.get("results")
+    asked = report.rows[report.rows["check"] == ARITHMETIC]
+    if results is None or asked.empty:
+        return None
+    found = [load_readings(results, run_id) for run_id in asked["run_id"].unique()]
+    readings = pd.concat([x for x in found if len(x)] or found[:1])
+    return passport_view(readings) if len(readings) else None

@@ -1,0 +1,155 @@
+"""Where the terms of a result lie, of the critical ops that add: a call of any number of rows and terms, for reading a device's arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.passport import Terms
+
+#: Columns of a product, channels of a convolution's output.
+COLUMNS = 8
+#: Width of a head of attention.
+HEAD = 16
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A call (args, kwargs) whose arrays are float64, and where the terms of some elements of its output lie."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    terms: tuple[Terms, ...]
+
+
+#: Makes the call of so many rows and about so many terms.
+Make = Callable[[np.random.Generator, int, int], Summed]
+
+
+def _flat(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
+    """Places in a flat array of elements at indices, each a number or an array of them."""
+    return tuple(int(k) for k in np.ravel_multi_index(np.broadcast_arrays(*indices), shape).reshape(-1))
+
+
+def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed: bool = False) -> Make:
+    """left (rows, K)·right (K, COLUMNS), or right (COLUMNS, K) where it lies ``transposed``. shared: number of the left array, which the right
+    one follows; batch: of products beside each other, 0 for no such axis; bias: number of an array (COLUMNS) that is added."""
+
+    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+        front = (batch,) * bool(batch)
+        left = (*front, rows, terms)
+        right = (*front, COLUMNS, terms) if transposed else (*front, terms, COLUMNS)
+        arrays = {shared: left, shared + 1: right} | ({} if bias is None else {bias: (COLUMNS,)})
+        last = (batch - 1,) * bool(batch)
+
+        def of(row: int, column: int, where: str) -> Terms:
+            k, first = np.arange(terms), (0,) * bool(batch) if not row else last
+            at = (column, k) if transposed else (k, column)
+            alone = () if bias is None else (bias, column)
+            (place,) = _flat((*front, rows, COLUMNS), *first, row, column)
+            ones = (1.0,) * len(arrays)
+            return Terms(
+                place,
+                (shared, _flat(left, *first, row, k)),
+                (shared + 1, _flat(right, *first, *at)),
+                alone,
+                ones,
+                False,
+                where,
+            )
+
+        elements = [of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")]
+        return Summed(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, tuple(elements))
+
+    return make
+
+
+def along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
+    """x (rows, K) along its last axis. scan: the last of running sums; divided: by K."""
+
+    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+        def of(row: int, where: str) -> Terms:
+            place = row * terms + terms - 1 if scan else row
+            return Terms(
+                place, (0, _flat((rows, terms), row, np.arange(terms))), fill=(1.0,), divided=divided, where=where
+            )
+
+        return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
+
+    return make
+
+
+def convolution(
+    kernel: tuple[int, ...], channels: Callable[[int], int], groups: Callable[[int], int] | None = None
+) -> Make:
+    """x (rows, C, 5, …), weight (C·groups or COLUMNS, C, *kernel), bias: the middle of the output. channels: C of a group for so many terms; groups: how many there are then,
+    each with one channel of output a channel of its own."""
+
+    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+        own = channels(terms)
+        many = groups(terms) if groups else 1
+        out = many * own if groups else COLUMNS
+        size = (5,) * len(kernel)
+        x, w = (rows, own * many, *size), (out, own, *kernel)
+        result = (rows, out, *size)  # of stride 1, padded by half of a kernel of 3
+        grid = np.meshgrid(*(np.arange(n) for n in (own, *kernel)), indexing="ij")
+        middle = tuple(2 for _ in kernel)
+
+        def of(row: int, channel: int, where: str) -> Terms:
+            first = channel // (out // many) * own
+            at = [m + k - 1 for m, k in zip(middle, grid[1:])]
+            (place,) = _flat(result, row, channel, *middle)
+            left, right = _flat(x, row, first + grid[0], *at), _flat(w, channel, *grid)
+            return Terms(place, (0, left), (1, right), (2, channel), (1.0, 1.0, 1.0), False, where)
+
+        arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
+        kwargs: dict[str, Any] = {"stride": 1, "padding": 1} | ({"groups": many} if groups else {})
+        return Summed(arrays, kwargs, (of(0, 0, "first"), of(rows - 1, out - 1, "last")))
+
+    return make
+
+
+def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    """x (rows, C, 7, 7), weight (C, COLUMNS, 4, 4), bias: an element that all of the kernel reaches."""
+    own = max(1, terms // 16)
+    x, w, result = (rows, own, 7, 7), (own, COLUMNS, 4, 4), (rows, COLUMNS, 8, 8)
+    c, i, j = np.meshgrid(np.arange(own), np.arange(4), np.arange(4), indexing="ij")
+
+    def of(row: int, channel: int, where: str) -> Terms:
+        (place,) = _flat(result, row, channel, 4, 4)  # y = input + kernel − padding
+        left, right = _flat(x, row, c, 5 - i, 5 - j), _flat(w, c, channel, i, j)
+        return Terms(place, (0, left), (1, right), (2, channel), (1.0, 1.0, 1.0), False, where)
+
+    arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))
+    return Summed(arrays, {"stride": 1, "padding": 1}, (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")))
+
+
+def attention(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    """Values (1, 1, K, HEAD) that all weigh the same, as each query (1, 1, rows, HEAD) of zeros asks: their sum is divided by K."""
+    query, key, value = (1, 1, rows, HEAD), (1, 1, terms, HEAD), (1, 1, terms, HEAD)
+
+    def of(row: int, column: int, where: str) -> Terms:
+        left = (2, _flat(value, 0, 0, np.arange(terms), column))
+        return Terms(row * HEAD + column, left, fill=(0.0, 0.0, 1.0), divided=True, where=where)
+
+    arrays = tuple(g.standard_normal(shape) for shape in (query, key, value))
+    return Summed(arrays, {}, (of(0, 0, "first"), of(rows - 1, HEAD - 1, "last")))
+
+
+def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    """x (rows, COLUMNS, 6, 6): the mean of a window of 3×3."""
+    x = (rows, COLUMNS, 6, 6)
+    i, j = np.meshgrid(np.arange(3), np.arange(3), indexing="ij")
+
+    def of(row: int, channel: int, where: str) -> Terms:
+        (place,) = _flat((rows, COLUMNS, 3, 3), row, channel, 1, 1)
+        return Terms(place, (0, _flat(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where)
+
+    return Summed(
+        (g.standard_normal(x),),
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")),
+    )

@@ -1,0 +1,7 @@
+"""The arithmetic of a device, read from outside: in what order it adds, in how many bits, and what follows from that to the bit.
+
+It asks one thing of a device: the sum of some terms. It knows no runtime and no catalog.
+"""
+
+from tasks.passport.device_sum import ARITHMETIC, SHAPES, NotReadable, Sum, Terms
+from tasks.passport.passport import Reading, read_sum

@@ -1,0 +1,254 @@
+"""How each step of a sum adds: bits that it keeps, rounding, whether products are rounded first, subnormal numbers, NaN and Inf.
+
+Feature by feature, as matrix units have been probed: a power of two beside a one says by where the one vanishes how many bits are kept,
+ties and signs tell the ways of rounding apart (Fasi, Higham, Mikaitis, Pranesh, PeerJ Computer Science 7:e330, 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tasks.model.dtypes import TABLE
+from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.trees import Tree, list_nodes, list_terms
+
+#: Steps of a tree that are measured, spread over it; the others are taken to be as most are.
+MEASURED = 48
+#: What a step's rounding is called by what becomes of (a half, one and a half, three quarters, minus three quarters) of the last bit kept, in
+#: units of it: of a half upwards from an even number, of one from an odd one.
+ROUNDINGS: dict[tuple[float, ...], str] = {
+    (0.0, 2.0, 1.0, -1.0): "nearest even",
+    (0.0, 1.0, 0.0, 0.0): "truncated",
+    (0.0, 1.0, 0.0, -1.0): "down",
+    (1.0, 2.0, 1.0, 0.0): "up",
+    (1.0, 2.0, 1.0, -1.0): "nearest away",
+}
+#: Accumulators by the bits that they keep.
+FORMATS = {
+    row.digits + 1: row.name for row in TABLE.values() if row.family == "float" and row.digits and row.bits >= 16
+}
+
+
+@dataclass(frozen=True)
+class NodeRule:
+    """How a step adds. bits: that its result keeps; rounding: of ROUNDINGS, "" where it could not be seen; aligned: of a step of several terms, the bits kept
+    of each beside the largest, 0 where that adds two; alignment: how the others' are lost."""
+
+    bits: int
+    rounding: str = ""
+    aligned: int = 0
+    alignment: str = ""
+
+
+@dataclass(frozen=True)
+class Adder:
+    """How the steps of a tree add.
+
+    rule: that of most steps; others: those of single steps which differ, by place in `list_nodes`; fused: terms whose product is not rounded before it
+    is added. flushes: whether subnormal (inputs, results) become zero, None where it is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it).
+    """
+
+    rule: NodeRule
+    others: dict[int, NodeRule] = field(default_factory=dict)
+    fused: tuple[int, ...] = ()
+    flushes: tuple[bool | None, bool | None] = (None, None)
+    specials: str = ""
+
+    @property
+    def accumulator(self) -> str:
+        """The dtype in which most steps add; "" where no dtype has so many bits."""
+        return FORMATS.get(self.rule.bits, "")
+
+    def describe(self) -> str:
+        """In a few words: what the sums are kept in."""
+        what = self.accumulator or f"{self.rule.bits} bits"
+        rounding = "" if self.rule.rounding in ("", "nearest even") else f" {self.rule.rounding}"
+        aligned = f", {self.rule.aligned} bits aligned" if self.rule.aligned else ""
+        others = Counter(FORMATS.get(x.bits, f"{x.bits} bits") for x in self.others.values())
+        more = "".join(f", {count} steps {name}" for name, count in others.items())
+        return f"{what}{rounding}{aligned}{more}"
+
+
+class _Probe:
+    """Sums of a few terms beside zeros, in units of a number of which the dtype has many powers."""
+
+    def __init__(self, device: Sum) -> None:
+        row = TABLE[device.dtype]
+        assert row.lowest is not None and row.digits is not None and row.largest is not None
+        self.device, self.digits = device, row.digits + 1
+        top, lowest = math.floor(math.log2(row.largest)), row.lowest
+        share = math.ceil(math.log2(device.terms.products))
+        # Far from both ends: a step's result and a share of it are normal numbers.
+        if top > 64:
+            self.unit, self.most = 0, min(top, 300) // 2
+            self.high = self.most
+        else:
+            # A share of it has four bits, if subnormal ones.
+            self.unit = lowest - row.digits + share + 4 if device.terms.divided else lowest + 2
+            self.most, self.high = top - self.unit, top
+        self.products = device.weighted
+
+    def add(self, values: dict[int, float]) -> float:
+        """The sum of some terms by number, in units, beside zeros. A value beyond the dtype's range is made of two factors where terms are
+        products."""
+        device = self.device
+        left, right = np.zeros(device.count), np.ones(device.count)
+        limit = 2.0**self.high
+        for term, value in values.items():
+            value = value * 2.0**self.unit
+            is_alone = bool(device.terms.alone) and term == device.count - 1
+            if abs(value) > limit and self.products and not is_alone:
+                half = math.floor(math.log2(abs(value))) // 2
+                left[term], right[term] = value / 2.0**half, 2.0**half
+            else:
+                left[term] = value
+        return self._ask(left, right)
+
+    def _ask(self, left: np.ndarray, right: np.ndarray) -> float:
+        scale = self.device.terms.products if self.device.terms.divided else 1
+        return self.device.add(left, right) * scale / 2.0**self.unit
+
+
+def measure_adder(device: Sum, tree: Tree) -> Adder:
+    """How the steps of a revealed tree add. Raises NotReadable."""
+    probe = _Probe(device)
+    nodes = list(list_nodes(tree))
+    parents = {id(child): node for node in nodes for child in node if isinstance(child, tuple)}
+    sizes = {id(node): len(list_terms(node)) for node in nodes}
+
+    def alike(node: tuple[Tree, ...]) -> tuple[Any, ...]:
+        """What tells the steps of a kernel apart: how many terms their parts have, and the step that takes them."""
+        parent = parents.get(id(node))
+        parts = tuple(sorted(sizes.get(id(child), 1) for child in node))
+        taken = min(sizes.get(id(x), 1) for x in parent) if parent else 0
+        return (parts[0], len(parts), parts[-1] > 1, taken, parent is tree)
+
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for k, node in enumerate(nodes):
+        kinds.setdefault(alike(node), []).append(k)
+    rules: dict[int, NodeRule] = {}
+    for members in kinds.values():
+        step = max(1, len(members) * len(kinds) // MEASURED)
+        found = {
+            k: rule
+            for k in members[::step]
+            if (rule := _measure_node(probe, nodes[k], parents.get(id(nodes[k])))) is not None
+        }
+        if found:
+            most = Counter(found.values()).most_common(1)[0][0]
+            rules |= dict.fromkeys(members, most) | found
+    if not rules:
+        raise NotReadable("too few values", "no step's bits lie within what the dtype can ask")
+    usual = Counter(rules.values()).most_common(1)[0][0]
+    others = {k: rule for k, rule in rules.items() if rule != usual}
+    fused = tuple(_list_fused(probe, tree)) if device.weighted else ()
+    return Adder(usual, others, fused, _measure_flushing(device), _measure_specials(device))
+
+
+def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None) -> NodeRule | None:
+    """The rule of a step; None of the last, whose result is the output's."""
+    i, j = (list_terms(x)[0] for x in node[:2])
+    aligned, alignment = 0, ""
+    if len(node) > 2:
+        aligned, alignment = _measure_width(probe, i, j, list_terms(node[2])[0])
+        if (
+            isinstance(node[0], tuple) and len(node) > 3
+        ):  # among products alone: the sum so far may be taken with more bits
+            i, j = list_terms(node[1])[0], list_terms(node[2])[0]
+    if parent is None:
+        alone = aligned and not any(isinstance(child, tuple) for child in node)
+        return NodeRule(aligned, alignment, aligned, alignment) if alone else None
+    beside = next(x for x in parent if x is not node)
+    bits, rounding = _measure_width(probe, i, j, list_terms(beside)[0])
+    return NodeRule(bits, rounding, aligned, alignment) if bits else None
+
+
+def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
+    """(bits that are kept where terms i and j are added, how the rest is lost); (0, "") where nothing can be seen. far: a term that meets both
+    of them later, or in the same step of several."""
+
+    def left(k: int, value: float, sign: float = 1.0) -> float:
+        found = probe.add({i: sign * 2.0**k, j: value, far: -sign * 2.0**k})
+        return round(2 * found) / 2 if probe.device.terms.divided and math.isfinite(found) else found
+
+    most = probe.most if not probe.products else min(2 * probe.high - probe.unit, 120)
+    if left(0, 1.0) != 1.0:
+        return 0, ""
+    low, high = 0, most
+    while high - low > 1:  # kept at low
+        middle = (low + high) // 2
+        if left(middle, 1.0) == 1.0:
+            low = middle
+        else:
+            high = middle
+    bits = low + 1
+    if high == most and left(most, 1.0) == 1.0:
+        return 0, ""
+    said = (left(bits, 1.0), left(bits, 3.0), left(bits, 1.5), left(bits, -1.5, -1.0))
+    return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
+
+
+def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
+    """Terms whose product reaches the sum with more bits than the dtype has."""
+    device, half = probe.device, (probe.digits + 1) // 2
+    factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype
+    low = Fraction(factor) ** 2 // Fraction(2) ** (1 - probe.digits) * Fraction(2) ** (1 - probe.digits)
+    rounded = (float(low), float(low) + 2.0 ** (1 - probe.digits))
+    found = []
+    for node in list_nodes(tree):
+        for term in node:
+            if not isinstance(term, int) or term >= device.terms.products:
+                continue
+            beside = list_terms(next(x for x in node if x is not term))[0]
+            left, right = np.zeros(device.count), np.zeros(device.count)
+            left[term] = right[term] = factor
+            right[beside] = 1.0
+            rests = []
+            for left[beside] in (-rounded[0], -rounded[1]):
+                rests.append(device.add(left, right))
+            if 0.0 not in rests:
+                found.append(term)
+    return sorted(found)
+
+
+def _measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
+    """Whether subnormal (inputs, results) become zero."""
+    row = TABLE[device.dtype]
+    assert row.lowest is not None and row.digits is not None
+    scale = device.terms.products if device.terms.divided else 1
+    tiny = 2.0 ** (row.lowest - 1)
+    one = np.ones(device.count)
+
+    def only(value: float, factor: float) -> float:
+        left, right = np.zeros(device.count), one.copy()
+        left[0], right[0] = value, factor
+        return device.add(left, right)
+
+    if scale > 1:
+        return (None, None)
+    if device.weighted:
+        return only(tiny, 4.0) == 0.0, only(2.0**row.lowest, 0.5) == 0.0
+    left = np.zeros(device.count)
+    left[0], left[1] = 2.0**row.lowest * 1.5, -(2.0**row.lowest)
+    return only(tiny, 1.0) == 0.0, device.add(left, one) == 0.0
+
+
+def _measure_specials(device: Sum) -> str:
+    """What Inf, Inf − Inf and NaN become, as numbers are written."""
+    one = np.ones(device.count)
+
+    def those(*values: float) -> str:
+        left = np.zeros(device.count)
+        left[: len(values)] = values
+        return f"{device.add(left, one):g}"
+
+    try:
+        return f"{those(math.inf)} {those(math.inf, -math.inf)} {those(math.nan)}"
+    except (OverflowError, ValueError):
+        return ""

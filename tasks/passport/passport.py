@@ -1,0 +1,179 @@
+"""What is read of one sum of a device: its tree, how its steps add, and whether that tells its results to the bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.model.dtypes import np_dtype
+from tasks.model.row import column
+from tasks.passport.adder import Adder, NodeRule, measure_adder
+from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.predict import Model
+from tasks.passport.reveal import reveal_tree
+from tasks.passport.trees import Kind, Tree, decode_tree, encode_tree, list_nodes, name_kind, without_terms
+
+#: Inputs that the model is chosen by, and unseen ones that it is tried on.
+TRIED, UNSEEN = 24, 100
+#: Share of unseen results that a model must give to the bit to be called known.
+KNOWN = 0.99
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read of one sum: a row of the table `passports`."""
+
+    where: str = column("string", "case", "which element of the output: the first, or the last", default="")
+    rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
+    terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
+    code: str = column(
+        "string",
+        "outcome",
+        "empty where all was read; else why not: not a sum, overflows, wider than the masks, too few values, too few terms, changes (from run to run), "
+        "not predicted (the model does not give the results)",
+        default="",
+    )
+    words: str | None = column("string", "outcome", "the same for people")
+    tree: tuple[int, ...] | None = column(
+        "list<int64>",
+        "outcome",
+        "the order of adding: for each term, then for each step, the number of the step that takes it; -1: the result",
+    )
+    kind: str | None = column("string", "outcome", "what that order is called")
+    kind_code: str | None = column(
+        "string", "outcome", "the first word of that: sequential, lanes, blocks, pairwise, fused, …, irregular"
+    )
+    size: int | None = column(
+        "int32", "outcome", "terms of its blocks or of what is added in one step, or how many lanes", "1"
+    )
+    bits: int | None = column("int32", "outcome", "bits of a significand that most steps keep of their result", "bit")
+    accumulator: str | None = column("string", "outcome", "the dtype that has so many bits; empty: none has")
+    rounding: str | None = column(
+        "string", "outcome", "how most steps lose the rest: nearest even, nearest away, truncated, up, down, other"
+    )
+    aligned: int | None = column(
+        "int32", "outcome", "of steps of several terms: bits kept of each beside the largest; 0: none", "bit"
+    )
+    alignment: str | None = column("string", "outcome", "how those lose the rest")
+    others: tuple[int, ...] | None = column(
+        "list<int64>",
+        "outcome",
+        "steps that keep other bits: the number of the step among the steps, its bits, and so on",
+    )
+    fused: tuple[int, ...] | None = column(
+        "list<int64>", "outcome", "terms whose product is not rounded before it is added"
+    )
+    finish: str | None = column(
+        "string", "outcome", "what is done with the sum: divide, or reciprocal (times one over the number of terms)"
+    )
+    flushes_inputs: bool | None = column("bool", "outcome", "whether subnormal inputs are zero; null: not known")
+    flushes_results: bool | None = column("bool", "outcome", "the same of results")
+    specials: str | None = column("string", "outcome", "what Inf, Inf − Inf and NaN become")
+    predicted: int | None = column("int32", "metrics", "results on unseen inputs that the model gave to the bit", "1")
+    unseen: int | None = column("int32", "metrics", "unseen inputs", "1")
+    calls: int | None = column("int32", "metrics", "calls of the device", "1")
+
+    @property
+    def known(self) -> bool:
+        """Whether its model gives the results."""
+        return bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
+
+    def model(self, output: str, products: int) -> Model:
+        """The model that was read. Raises ValueError where none was."""
+        if self.bits is None:
+            raise ValueError(f"{self.where}: no model was read: {self.words}")
+        rule = NodeRule(self.bits, self.rounding or "", self.aligned or 0, self.alignment or "")
+        pairs = zip((self.others or ())[::2], (self.others or ())[1::2])
+        others = {k: replace(rule, bits=bits) for k, bits in pairs}
+        adder = Adder(rule, others, tuple(self.fused or ()))
+        return Model(decode_tree(self.tree or ()), adder, output, self.finish or "", products)
+
+
+def read_sum(
+    device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
+) -> Reading:
+    """The reading of one sum; what cannot be read says why. like: of another element of the same output: where the order is the same, its
+    steps are taken to add as those do, and unseen results tell whether that is so."""
+    known: dict[str, Any] = {"where": device.terms.where, "rows": rows, "terms": device.count}
+    rng = np.random.default_rng(seed)
+    try:
+        tree, _ = reveal_tree(device, random.Random(seed))
+        parents = tuple(encode_tree(tree))
+        if like is not None and like.known and like.tree == parents:
+            model, right = _choose_model(device, [like.model(device.output, device.terms.products)], unseen, rng)
+            if right >= KNOWN * unseen:
+                return replace(like, **known, predicted=right, unseen=unseen, calls=device.calls)
+        kind, bias = _name_order(device, tree)
+        known |= {"tree": parents, "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        adder = measure_adder(device, tree)
+    except NotReadable as error:
+        return Reading(**known, code=error.code, words=str(error), calls=device.calls)
+    rule = adder.rule
+    finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
+    models = [Model(tree, adder, device.output, finish, device.terms.products) for finish in finishes]
+    model, right = _choose_model(device, models, unseen, rng)
+    known |= {
+        "bits": rule.bits,
+        "accumulator": adder.accumulator,
+        "rounding": rule.rounding,
+        "aligned": rule.aligned,
+        "alignment": rule.alignment,
+        "others": tuple(n for k, x in adder.others.items() for n in (k, x.bits)),
+        "fused": adder.fused,
+        "finish": model.finish,
+        "flushes_inputs": adder.flushes[0],
+        "flushes_results": adder.flushes[1],
+        "specials": adder.specials,
+        "predicted": right,
+        "unseen": unseen,
+        "calls": device.calls,
+    }
+    if right >= KNOWN * unseen:
+        return Reading(**known)
+    words = f"its tree and its adder give {right} of {unseen} results on unseen inputs to the bit"
+    return Reading(**known, code="not predicted", words=words)
+
+
+def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:
+    """What the order is called, and where a bias comes into it, in words."""
+    bias = device.count - 1
+    body = without_terms(tree, frozenset([bias])) if device.terms.alone else None
+    if body is None or not isinstance(tree, tuple):
+        return name_kind(tree), ""
+    holder = next(node for node in list_nodes(tree) if bias in node)
+    where = "then the bias" if holder is tree else "from the bias" if 0 in holder else "the bias within"
+    return name_kind(body), f", {where}"
+
+
+def draw_terms(device: Sum, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:
+    """Normal values of the sum's terms that its dtype holds, [count] in float64."""
+    kind = np_dtype(device.dtype)
+
+    def draw() -> np.ndarray:
+        return np.asarray(rng.standard_normal(device.count).astype(kind).astype(np.float64))
+
+    left = draw()
+    if not device.weighted:
+        return left, None
+    right = draw()
+    right[device.terms.products :] = 1.0
+    return left, right
+
+
+def _choose_model(device: Sum, models: Sequence[Model], unseen: int, rng: np.random.Generator) -> tuple[Model, int]:
+    """(the model that gives most of some results, how many of unseen ones it gives)."""
+    asked = [draw_terms(device, rng) for _ in range(TRIED * (len(models) > 1) + unseen)]
+    found = np.array([device.add(*one) for one in asked])
+    left = np.stack([one[0] for one in asked])
+    right = np.stack([one[1] for one in asked if one[1] is not None]) if device.weighted else None
+    same = [_equal_bits(model.compute(left, right), found) for model in models]
+    best = max(range(len(models)), key=lambda k: int(same[k][:-unseen].sum()))
+    return models[best], int(same[best][-unseen:].sum())
+
+
+def _equal_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))

@@ -1,0 +1,156 @@
+"""The model of a sum: what a device with a known tree and adder gives for any terms, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.model.dtypes import round_to_dtype
+from tasks.passport.adder import Adder, NodeRule
+from tasks.passport.trees import Tree, list_nodes
+
+#: Bits of float64.
+FULL = 53
+#: Splits a float64 into two halves whose products are exact (Dekker 1971).
+_SPLIT = 2.0**27 + 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a device computes of some terms.
+
+    finish: what is done with the sum: "" nothing, "divide" by the number of terms, "reciprocal": times one over that number, rounded;
+    kept: the dtype that the sum is rounded to before that, "" for none.
+    """
+
+    tree: Tree
+    adder: Adder
+    output: str
+    finish: str = ""
+    products: int = 0
+
+    def compute(self, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
+        """The result of terms [..., count], in float64; each value is one of the output's dtype. right: the other factors."""
+        high, low = (left, None) if right is None else _multiply(left, right)
+        fused = frozenset(self.adder.fused)
+        number = {id(node): k for k, node in enumerate(list_nodes(self.tree))}
+
+        def evaluate(node: Tree) -> tuple[np.ndarray, np.ndarray | None]:
+            """(value, what it is too small by), of a product that is not rounded."""
+            if isinstance(node, int):
+                if low is None or node >= self.products:
+                    return high[..., node], None
+                if node in fused:
+                    return high[..., node], low[..., node]
+                if self.adder.rule.bits >= FULL:
+                    return high[..., node], None
+                return _round(_to_odd(high[..., node], low[..., node]), self.adder.rule), None
+            rule = self.adder.others.get(number[id(node)], self.adder.rule)
+            parts = [evaluate(child) for child in node]
+            if all(isinstance(child, int) and child in fused for child in node) and len(node) == 2:
+                # One of two products begins the sum: it is rounded, the other is added to it.
+                value, rest = parts[0]
+                assert rest is not None
+                parts[0] = (value if rule.bits >= FULL else _round(_to_odd(value, rest), rule)), None
+            if len(parts) == 2 and not rule.aligned:
+                return _add(parts[0], parts[1], rule), None
+            return _add_aligned(parts, rule), None
+
+        value, rest = evaluate(self.tree)
+        total = value if rest is None else value + rest
+        if self.finish:
+            total = _divide(total, self.products, self.adder.rule, self.finish)
+        return round_to_dtype(total, self.output)
+
+
+def _multiply(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product as a float64 and what that is off by."""
+    product = left * right
+
+    def split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        big = _SPLIT * x
+        high = big - (big - x)
+        return high, x - high
+
+    with np.errstate(all="ignore"):
+        (a, b), (c, d) = split(left), split(right)
+        return product, ((a * c - product) + a * d + b * c) + b * d
+
+
+def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sum as a float64 and what that is off by (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def _to_odd(value: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """value + rest rounded to odd: to the neighbour with an odd last bit if it is not a float64, so that rounding it to fewer bits rounds the
+    exact sum (Boldo and Melquiond 2008)."""
+    total, rest = _two_sum(value, rest)
+    bits = np.ascontiguousarray(total).view(np.int64)
+    even = (bits & 1) == 0
+    toward = np.where((rest > 0) == (total > 0), 1, -1)
+    return np.where((rest != 0) & even, (bits + toward).view(np.float64), total)
+
+
+def _add(
+    a: tuple[np.ndarray, np.ndarray | None], b: tuple[np.ndarray, np.ndarray | None], rule: NodeRule
+) -> np.ndarray:
+    """a + b rounded once."""
+    if a[1] is not None and b[1] is not None:
+        total, rest = _two_sum(a[0], b[0])
+        return _round(_to_odd(total, rest + a[1] + b[1]), rule)
+    exact, (high, low) = (b, a) if a[1] is not None else (a, b)
+    if low is None:
+        if rule.bits == FULL and rule.rounding in ("", "nearest even"):
+            return exact[0] + high
+        total, rest = _two_sum(exact[0], high)
+        return _round(_to_odd(total, rest), rule)
+    # A product and a sum: three numbers, whose sum is rounded once.
+    first, second = _two_sum(exact[0], low)
+    third, fourth = _two_sum(high, first)
+    odd = _to_odd(fourth, second)
+    if rule.bits == FULL:
+        return third + odd
+    total, rest = _two_sum(third, odd)
+    return _round(_to_odd(total, rest), rule)
+
+
+def _add_aligned(parts: list[tuple[np.ndarray, np.ndarray | None]], rule: NodeRule) -> np.ndarray:
+    """Several terms added at once: each is cut to the bits that are kept beside the largest, their sum is exact, and is rounded."""
+    values = np.stack([p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts])
+    largest = np.frexp(np.abs(values).max(0))[1]
+    unit = np.ldexp(1.0, largest - (rule.aligned or FULL))
+    return _round((_cut(values / unit, rule.alignment) * unit).sum(0), rule)
+
+
+def _round(value: np.ndarray, rule: NodeRule) -> np.ndarray:
+    """float64 numbers with the bits that a step keeps."""
+    if rule.bits >= FULL or not rule.bits:
+        return value
+    significand, exponent = np.frexp(value)
+    scaled = np.ldexp(significand, rule.bits)
+    return np.asarray(np.ldexp(_cut(scaled, rule.rounding), exponent - rule.bits))
+
+
+def _cut(scaled: np.ndarray, how: str) -> np.ndarray:
+    """Whole numbers of others, as a rounding makes them; to the nearest even one unless it says otherwise."""
+    if how == "nearest away":
+        return np.asarray(np.trunc(scaled + np.copysign(0.5, scaled)))
+    ways: dict[str, Callable[[np.ndarray], Any]] = {"truncated": np.trunc, "down": np.floor, "up": np.ceil}
+    return np.asarray(ways.get(how, np.round)(scaled))
+
+
+def _divide(total: np.ndarray, count: int, rule: NodeRule, how: str) -> np.ndarray:
+    if how == "reciprocal":
+        share = _round(np.asarray(1.0 / count), rule)
+        return _round(_to_odd(*_multiply(total, np.broadcast_to(share, total.shape))), rule)
+    quotient = total / count
+    if rule.bits >= FULL:
+        return quotient
+    high, low = _multiply(quotient, np.full_like(total, count))
+    return _round(_to_odd(quotient, (total - high - low) / count), rule)

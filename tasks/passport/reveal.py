@@ -1,0 +1,215 @@
+"""Reveals the tree of a sum: in what order a device adds, asked with masks.
+
+One term is M, another −M, all others are 1, and M is so large that a one beside it is lost. The result counts the ones that are added after
+the two have met, and so says how many terms the smallest part has in which both are (FPRev, USENIX ATC 2025).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.model.dtypes import TABLE
+from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.trees import Tree, order_tree
+
+#: Pairs that are asked again once the tree is known, twice each.
+ASKED_AGAIN = 24
+#: Bits of accumulators that do not round to nearest, which are tried one after the other.
+CUTTING = (24, 13, 14, 11, 8, 16, 22, 25, 53)
+#: How far from a whole number a count may be: one that was divided and rounded is no whole number.
+_LOOSE, _EXACT = 0.3, 1e-6
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What stands for M and for one: factors (left, right) of each; the right ones are 1 where terms are no products.
+
+    modulus: counts are known up to a multiple of it, 0 where they are known. An adder that cuts off makes one last bit of −M of the ones beside it.
+    """
+
+    big: tuple[float, float]
+    one: tuple[float, float]
+    modulus: int = 0
+
+    @property
+    def unit(self) -> float:
+        return self.one[0] * self.one[1]
+
+    def __str__(self) -> str:
+        return f"M = 2^{np.log2(self.big[0] * self.big[1]):g} beside 2^{np.log2(self.unit):g}"
+
+
+def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
+    """Masks that a dtype holds, the widest first. Where the range of the dtype is wide they are far from its ends; where it is small they use all of
+    it, in products twice, and a result that is of the dtype must still hold a count of ones."""
+    row = TABLE[dtype]
+    assert row.digits is not None and row.lowest is not None and row.largest is not None
+    top, normal, lowest = int(np.floor(np.log2(row.largest))), row.lowest, row.lowest - row.digits
+    if top > 64:
+        far = min(top * 2 // 5, 200)
+        yield Mask((2.0**far, 2.0**far), (1.0, 1.0)) if products else Mask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
+        yield from _list_cutting(0, top, products, count)
+        return
+    if products:
+        yield Mask((2.0**top, 2.0**top), (2.0**normal, 1.0))
+        yield Mask((2.0**top, 2.0 ** (top // 2)), (2.0**normal, 1.0))
+    shared = math.ceil(math.log2(count))  # a share of the smallest number would be none
+    for one in dict.fromkeys((lowest, lowest + shared, lowest + shared + 1, normal)):
+        yield Mask((2.0**top, 1.0), (2.0**one, 1.0))
+    yield from _list_cutting(normal, top, products, count)
+
+
+def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Mask]:
+    """Masks for adders that do not round to nearest, by the bits that they may keep: M is so small that its last bit, of four counts, stands in the
+    result beside a count."""
+    shift = math.ceil(math.log2(count)) + 2
+    for bits in CUTTING:
+        big = one + bits - 1 + shift
+        factors = (2.0**big, 1.0) if big <= top else (2.0**top, 2.0 ** (big - top))
+        if big <= top or products:
+            yield Mask(factors, (2.0**one, 1.0), 2**shift)
+
+
+class _Asked:
+    """Sizes of the smallest part that holds two terms, as a device tells them."""
+
+    def __init__(self, device: Sum, mask: Mask) -> None:
+        self.device, self.mask = device, mask
+        terms = device.terms
+        self._share = 1.0 / terms.products if terms.divided else 1.0
+        self._left, self._right = np.full(device.count, mask.one[0]), np.full(device.count, mask.one[1])
+        if terms.alone:
+            self._left[-1] = mask.unit
+        self._memory: dict[tuple[int, int], int] = {}
+        self.check_sound()
+
+    def check_sound(self) -> None:
+        """Raises NotReadable where ones alone do not add up to their number."""
+        found = self._count(self._left, self._right)
+        digits = TABLE[self.device.dtype].digits or 0
+        if found != self.device.count <= 2 ** (digits + 1):
+            raise NotReadable("not a sum", f"{self.device.count} ones add up to {found}")
+
+    def size(self, i: int, j: int, again: bool = False) -> int:
+        """How many terms the smallest part has that holds both."""
+        key = (i, j) if i < j else (j, i)
+        if again or key not in self._memory:
+            left, right = self._left.copy(), self._right.copy()
+            for term, sign in ((i, 1.0), (j, -1.0)):
+                is_alone = bool(self.device.terms.alone) and term == self.device.count - 1
+                left[term] = sign * (self.mask.big[0] * self.mask.big[1] if is_alone else self.mask.big[0])
+                right[term] = self.mask.big[1]
+            size = self.device.count - self._count(left, right)
+            if again:
+                return size
+            self._memory[key] = size
+        return self._memory[key]
+
+    def _count(self, left: np.ndarray, right: np.ndarray) -> int:
+        found = self.device.add(left, right) / (self.mask.unit * self._share)
+        if not np.isfinite(found):
+            raise NotReadable("overflows", f"{self.mask}: the sum is {found}")
+        near = round(found)
+        if abs(found - near) > (_LOOSE if self._share != 1.0 else _EXACT):
+            raise NotReadable("not a sum", f"{self.mask}: a count of ones is {found:.6g}")
+        return near % self.mask.modulus if self.mask.modulus else near
+
+
+def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
+    """The tree of a sum and the mask that showed it. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
+    "too few values" or "changes"."""
+    row = TABLE[device.dtype]
+    if row.family != "float" or row.digits is None:
+        raise NotReadable("not a float", f"{device.dtype}: whole numbers are added exactly in any order")
+    if device.count - 2 > 2 ** (row.digits + 1):  # no two terms leave more to be counted
+        raise NotReadable(
+            "too few values",
+            f"{device.dtype} counts to {2 ** (row.digits + 1)} and there are {device.count} terms: ask a shorter sum",
+        )
+    refused: NotReadable | None = None
+    for mask in list_masks(device.dtype, device.weighted, device.count):
+        try:
+            asked = _Asked(device, mask)
+            tree = order_tree(_build_whole(asked))
+            _check_tree(asked, tree, rng)
+            return tree, mask
+        except NotReadable as error:
+            if error.code == "changes":
+                raise
+            refused = refused or error
+    raise refused or NotReadable("too few values", f"{device.dtype} holds no masks")
+
+
+def _build_whole(asked: _Asked) -> Tree:
+    terms = list(range(asked.device.count))
+    if len(terms) == 1:
+        return 0
+    parts = _build(asked, terms)
+    if len(parts) != 1:
+        raise NotReadable("wider than the masks", f"{asked.mask}: ones beside M are not lost")
+    return parts[0]
+
+
+def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
+    """The parts that these terms make, each by itself, from their pairs with the first of them; several where one step adds more than two."""
+    first, *others = terms
+    by_size: dict[int, list[int]] = {}
+    for term in others:
+        by_size.setdefault(asked.size(first, term), []).append(term)
+    tree: Tree = first
+    have = 1
+    beside: list[Tree] = []
+    for size in sorted(by_size):
+        group = by_size[size]
+        parts = _build(asked, group)
+        if size > len(terms):  # they meet in a step that takes more than these terms
+            beside += parts
+            continue
+        have += len(group)
+        if size != have:
+            raise NotReadable("wider than the masks", f"{asked.mask}: a part of {have} terms is said to have {size}")
+        tree = (tree, *parts)
+    return [tree, *beside]
+
+
+def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
+    """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
+    count = asked.device.count
+    for _ in range(min(ASKED_AGAIN, count * count)):
+        i, j = rng.sample(range(count), 2) if count > 1 else (0, 0)
+        if i == j:
+            return
+        expected = find_meeting_size(tree, i, j)
+        first, second = asked.size(i, j, again=True), asked.size(i, j, again=True)
+        if first != second or (first != expected and asked.size(i, j) == expected):
+            raise NotReadable(
+                "changes",
+                f"the order changes from run to run: terms {i} and {j} met among {first}, then among {second}",
+            )
+        if first != expected:
+            raise NotReadable(
+                "not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}"
+            )
+
+
+def find_meeting_size(tree: Tree, i: int, j: int) -> int:
+    """How many terms the smallest part of a tree has that holds two."""
+    found = 0
+
+    def count(node: Tree) -> tuple[int, int]:
+        """(terms, how many of the two are among them)."""
+        nonlocal found
+        if isinstance(node, int):
+            return 1, int(node in (i, j))
+        sizes, held = zip(*map(count, node))
+        if sum(held) == 2 and not found:
+            found = sum(sizes)
+        return sum(sizes), sum(held)
+
+    count(tree)
+    return found

@@ -1,0 +1,126 @@
+"""farm fingerprint: a passport through the real runtime, kept, drawn and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from farm import lake
+from farm.__main__ import main
+from farm.lake import beside
+from farm.report.tables.passports import compare, describe_orders, load_readings, newest
+from tasks.passport.trees import decode_tree, encode_tree, list_blocks, make_pairwise, make_sequential, name_kind
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with the passport of torch's CPU: sums and products."""
+    results = tmp_path_factory.mktemp("fingerprint")
+    asked = ["--ops", "sum,matmul", "--dtypes", "bfloat16", "--on", "inline", "--results", str(results)]
+    assert main(["fingerprint", "torch-cpu", *asked]) == 0
+    return results
+
+
+def test_torch_is_predicted_to_the_bit(kept: Path) -> None:
+    found = lake.read_passports(str(kept))
+    assert found.columns.tolist() == lake.PASSPORT_SCHEMA.names
+    assert set(found["op"]) == {"critical:sum", "critical:matmul"} and set(found["where"]) == {"first", "last"}
+    assert (found["code"] == "").all(), found[["op", "dtype", "code", "words"]].to_string()
+    assert found["predicted"].sum() >= 0.99 * found["unseen"].sum()
+    assert set(found["accumulator"]) == {"float32"}  # also of bfloat16
+    assert all(encode_tree(decode_tree(x)) == list(x) for x in found["tree"])
+
+
+def test_each_reading_says_whose_it_is(kept: Path) -> None:
+    one = lake.read_passports(str(kept)).iloc[0]
+    row = lake.read(str(kept), where={"case_id": [one["case_id"]]}).iloc[0]
+    for name in ("device", "runtime_version", "build", "op", "dtype"):
+        assert one[name] == row[name]
+    assert row["status"] == "pass"
+
+
+def test_the_table_the_drawing_and_json(
+    kept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["fingerprint", "torch-cpu", "--kept", "--tree", "--results", str(kept)]) == 0
+    out = capsys.readouterr().out
+    assert "2000/2000" in out and "matmul" in out and "→" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert main(["fingerprint", "torch-cpu", "--kept", "--json", "--results", str(kept)]) == 0
+    lines = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
+    assert len(lines) == len(lake.read_passports(str(kept))) and isinstance(lines[0]["tree"], list)
+
+
+def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_changed(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = newest(load_readings(str(kept)))
+    assert compare(mine, mine).empty
+    other = mine.copy()
+    changed = other.index[other["op"] == "critical:sum"][0]
+    other.at[changed, "bits"], other.at[changed, "accumulator"] = 11, "float16"
+    found = compare(mine, other)
+    assert set(found["what"]) == {"bits", "added in"} and set(found["op"]) == {"critical:sum"}
+    assert main(["fingerprint", "--diff", "torch-cpu", "torch-cpu", "--results", str(kept)]) == 0
+    assert "add alike" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fingerprint", "name a BACKEND"),
+        ("fingerprint torch-cpy", "unknown backend 'torch-cpy'"),
+        ("fingerprint torch-cpu --dtypes int8", "int8"),
+        ("fingerprint torch-cpu --ops relu", "relu"),
+        ("fingerprint ort-cpu --kept", "has no passport of ort-cpu"),
+        ("fingerprint --diff torch-cpu ort-cpu", "has no passport of ort-cpu"),
+        ("fingerprint torch-cpu --diff torch-cpu ort-cpu", "--diff compares what the lake has"),
+    ],
+)
+def test_bad_input_is_a_line(kept: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([*words.split(), "--results", str(kept)])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    assert code == 2
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_the_report_has_the_passport(kept: Path) -> None:
+    (run,) = lake.run_ids(str(kept))
+    from farm.report import Report
+    from farm.report.tables.passports import passports
+
+    rows = lake.read(str(kept), run)
+    rows.attrs["results"] = str(kept)
+    view = passports(Report.of(rows, lake.read_run(str(kept), run)))
+    assert view is not None and len(view.frame) == 2
+    assert view.frame["tree"].notna().all()
+
+
+def test_readings_are_compacted_with_their_rows(kept: Path) -> None:
+    opened = lake.open_lake(str(kept))
+    (run,) = lake.run_ids(opened)
+    before = lake.read_passports(opened, run)
+    lake.compact(opened, run)
+    assert len(beside.PASSPORTS.paths(opened, run)) == 1
+    assert lake.read_passports(opened, run).equals(before)
+
+
+def test_blocks_as_large_are_blocked_and_as_many_are_a_split() -> None:
+    def lines(sizes: list[tuple[int, int]]) -> list[dict[str, object]]:
+        made = []
+        for count, size in sizes:
+            tree = make_pairwise([make_sequential(x) for x in list_blocks(count, size)])
+            kind = name_kind(tree)
+            made.append(
+                {"rows": 8, "terms": count, "tree": encode_tree(tree), "kind": str(kind), "kind_code": kind.code}
+            )
+        return made
+
+    assert describe_orders(lines([(32, 8), (64, 8)])).startswith("blocked by 8")
+    assert describe_orders(lines([(32, 8), (64, 16)])).startswith("split-K by 4")

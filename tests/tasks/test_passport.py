@@ -1,0 +1,130 @@
+"""Planted arithmetics: stand-in devices that add in an order, a width and a rounding of their own, which have to be read off exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.model.dtypes import np_dtype
+from tasks.passport import Sum, Terms, read_sum
+from tasks.passport.adder import Adder, NodeRule
+from tasks.passport.predict import Model
+from tasks.passport.trees import (
+    Tree,
+    decode_tree,
+    encode_tree,
+    list_blocks,
+    list_lanes,
+    make_folded,
+    make_fused,
+    make_halves,
+    make_pairwise,
+    make_sequential,
+    order_tree,
+)
+
+NEAREST = NodeRule(24, "nearest even")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An arithmetic: its tree, what its steps keep, and whether its products are rounded first."""
+
+    name: str
+    tree: Tree
+    kind: str
+    rule: NodeRule = NEAREST
+    fused: bool = False
+    dtype: str = "float32"
+    output: str = ""
+    products: bool = True
+
+
+def blocks(count: int, size: int, inner: Any, outer: Any) -> Tree:
+    return outer([inner(x) for x in list_blocks(count, size)])
+
+
+def lanes(count: int, many: int, outer: Any, inner: Any = make_sequential) -> Tree:
+    return outer([inner(x) for x in list_lanes(count, many)])
+
+
+N = 32
+terms = list(range(N))
+SEQUENTIAL = make_sequential(terms)
+TRUNCATED = NodeRule(24, "truncated")
+PLANTED = (
+    Planted("sequential", SEQUENTIAL, "sequential"),
+    Planted("sequential, FMA", SEQUENTIAL, "sequential", fused=True),
+    Planted("reversed", make_sequential(terms[::-1]), "reversed"),
+    Planted("pairwise", make_pairwise(terms), "pairwise"),
+    Planted("pairwise, FMA", make_pairwise(terms), "pairwise", fused=True),
+    Planted("halves of 27", make_halves(list(range(27))), "halves"),
+    Planted("folded", make_folded(terms), "folded"),
+    Planted("4 lanes", lanes(N, 4, make_sequential), "lanes"),
+    Planted("8 lanes folded", lanes(N, 8, make_folded), "lanes"),
+    Planted("8 lanes pairwise", lanes(N, 8, make_pairwise), "lanes", fused=True),
+    Planted("blocked by 8", blocks(N, 8, make_sequential, make_sequential), "blocks"),
+    Planted("blocked by 4, pairwise within", blocks(N, 4, make_pairwise, make_sequential), "blocks"),
+    Planted("split-K 2", blocks(N, 16, make_sequential, make_pairwise), "blocks", fused=True),
+    Planted("split-K 4 at 17 rows", blocks(64, 16, make_sequential, make_pairwise), "blocks"),
+    Planted("5 blocks of 7 with a smaller last", blocks(33, 7, make_sequential, make_sequential), "blocks"),
+    Planted("pairs swapped", make_sequential([t ^ 1 for t in terms]), "swapped"),
+    Planted("a tail", make_sequential([lanes(28, 4, make_folded), 28, 29, 30, 31]), "tail"),
+    Planted("bfloat16 accumulator", SEQUENTIAL, "sequential", NodeRule(8, "nearest even"), dtype="bfloat16", fused=True),
+    Planted("bfloat16 in, float32 kept", SEQUENTIAL, "sequential", dtype="bfloat16", fused=True, output="float32"),
+    Planted("float16 accumulator", SEQUENTIAL, "sequential", NodeRule(11, "nearest even"), dtype="float16", fused=True),
+    Planted("float16 in float32", lanes(N, 2, make_sequential), "lanes", dtype="float16", fused=True),
+    Planted("13 bits", SEQUENTIAL, "sequential", NodeRule(13, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("truncated", make_pairwise(terms), "pairwise", TRUNCATED),
+    Planted("rounded down", SEQUENTIAL, "sequential", NodeRule(24, "down")),
+    Planted("rounded up", SEQUENTIAL, "sequential", NodeRule(24, "up")),
+    Planted("ties away", SEQUENTIAL, "sequential", NodeRule(24, "nearest away")),
+    Planted("float64 accumulator", SEQUENTIAL, "sequential", NodeRule(53, "nearest even"), fused=True),
+    Planted("float64", lanes(N, 4, make_folded), "lanes", NodeRule(53, "nearest even"), dtype="float64", fused=True),
+    Planted("groups of 4", make_fused(terms, 4), "fused", NodeRule(24, "truncated", 24, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("groups of 8, 25 bits", make_fused(terms, 8), "fused", NodeRule(24, "truncated", 25, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("groups of 16, 13 bits", make_fused(terms, 16), "fused", NodeRule(13, "truncated", 14, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("a plain sum in lanes", lanes(N, 8, make_folded), "lanes", products=False),
+    Planted("a plain sum in bfloat16 in 16 bits", make_pairwise(terms), "pairwise", NodeRule(16, "nearest even"), dtype="bfloat16", products=False),
+)  # fmt: skip
+
+
+def device_of(planted: Planted) -> Sum:
+    """A device that computes as planted."""
+    count = len(encode_tree(planted.tree)) - sum(1 for _ in _steps(planted.tree))
+    places = tuple(range(count))
+    fused = places if planted.fused and planted.products else ()
+    output = planted.output or planted.dtype
+    model = Model(planted.tree, Adder(planted.rule, {}, fused), output, "", count if planted.products else 0)
+
+    def run(arrays: Sequence[Any]) -> list[np.ndarray]:
+        wide = [np.asarray(x, np.float64) for x in arrays]
+        with np.errstate(all="ignore"):
+            found = model.compute(wide[0], wide[1] if planted.products else None)
+        return [np.asarray(found).astype(np_dtype(output)).reshape(1)]
+
+    kind = np_dtype(planted.dtype)
+    arrays = [np.ones(count, kind)] * (1 + planted.products)
+    right = (1, places) if planted.products else ()
+    return Sum(run, arrays, Terms(0, (0, places), right, fill=(1.0, 1.0), where="first"), planted.dtype)
+
+
+def _steps(tree: Tree) -> Any:
+    if isinstance(tree, tuple):
+        for child in tree:
+            yield from _steps(child)
+        yield tree
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
+def test_a_planted_arithmetic_is_recovered_exactly(planted: Planted) -> None:
+    found = read_sum(device_of(planted))
+    assert (found.code, found.words) == ("", None)
+    assert decode_tree(found.tree or ()) == order_tree(planted.tree)
+    assert (found.kind_code, found.bits, found.rounding) == (planted.kind, planted.rule.bits, planted.rule.rounding)
+    assert (found.aligned, found.alignment) == (planted.rule.aligned, planted.rule.alignment)
+    assert found.predicted == found.unseen == 100
