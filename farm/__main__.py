@@ -31,6 +31,7 @@ COMMANDS = {
     "doctor": "show what this machine lacks, by device and backend, and the command that installs it",
     "envs": "list, build and remove backend environments",
     "monitor": "start Prometheus and Grafana on the metrics of runs on Ray, where they are installed",
+    "screen": "have every device compute known products for a minute; compare equals, name who is wrong",
     "node": "find this machine's devices; start or join a Ray cluster with them",
     "rejudge": "rejudge the rows of a lake under another policy, without running anything",
     "calibrate": "derive a policy's limits from rows of backends taken as correct",
