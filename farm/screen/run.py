@@ -29,7 +29,7 @@ from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tasks.screen.decide import COMMON, DISSENT, WRONG, Decision, decide, describe
-from tasks.screen.exercises import CORE, DEVICE, list_exercises
+from tasks.screen.exercises import find_sizes, list_exercises
 from tasks.screen.observed import Observed
 from tasks.wire import Place
 
@@ -128,7 +128,7 @@ class Screening:
 
     def _list_names(self, offer: Offer) -> list[tuple[str, str]]:
         """(name, dtype) of each exercise, by its number."""
-        sizes = CORE if offer.resource == "CPU" else DEVICE
+        sizes = find_sizes(offer.resource, offer.info.emulated)
         return [(x.name, x.dtype) for x in list_exercises(sizes, self.seed)]
 
     def screen(
@@ -239,7 +239,7 @@ def make_quarantine(device: Screened) -> list[dict[str, Any]]:
             "scope": device.info.device_vendor or device.backend, "node": device.host, "node_id": device.place.node,
             "device": device.place.device, "why": f"{label}: {first.why}",
             "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "backends": [device.backend],
-            "failures": len(device.wrong), "evidence": evidence,
+            "failures": 0, "evidence": evidence,
         }
     ]  # fmt: skip
 

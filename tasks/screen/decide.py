@@ -24,7 +24,7 @@ LANES, LANES_MOST, FARTHER = 1 / 160, 1 / 4, 0.9
 EQUALS = 3
 
 #: What is said of a device and an exercise: right; other bytes than its equals or than itself before, and nothing decides; wrong in the
-#: same way as all of its equals, so that it is none of its own; wrong.
+#: same way as all of its equals, or everywhere, so that it is no fault of its own; wrong.
 RIGHT, DISSENT, COMMON, WRONG = "right", "dissent", "common", "wrong"
 
 
@@ -54,6 +54,8 @@ def decide(equals: Mapping[str, Observed]) -> dict[str, Decision]:
 
 def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int) -> Decision:
     wrong = [k for k, v in enumerate(one.variants) if v.wrong or _has_odd_lanes(v)]
+    if wrong and _is_arithmetic(one):
+        return Decision(COMMON, f"{describe(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it", (0,))
     if wrong:
         shared = witness is not None and one.usual.digest == witness.digest
         own = [k for k in wrong if not shared or k > 0]
@@ -83,6 +85,12 @@ def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int
     return Decision(RIGHT)
 
 
+def _is_arithmetic(one: Observed) -> bool:
+    """Whether most elements are wrong in the same way wherever they are computed: then the device computes otherwise than it says, and does
+    so soundly."""
+    return len(one.variants) == 1 and one.passes > 1 and one.usual.wrong > one.elements / 2
+
+ 
 def _has_odd_lanes(variant: Variant) -> bool:
     """Whether copies of one number differ as a stuck lane has them: some of all, and the worse."""
     return LANES <= variant.odd <= LANES_MOST and variant.farther >= FARTHER
@@ -104,8 +112,10 @@ def describe(variant: Variant, one: Observed) -> str:
     """In words how an output is wrong."""
     if _has_odd_lanes(variant) and not variant.wrong:
         return f"{variant.odd:.2%} of the copies of one number differ from the others, farther from float64"
-    how = f"bits {variant.bits} flipped" if one.exact else f"up to {variant.units:.3g} times the bound"
-    return f"{variant.wrong} of {one.elements} elements wrong, first {variant.where}: {how}; {variant.count} of {one.passes} passes"
+    how = f"bits 0x{variant.bits} flipped" if one.exact else f"up to {variant.units:.3g} times the bound"
+    passes = sum(v.count for v in one.variants if v.wrong) + (one.more if one.exact else 0)
+    first = f"{variant.wrong} of {one.elements} elements wrong in pass {variant.first}, first {variant.where}: {how}"
+    return f"{first}; wrong in {passes} of {one.passes} passes"
 
 
 def group_equals(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:

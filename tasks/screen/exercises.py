@@ -1,8 +1,9 @@
 """What a device is given to compute when it is screened: one row for each of its datapaths and dtypes, with the right answer.
 
 An exact exercise has an answer that every order of every sum gives: all partial sums are integers, times one power of two, which the
-coarsest number format on the way holds. Its operands are odd, so that no element of the answer is 0 and every bit of it counts, the
-sign's too. Any other bytes are a fault, and nobody has to be asked. An inexact exercise has operands of full length, float64 as answer,
+coarsest number format on the way holds; or each sum has one term that is not 0. Floats in it are odd or of full length, so that no
+element of the answer is 0, whose sign might be either, and all exercises together give every bit of an answer both values. Any other
+bytes are a fault, and nobody has to be asked. An inexact exercise has operands of full length, float64 as answer,
 and a bound that holds whatever the order of the sums.
 """
 
@@ -45,6 +46,11 @@ CORE = Sizes(256, 1 << 15, (1 << 12, 1 << 16, 1 << 20))
 DEVICE = Sizes(2560, 1 << 22, (1 << 14, 1 << 20, 1 << 25))
 
 
+def find_sizes(resource: str, emulated: bool) -> Sizes:
+    """For a device that a resource of Ray's counts. One that is emulated would take minutes over what a real one is given."""
+    return CORE if resource == "CPU" or emulated else DEVICE
+
+
 @dataclass(frozen=True)
 class Answer:
     """The right answer of an exercise. expected: of the exercise's dtype where it is exact, else float64; bound: absolute, of each
@@ -67,6 +73,8 @@ class Exercise:
     ops: tuple[str, ...]
     make: Callable[[], tuple[list[np.ndarray], Answer]]
     steps: int
+    #: By operand, the axis along which it is turned so that the result is turned along its first axis; None: as it is.
+    turned: tuple[int | None, ...] = ()
     kinds: tuple[str, ...] = KINDS
 
     @property
@@ -75,6 +83,12 @@ class Exercise:
 
     def can_be_asked(self, kind: str) -> bool:
         return kind in self.kinds and (kind != "onnx" or bool(self.ops))
+
+    def turn(self, arrays: Sequence[np.ndarray], by: int) -> list[np.ndarray]:
+        """Operands whose result is that of ``arrays`` turned by so many places along its first axis: each element is then computed
+        elsewhere. Its bytes are the same where the exercise is exact."""
+        axes = self.turned or (0,) * len(arrays)
+        return [x if axis is None else np.roll(x, by, axis) for x, axis in zip(arrays, axes)]
 
     def form(self, kind: str, arrays: Sequence[np.ndarray], shape: Sequence[int]) -> Form:
         return make_call_form(kind, self.name, self.dtype, arrays, self.call, self.ops, shape)
@@ -98,24 +112,31 @@ def list_exercises(sizes: Sizes, seed: int = 0, declared: str = "") -> Iterator[
 
         return Exercise(name, unit, dtype, call, ops, operands, steps, **more)
 
-    def product(a: Any, b: Any, c: Any) -> Any:
+    def multiply(a: Any, b: Any, c: Any) -> Any:
         return a @ b + c
 
-    for dtype in ("float16", "bfloat16", "float32", "float64", "int32"):
-        yield exercise("matmul", "matrix", dtype, product, ("MatMul", "Add"), _make_exact_product, 2 * TERMS + 1)
+    def fuse(a: Any, b: Any, c: Any) -> Any:
+        return a * b + c
+
+    floats, products, steps = ("float16", "bfloat16", "float32", "float64"), ("MatMul", "Add"), 2 * TERMS + 1
+    rows = {"turned": (0, None, 0)}
+    for dtype in (*floats, "int32"):
+        yield exercise("matmul", "matrix", dtype, multiply, products, _make_exact_product, steps, **rows)
+    for dtype in floats:
+        yield exercise("permute", "matrix", dtype, multiply, products, _make_permutation, steps, **rows)
     for dtype in ("float16", "bfloat16", "float32"):
-        yield exercise("full_matmul", "matrix", dtype, product, ("MatMul", "Add"), _make_full_product, 2 * TERMS + 1)
-    for dtype in ("float16", "bfloat16", "float32", "float64"):
-        yield exercise(
-            "multiply_add", "vector", dtype, lambda a, b, c: a * b + c, ("Mul", "Add"), _make_multiply_add, 2
-        )
+        yield exercise("full_matmul", "matrix", dtype, multiply, products, _make_full_product, steps)
+    for dtype in floats:
+        yield exercise("multiply_add", "vector", dtype, fuse, ("Mul", "Add"), _make_multiply_add, 2)
+        yield exercise("scale", "vector", dtype, fuse, ("Mul", "Add"), _make_scaling, 2)
     for dtype in ("int32", "int64"):
         ops = ("Mul", "Add", "BitwiseXor")
         yield exercise("integers", "integer", dtype, lambda a, b, c, d: (a * b + c) ^ d, ops, _make_integers, 3)
     yield exercise("power", "special", "float32", lambda a, b: a**b, ("Pow",), _make_power, 1)
     yield exercise("divide", "special", "float32", lambda a, b: a / b, ("Div",), _make_division, 1)
+    columns = {"turned": (1,), "kinds": SUMMING}
     for dtype in ("float16", "bfloat16", "float32", "int32"):
-        yield exercise("sum", "reduction", dtype, lambda a: a.sum(0), (), _make_sum, SUMMED, kinds=SUMMING)
+        yield exercise("sum", "reduction", dtype, lambda a: a.sum(0), (), _make_sum, SUMMED, **columns)
     for count in sizes.memory:
         name, ops = f"memory_{_describe_bytes(4 * count)}", ("BitwiseXor",)
 
@@ -141,6 +162,14 @@ def _find_digits(dtype: str, declared: str) -> int:
         return 30
     coarser = TABLE[declared].digits if declared in EPS else None
     return min(digits, coarser if coarser is not None else digits)
+
+
+def _draw_full(draw: np.random.Generator, dtype: str, digits: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of so many digits behind the point, of both signs and of all exponents in the middle third of the dtype's, as float64."""
+    reach = -(TABLE[dtype].lowest or 0) // 3
+    numbers = draw.integers(1 << digits, 2 << digits, shape) * 2.0 ** (draw.integers(-reach, reach + 1, shape) - digits)
+    made: np.ndarray = numbers * draw.choice([-1.0, 1.0], shape)
+    return made
 
 
 def _draw_odd(draw: np.random.Generator, largest: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -173,7 +202,7 @@ def _make_exact_product(
     second = _make_odd(min(each // first, cap))
     n, reach = sizes.side, _find_reach(dtype, declared)
     a, b = _draw_odd(draw, first, (n, TERMS)), _draw_odd(draw, second, (TERMS, n))
-    c = _draw_odd(draw, added, (n, n))
+    c = _draw_odd(draw, added, (n, n)) + (TABLE[dtype].digits is None) * draw.integers(0, 2, (n, n))
     rows = 2.0 ** draw.integers(-reach, reach + 1, (n, 1))
     columns = 2.0 ** draw.integers(-reach, reach + 1, (1, n))
     exact = (a @ b + c) * rows * columns
@@ -181,6 +210,27 @@ def _make_exact_product(
     return [(a * rows).astype(kind), (b * columns).astype(kind), (c * rows * columns).astype(kind)], Answer(
         exact.astype(kind)
     )
+
+
+def _make_permutation(
+    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], Answer]:
+    """A @ B + 0 where each row of A has one power of two and zeros: a row of B, whose significands are as long as those of the factors may
+    be (TF32's where they are float32)."""
+    kind, n = np_dtype(dtype), sizes.side
+    digits = _find_digits(dtype, declared or ("tfloat32" if dtype == "float32" else ""))
+    b = _draw_full(draw, dtype, digits, (TERMS, n))
+    chosen, powers = draw.integers(0, TERMS, n), 2.0 ** draw.integers(-2, 3, n)
+    a = np.zeros((n, TERMS))
+    a[np.arange(n), chosen] = powers
+    return [a.astype(kind), b.astype(kind), np.zeros((n, n), kind)], Answer((b[chosen] * powers[:, None]).astype(kind))
+
+
+def _make_scaling(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str) -> tuple[list[np.ndarray], Answer]:
+    """a · b + 0 where b is a power of two, and a of full length."""
+    kind, shape = np_dtype(dtype), (sizes.numbers,)
+    a, b = _draw_full(draw, dtype, _find_digits(dtype, declared), shape), 2.0 ** draw.integers(-2, 3, shape)
+    return [a.astype(kind), b.astype(kind), np.zeros(shape, kind)], Answer((a * b).astype(kind))
 
 
 def _make_multiply_add(
@@ -210,10 +260,17 @@ def _make_integers(
 
 
 def _make_sum(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str) -> tuple[list[np.ndarray], Answer]:
-    """Sums of odd integers over the first axis. An integer's may come in a wider dtype, and is compared as a number."""
+    """Sums of odd integers over the first axis; of floats, every other sum has one term of full length and zeros. A sum of integers may
+    come in a wider dtype, and is compared as a number."""
     largest = _make_odd(min(2.0 ** (_find_digits(dtype, declared) + 1) / SUMMED, 1 << 15))
-    a = _draw_odd(draw, largest, (SUMMED, 4 * sizes.side))
-    kind = np_dtype(dtype)
+    kind, shape = np_dtype(dtype), (SUMMED, 4 * sizes.side)
+    if TABLE[dtype].digits is None:
+        a = draw.integers(-largest, largest + 1, shape).astype(np.float64)
+    else:
+        a, places = _draw_odd(draw, largest, shape), np.arange(0, shape[1], 2)
+        a[:, places] = 0
+        numbers = _draw_full(draw, dtype, _find_digits(dtype, declared), places.shape)
+        a[draw.integers(0, SUMMED, len(places)), places] = numbers
     return [a.astype(kind)], Answer(a.sum(0).astype(kind))
 
 

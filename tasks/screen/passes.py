@@ -11,12 +11,14 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.model import Program, Unsupported
-from tasks.screen.exercises import CORE, DEVICE, Answer, Exercise, list_exercises
+from tasks.screen.exercises import Answer, Exercise, find_sizes, list_exercises
 from tasks.screen.forms import find_kind
 from tasks.screen.observed import PARTS, Observed, Variant
 
 #: Different outputs of one exercise that are kept.
 KEPT = 8
+#: By how many places more the operands of an exact or elementwise exercise are turned in each pass: a prime, so that each element comes to each lane.
+TURN = 37
 #: Characters of an error's text.
 ERROR = 300
 
@@ -29,14 +31,16 @@ class _Seen:
     digest: str
     first: int
     count: int = 1
+    turned: int = 0
     heat: str = ""
 
 
 @dataclass
-class _Running:
+class Running:
     """An exercise that a device can run."""
 
     exercise: Exercise
+    operands: list[np.ndarray]
     answer: Answer
     program: Program
     build_ms: float
@@ -47,18 +51,25 @@ class _Running:
 
     def run(self, measure: Callable[[], str]) -> None:
         """A pass. Raises what the program does."""
+        exact, given = self.answer.bound is None, self.program.given
+        turns = given is not None and (exact or self.answer.copies > 0)
+        by = TURN * self.passes % len(self.answer.expected) if turns else 0
+        run = given(self.exercise.turn(self.operands, by)) if by and given is not None else self.program.run
         began = time.perf_counter()
-        made = np.asarray(self.program.run()[0])
+        made = np.asarray(run()[0])
         self.run_s += time.perf_counter() - began
         self.passes += 1
-        if made.dtype != self.answer.expected.dtype and self.answer.bound is None:
+        made = np.roll(made, -by, 0) if by else made
+        if exact:
             made = np.asarray(made, dtype=self.answer.expected.dtype)
+            if not self.seen:
+                self.seen.append(_Seen(self.answer.expected, digest_bytes(self.answer.expected), 0, 0))
         for seen in self.seen:
             if has_same_bytes(seen.output, made):
                 seen.count += 1
                 return
         if len(self.seen) < KEPT:
-            self.seen.append(_Seen(made.copy(), digest_bytes(made), self.passes, heat=measure()))
+            self.seen.append(_Seen(made.copy(), digest_bytes(made), self.passes, turned=by, heat=measure()))
         else:
             self.more += 1
 
@@ -94,8 +105,8 @@ def screen(
     what the device says of its temperature and clock; skip: numbers of exercises that are left out. The seconds begin when all is built.
     """
     kind = find_kind(backend)
-    sizes = CORE if backend.resource == "CPU" else DEVICE
-    running: list[tuple[int, _Running]] = []
+    sizes = find_sizes(backend.resource, backend.emulated)
+    running: list[tuple[int, Running]] = []
     for number, exercise in enumerate(list_exercises(sizes, seed, declared)):
         if number in skip:
             continue
@@ -120,10 +131,10 @@ def screen(
     heat = measure()
     yield from failed
     for _, one in running:
-        yield replace(_describe(one), pass_s=pass_s, heat=heat)
+        yield replace(describe(one), pass_s=pass_s, heat=heat)
 
 
-def _build(backend: Backend, kind: str, exercise: Exercise) -> _Running | Observed:
+def _build(backend: Backend, kind: str, exercise: Exercise) -> Running | Observed:
     """An exercise that is ready, its first output thrown away; or why the backend does not run it."""
     known = Observed(exercise.name, exercise.dtype, exercise.unit)
     if not exercise.can_be_asked(kind):
@@ -141,7 +152,7 @@ def _build(backend: Backend, kind: str, exercise: Exercise) -> _Running | Observ
         return replace(known, skipped=program.fallback)
     if made.shape != answer.expected.shape:
         return replace(known, skipped=f"its result has the shape {made.shape}, not {answer.expected.shape}")
-    return _Running(exercise, answer, program, 1e3 * (time.perf_counter() - began))
+    return Running(exercise, operands, answer, program, 1e3 * (time.perf_counter() - began))
 
 
 def _tell_error(exercise: Exercise, error: Exception, passes: int) -> Observed:
@@ -152,12 +163,12 @@ def _tell_error(exercise: Exercise, error: Exception, passes: int) -> Observed:
     return replace(known, error_type=name, skipped=f"pass {passes + 1}: {name}: {words}")
 
 
-def _describe(one: _Running) -> Observed:
+def describe(one: Running) -> Observed:
     exercise, answer = one.exercise, one.answer
-    seen = sorted(one.seen, key=lambda s: -s.count)
+    seen = sorted((s for s in one.seen if s.count), key=lambda s: -s.count)
     variants = tuple(
         replace(
-            describe_output(answer, s.output, s.digest, parts=len(seen) > 1 or answer.bound is not None),
+            describe_output(answer, s.output, s.digest, s.turned),
             count=s.count,
             first=s.first,
             heat=s.heat,
@@ -181,17 +192,19 @@ def _describe(one: _Running) -> Observed:
     )
 
 
-def describe_output(answer: Answer, output: np.ndarray, digest: str = "", parts: bool = True) -> Variant:
-    """How an output compares with the right answer."""
+def describe_output(answer: Answer, output: np.ndarray, digest: str = "", turned: int = 0) -> Variant:
+    """How an output compares with the right answer. turned: by how many places the operands were, so that the first wrong element is
+    told where the device computed it."""
     digest = digest or digest_bytes(output)
-    split = tuple(digest_bytes(part) for part in _split(output)) if parts else ()
     if answer.bound is None:
-        flipped = as_bits(output) ^ as_bits(answer.expected)
+        flipped = np.roll((as_bits(output) ^ as_bits(answer.expected)).reshape(output.shape), turned, 0).reshape(-1)
         at = np.flatnonzero(flipped)
         bits = f"{int(np.bitwise_or.reduce(flipped[at])):x}" if len(at) else ""
-        return Variant(digest, 1, 1, len(at), bits, int(at[0]) if len(at) else -1, parts=split)
-    error = np.abs(output.astype(np.float64) - answer.expected)
-    units = np.where(np.isfinite(error), error / answer.bound, np.inf).reshape(-1)
+        return Variant(digest, 1, 1, len(at), bits, int(at[0]) if len(at) else -1)
+    split = tuple(digest_bytes(part) for part in _split(output))
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(output.astype(np.float64) - answer.expected)
+        units = np.where(np.isfinite(error), error / answer.bound, np.inf).reshape(-1)
     at = np.flatnonzero(units > 1)
     odd, farther = _compare_copies(output.reshape(-1), units, answer.copies) if answer.copies else (0.0, 0.0)
     return Variant(
