@@ -18,8 +18,8 @@ from farm.fleet.child_process import Limits
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
-from farm.program import program
 from farm.plan.config import CatalogConfig, Config, backend_names
+from farm.program import program
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire

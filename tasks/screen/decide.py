@@ -55,7 +55,9 @@ def decide(equals: Mapping[str, Observed]) -> dict[str, Decision]:
 def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int) -> Decision:
     wrong = [k for k, v in enumerate(one.variants) if v.wrong or _has_odd_lanes(v)]
     if wrong and _is_arithmetic(one):
-        return Decision(COMMON, f"{describe(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it", (0,))
+        return Decision(
+            COMMON, f"{describe(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it", (0,)
+        )
     if wrong:
         shared = witness is not None and one.usual.digest == witness.digest
         own = [k for k in wrong if not shared or k > 0]
@@ -90,7 +92,7 @@ def _is_arithmetic(one: Observed) -> bool:
     so soundly."""
     return len(one.variants) == 1 and one.passes > 1 and one.usual.wrong > one.elements / 2
 
- 
+
 def _has_odd_lanes(variant: Variant) -> bool:
     """Whether copies of one number differ as a stuck lane has them: some of all, and the worse."""
     return LANES <= variant.odd <= LANES_MOST and variant.farther >= FARTHER

@@ -226,7 +226,9 @@ def _make_permutation(
     return [a.astype(kind), b.astype(kind), np.zeros((n, n), kind)], Answer((b[chosen] * powers[:, None]).astype(kind))
 
 
-def _make_scaling(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str) -> tuple[list[np.ndarray], Answer]:
+def _make_scaling(
+    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], Answer]:
     """a · b + 0 where b is a power of two, and a of full length."""
     kind, shape = np_dtype(dtype), (sizes.numbers,)
     a, b = _draw_full(draw, dtype, _find_digits(dtype, declared), shape), 2.0 ** draw.integers(-2, 3, shape)

@@ -167,12 +167,7 @@ def describe(one: Running) -> Observed:
     exercise, answer = one.exercise, one.answer
     seen = sorted((s for s in one.seen if s.count), key=lambda s: -s.count)
     variants = tuple(
-        replace(
-            describe_output(answer, s.output, s.digest, s.turned),
-            count=s.count,
-            first=s.first,
-            heat=s.heat,
-        )
+        replace(describe_output(answer, s.output, s.digest, s.turned), count=s.count, first=s.first, heat=s.heat)
         for s in seen
     )
     return Observed(

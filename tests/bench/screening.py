@@ -189,9 +189,7 @@ def blame_sound(all_made: list[Made], count: int, draw: np.random.Generator) -> 
     Fleets of 1 to 16 equals, in one of five ways: all alike; a batch of another driver; one alone that is otherwise; an algorithm that
     each process chooses; one that each call chooses.
     """
-    honest = [
-        (m, [describe_output(m.answer, output) for output in make_honest(m).values()]) for m in all_made
-    ]
+    honest = [(m, [describe_output(m.answer, output) for output in make_honest(m).values()]) for m in all_made]
     told = Counter[str]()
     while told["devices"] < count:
         size = min(int(draw.integers(1, 17)), count - told["devices"])
