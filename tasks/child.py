@@ -234,10 +234,14 @@ class Child:
     def _screen(self, command: wire.Screen) -> Steps:
         from tasks.runner import RUN
         from tasks.screen.passes import screen
+        from tasks.screen.probe import probe
 
         self.page.write(-1, 1)
         runner = self._runner_of("screen")
         backend = runner.backend
+        if command.probe:
+            yield wire.Probed(dict(probe(backend)))
+            return wire.Finished()
 
         def tick(number: int) -> None:
             self.page.write(number, RUN, 1)

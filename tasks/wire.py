@@ -214,6 +214,13 @@ class Canary:
     changed: str = ""
 
 
+@dataclass(frozen=True)
+class Probed:
+    """How the device computes, by feature (`tasks.screen.probe`)."""
+
+    features: dict[str, str]
+
+
 # --- answers: the last that a child says to a command ---------------------------------------------------------------
 
 
@@ -385,7 +392,7 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried, Screen),
-        *(Row, Step, Prepared, Exported, Done, Canary, Observed, Variant),
+        *(Row, Step, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }

@@ -51,6 +51,8 @@ class Screened:
     deaths: list[Death] = field(default_factory=list)
     reason: str = ""
     decisions: dict[str, Decision] = field(default_factory=dict)
+    #: How it computes (`tasks.screen.probe`), where that was asked.
+    features: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -85,6 +87,19 @@ def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -
     return Request(config, verdict.load("error_units"), lake, **where)
 
 
+def ask_backends(
+    executor: Executor, specs: Sequence[BackendSpec], request: Request, build: bool = True
+) -> dict[str, Offer]:
+    """What the nodes of an executor offer. build: environments that are missing on this machine."""
+    if executor.asks_nodes(Setup(request.address)):
+        answers = executor.probe(specs, str(request.cache), request.fresh)
+    else:
+        apart = ALONE if executor.in_process else ""
+        here = asking.probe(specs, request.cache, fresh=request.fresh, apart=apart, build=build)
+        answers = {node["id"]: here for node in executor.nodes}
+    return offers(specs, executor.nodes, answers)
+
+
 class Screening:
     """One run of the lake: `begin` it, `screen` each backend, `finish` it. Raises ConfigError, ClusterError, LakeError, OSError."""
 
@@ -95,16 +110,7 @@ class Screening:
         self.devices: list[Screened] = []
         kind = executors.find(request.how, request.address) or executors.get("children")
         self.executor: Executor = kind.create(Setup(request.address, request.cpus, request.dashboard))
-        self.offers = self._ask(kind)
-
-    def _ask(self, kind: type[Executor]) -> dict[str, Offer]:
-        if kind.asks_nodes(Setup(self.request.address)):
-            answers = self.executor.probe(self.specs, str(self.request.cache), self.request.fresh)
-        else:
-            apart = ALONE if kind.in_process else ""
-            here = asking.probe(self.specs, self.request.cache, fresh=self.request.fresh, apart=apart)
-            answers = {node["id"]: here for node in self.executor.nodes}
-        return offers(self.specs, self.executor.nodes, answers)
+        self.offers = ask_backends(self.executor, self.specs, request)
 
     @property
     def run_id(self) -> str:

@@ -29,7 +29,7 @@ class Fault:
     """A fault of the datapath ``unit`` in ``dtype``.
 
     where: "element" (``place`` among the outputs), "lane" (one of 32 of each warp), "warp" (one of 32 of each block), "any" (an operation,
-    by chance); bit: which bit of the output it touches, how: "flip", or stuck at "0" or "1"; rate: share of passes that an element, lane or
+    by chance); bit: which bit of the output it touches, how: "flip", or stuck at "0" or "1"; "narrow": none is, but what is probed is computed in float32; rate: share of passes that an element, lane or
     warp is faulty in, or, by chance, the rate per operation; after_s: seconds until it is hot.
     """
 
@@ -78,12 +78,12 @@ def units() -> dict[tuple[str, str], tuple[str, int]]:
     return {(x.name, x.dtype): (x.unit, x.steps) for x in list_exercises(CORE)}
 
 
-def compute(form: Form) -> np.ndarray:
-    """What a sound device gives: once rounded."""
+def compute(form: Form, wide: type = np.float64) -> np.ndarray:
+    """What a sound device gives: computed in ``wide``, and once rounded."""
     assert form.call is not None
     exact = form.arrays[0].dtype.kind in "iu"
     with np.errstate(over="ignore"):
-        made = form.call(*(x if exact else x.astype(np.float64) for x in form.arrays))
+        made = form.call(*(x if exact else x.astype(wide) for x in form.arrays))
     return np.asarray(made).astype(form.arrays[0].dtype)
 
 
@@ -107,6 +107,10 @@ class Screened(Backend):
         return RuntimeInfo("screened 1", f"Screened {self.device}")
 
     def canary(self, form: Form) -> Program:
+        if form.op.startswith("probe"):
+            unit = {"probe_product": "matrix", "probe_single": "vector"}[form.op]
+            narrow = bool(self.fault and self.fault.how == "narrow" and self.fault.touches(unit, form.dtype))
+            return Program(lambda: [compute(form, np.float32 if narrow else np.float64)])
         unit, steps = units().get((form.op, form.dtype), ("", 0))
         fault = self.fault if self.fault and self.fault.touches(unit, form.dtype) else None
 
