@@ -203,6 +203,7 @@ def _make_exact_product(
     n, reach = sizes.side, _find_reach(dtype, declared)
     a, b = _draw_odd(draw, first, (n, TERMS)), _draw_odd(draw, second, (TERMS, n))
     c = _draw_odd(draw, added, (n, n)) + (TABLE[dtype].digits is None) * draw.integers(0, 2, (n, n))
+    a[::2], b[:, ::2] = np.abs(a[::2]), np.abs(b[:, ::2])  # a quarter of the sums is as large as they may be
     rows = 2.0 ** draw.integers(-reach, reach + 1, (n, 1))
     columns = 2.0 ** draw.integers(-reach, reach + 1, (1, n))
     exact = (a @ b + c) * rows * columns
