@@ -360,6 +360,12 @@ def vendor_row() -> str:
     return table(["backend", "coverage (judged/valid)", "pass rate (passed/judged)"], rows)
 
 
+def screen() -> str:
+    """What the bench of that name says, a line each."""
+    kept = _benches().get("screen", {"text": "not measured yet"})
+    return "\n".join(f"- {line}" for line in kept["text"].split("; "))
+
+
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} % ({part}/{whole})" if whole else "–"
 
@@ -392,6 +398,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "limits": limits,
     "measured": measured,
     "needs": needs,
+    "screen": screen,
     "statuses": statuses,
     "vendor row": vendor_row,
     "vendors": vendors,
