@@ -386,6 +386,12 @@ def sources_of_units() -> str:
     return table(["source", "what it is"], SOURCES.items())
 
 
+def screen() -> str:
+    """What the bench of that name says, a line each."""
+    kept = _benches().get("screen", {"text": "not measured yet"})
+    return "\n".join(f"- {line}" for line in kept["text"].split("; "))
+
+
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} % ({part}/{whole})" if whole else "–"
 
@@ -421,6 +427,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "measured": measured,
     "needs": needs,
     "sources of matrix units": sources_of_units,
+    "screen": screen,
     "statuses": statuses,
     "vendor row": vendor_row,
     "vendors": vendors,

@@ -30,6 +30,7 @@ GROUPS = {
         "site": "write a static site over many runs and lakes: what failed since when, by vendor, backend, op, model and defect",
     },
     "What runs here, and how does it compute?": {
+        "screen": "have every device compute known products for a minute; compare equals, name who is wrong",
         "fingerprint": "read how a backend adds: order, bits, rounding; predict it to the bit; compare two",
         "backends": "list every backend: what it needs, where it runs, or why it does not",
         "doctor": "show what this machine lacks, by device and backend, and the command that installs it",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends.base import Backend
-from tasks.model import FORWARD, Form, Program
-from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
+from tasks.model import Form, Program
+from tasks.model.dtypes import np_dtype
+from tasks.screen.forms import find_kind, make_call_form
 
-#: Forms that a known answer has.
-KINDS = ("torch", "jax", "tensorflow", "paddle", "mlx", "onnx")
 #: Dtypes it is asked in, where the backend computes them.
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32")
 #: Rows and columns of the factors.
@@ -70,21 +66,13 @@ class Canary:
 
 def kind_of(backend: Backend) -> str:
     """The form in which a backend is asked; "" for one that is not: of the CPU, or whose programs are not run."""
-    asked = backend.resource != "CPU" and FORWARD in backend.checks
-    return next((k for k in backend.forms if k in KINDS), "") if asked else ""
+    return find_kind(backend) if backend.resource != "CPU" else ""
 
 
 def build_form(kind: str, dtype: str) -> Form:
-    """A @ B + C as a form of a kind of KINDS; arrays of [SIZE, SIZE]."""
+    """A @ B + C as a form of a kind of `tasks.screen.forms.KINDS`; arrays of [SIZE, SIZE]."""
     arrays = [x.astype(np_dtype(dtype)) for x in _factors()]
-    return _make_call_form(kind, dtype, arrays, lambda a, b, c: a @ b + c, "MatMul", "Add")
-
-
-def _make_call_form(kind: str, dtype: str, arrays: list[np.ndarray], call: Callable[..., Any], *ops: str) -> Form:
-    """A call of arrays, which as an ONNX graph is ``ops`` one after another."""
-    args, kwargs = encode(tuple(map(TensorSpec, range(len(arrays))))), encode({})
-    model = _build_model(ELEMENT_TYPE[dtype], *ops) if kind == "onnx" else None
-    return Form(kind, "canary", dtype, arrays, call, args, kwargs, model)
+    return make_call_form(kind, "canary", dtype, arrays, lambda a, b, c: a @ b + c, ("MatMul", "Add"), (SIZE, SIZE))
 
 
 def _factors() -> tuple[np.ndarray, ...]:
@@ -104,24 +92,3 @@ def _describe_deviation(program: Program) -> str:
         return f"a product of {exact.shape} has the shape {made.shape}"
     wrong = int((made.astype(np.float64) != exact).sum())  # NaN is unequal to all
     return f"{wrong} of {exact.size} elements of a product of small integers are off" if wrong else ""
-
-
-def _build_model(element: int, *ops: str) -> bytes:
-    """Ops of two inputs, one after another, over tensors of an element type of ONNX: (a op b) op c … (IR 7, opset 13), by the field
-    numbers of onnx.proto."""
-    from tasks.backends.shared.onnx_graph import message
-
-    def node(op: str, inputs: str, output: str) -> bytes:
-        return b"".join(message(1, x.encode()) for x in inputs) + message(2, output.encode()) + message(4, op.encode())
-
-    def value(name: str) -> bytes:
-        dims = message(1, b"\x08" + bytes([SIZE])) * 2
-        tensor = b"\x08" + bytes([element]) + message(2, dims)
-        return message(1, name.encode()) + message(2, message(1, tensor))
-
-    inputs, made = "abc"[: len(ops) + 1], "a"
-    graph = message(2, b"canary") + b"".join(message(11, value(x)) for x in inputs)
-    for op, name, output in zip(ops, inputs[1:], "xyz"):
-        graph, made = graph + message(1, node(op, made + name, output)), output
-    graph += message(12, value(made))
-    return b"\x08\x07" + message(7, graph) + message(8, b"\x10\x0d")

@@ -7,6 +7,7 @@ with at most one system call, so that whoever finds this process dead knows whom
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -59,6 +60,7 @@ class Child:
             wire.Run: self._run,
             wire.Search: self._search,
             wire.Tried: self._search,
+            wire.Screen: self._screen,
         }
 
     def steps(self, command: Any) -> Iterator[Any]:
@@ -229,6 +231,30 @@ class Child:
         self.page.write(-1, 1)
         return wire.Canary(self.canary.describe_change())
 
+    def _screen(self, command: wire.Screen) -> Steps:
+        from tasks.runner import RUN
+        from tasks.screen.passes import screen
+        from tasks.screen.probe import probe
+
+        self.page.write(-1, 1)
+        runner = self._runner_of("screen")
+        backend = runner.backend
+        if command.probe:
+            yield wire.Probed(dict(probe(backend)))
+            return wire.Finished()
+
+        def tick(number: int) -> None:
+            self.page.write(number, RUN, 1)
+
+        def measure() -> str:
+            return backend.hardware.describe_condition(os.environ) if backend.hardware else ""
+
+        with on_core(command.core):
+            yield from screen(
+                backend, runner.info.compute_precision, command.seconds, command.seed, tick, measure, command.skip
+            )
+        return wire.Finished()
+
     def _search(self, command: wire.Search | wire.Tried) -> Steps:
         yield from ()
         self.page.write(-1, 1)
@@ -238,6 +264,21 @@ class Child:
         assert search, "asked of an installation without it"
         self._searcher = search.load()(command)
         return self._searcher.begin()
+
+
+@contextlib.contextmanager
+def on_core(place: int) -> Iterator[None]:
+    """Run this thread on one of the CPUs that it may use, by place among them; on all of them where ``place`` is -1, or the system says
+    nothing of them."""
+    if place < 0 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {sorted(allowed)[place % len(allowed)]})
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def end_with(owner: int) -> None:

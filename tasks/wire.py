@@ -17,6 +17,7 @@ from tasks.model import UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tasks.passport import Reading
+from tasks.screen.observed import Observed, Variant
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
 
@@ -160,6 +161,18 @@ class Tried:
     row: Row | None = None
 
 
+@dataclass(frozen=True)
+class Screen:
+    """Run known products on the backend's device for so many seconds (`tasks.screen.passes`), but for the exercises in ``skip``. core: which of
+    the CPU's that this process may use, by place among them; -1: the device is none of the CPU's cores. probe: only say how it computes."""
+
+    seconds: float
+    seed: int = 0
+    core: int = -1
+    skip: tuple[int, ...] = ()
+    probe: bool = False
+
+
 # --- what a child says, and its supervisor hands on ---------------------------------------------------------------
 
 
@@ -202,6 +215,13 @@ class Canary:
     """The device was asked what it had answered before; changed: what it says now, "" if that."""
 
     changed: str = ""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """How the device computes, by feature (`tasks.screen.probe`)."""
+
+    features: dict[str, str]
 
 
 # --- answers: the last that a child says to a command ---------------------------------------------------------------
@@ -375,8 +395,8 @@ _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
-        *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried),
-        *(Row, Step, Reading, Prepared, Exported, Done, Canary),
+        *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried, Screen),
+        *(Row, Step, Reading, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }

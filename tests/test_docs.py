@@ -69,6 +69,7 @@ RUN_AS = {
     "farm fuzz configs/fuzz.yaml --seconds 600 --ops graph": (
         "farm fuzz configs/fuzz.yaml --cases 20 --ops graph --backends ort-cpu --inline --results fuzzed"
     ),
+    "farm screen torch-cpu --seconds 60": "farm screen torch-cpu --seconds 1 --on inline --results screened",
     "farm doctor": "farm doctor torch-cpu torch-cuda",
     "farm doctor configs/vendors.yaml": "farm doctor ort-cpu iree-vulkan",
 }
@@ -82,6 +83,7 @@ NOT_RUN = {
     "farm backends example-cpu": "tests/farm/test_plugins.py runs it where the example is installed",
     "farm run examples/plugin": "tests/farm/test_plugins.py runs it where the example is installed",
     "python -m tests.bench": "minutes; the benches have tests of their own",
+    "farm screen --": "needs devices; tests/farm/test_screen.py has planted ones",
     "farm harvest 'ppocr_*'": "fetches wheels; tests/tasks/test_harvest.py harvests",
     "farm harvest --model": "tests/tasks/test_harvest.py harvests such a model",
     "farm harvest --run": "needs a culprit; tests/tasks/test_harvest.py has one",

@@ -9,9 +9,13 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
+from farm import lake as lakes
 from farm.commandline import Parser, fold, refusing
+from farm.exits import FOUND, OK
 from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
+from farm.plan.config import backends_of
+from farm.program import program
 from farm.work import monitoring
 from tasks.cache import default_cache
 from tasks.devices import BY_LABEL, TORCH_DEVICES
@@ -54,7 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
     parser = Parser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("detect", help="show the devices of this machine, and how each was found")
+    found = commands.add_parser(
+        "detect",
+        help="show the devices of this machine, and how each was found; with --probe also how each computes",
+        epilog="exit code with --probe: 0; 1 a device differs from its equals",
+    )
+    found.add_argument(
+        "--probe", action="store_true", help="ask each device, and the CPU, how it computes: a second each"
+    )
+    found.add_argument("--address", metavar="HOST:PORT", help="with --probe: the devices of this Ray cluster")
+    found.add_argument("--backends", nargs="+", metavar="NAME", help="with --probe: by these (default: torch's)")
     start = commands.add_parser(
         "start",
         help="run ray start with the labels and resources of the devices found here",
@@ -85,7 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "detect":
             if more:
                 parser.error(f"unrecognized arguments: {' '.join(more)}")
-            return _print(detect())
+            if not args.probe and (args.address or args.backends):
+                parser.error("--address and --backends are of --probe: add it")
+            code = OK if args.address else _print(detect())
+            return _probe(args) if args.probe else code
         line, variables = command(args, detect(), more)
     except ValueError as error:
         raise Refusal(str(error)) from error
@@ -98,6 +114,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 #: Labels of the vendors whose devices configs/first_contact.yaml has: those of torch's.
 _FIRST = {label for _, label in TORCH_DEVICES.values() if label}
+
+
+def _probe(args: argparse.Namespace) -> int:
+    """How every device computes; FOUND where one differs from its equals."""
+    from farm.screen.probing import print_probed, probe_devices
+    from farm.screen.run import find_device_backends, make_request
+
+    specs = backends_of(args.backends or (), "farm node detect") or [
+        *backends_of(["torch-cpu"], "farm node detect"),
+        *find_device_backends(),
+    ]
+    request = make_request(lakes.open_lake("results"), specs, cache=default_cache(), address=args.address)
+    request.announce()
+    devices = probe_devices(request, specs)
+    if not devices:
+        raise Refusal(f"none of {', '.join(s.name for s in specs)} is available here: {program()} backends says why")
+    return FOUND if print_probed(devices) else OK
 
 
 def _set(variables: Mapping[str, str]) -> list[str]:

@@ -26,7 +26,8 @@ class Origin:
     device_ids: str | None = column(
         "string",
         "origin",
-        "devices of its node that the case ran on, as the visible-devices variable names them; empty for the CPU",
+        "devices of its node that the case ran on, as the visible-devices variable names them; empty for the CPU, but for a core that "
+        "was screened",
     )
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
     runtime_version: str = column("string", "origin", "version of the runtime", default="")

@@ -19,6 +19,7 @@ from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config, backend_names
+from farm.program import program
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
@@ -173,6 +174,10 @@ def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, 
         known = pc.unique(table["case_id"]).to_pylist()
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
     by_backend = {row["backend"]: _before_vote(row) for row in rows}
+    if rows[0]["check"] == "screen":
+        raise ReproduceError(
+            f"{key.case_id} is of a device, not of a case: screen it again with {program()} screen {key.backend}"
+        )
     if key.backend not in by_backend:
         raise ReproduceError(
             f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "

@@ -11,7 +11,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import get_announcement, home
 from tasks.judge.verdict import Policy
 from tasks.model import UNASKED, BackendInfo
-from tasks.wire import Place, ToExport, ToPrepare, ToRun
+from tasks.wire import Place, Screen, ToExport, ToPrepare, ToRun
 
 #: What a backend has said before of a case that it does not implement: columns of its row, and "run", where it said so.
 Words = Mapping[str, str]
@@ -19,7 +19,7 @@ Words = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Work for one supervisor, of one of three kinds: groups to prepare, groups to export, or a batch of cases.
+    """Work for one supervisor, of one of four kinds: groups to prepare, groups to export, a batch of cases, or a device to screen.
 
     info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
     the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
@@ -36,6 +36,7 @@ class Job:
     prepare: tuple[ToPrepare, ...] = ()
     export: tuple[ToExport, ...] = ()
     run: tuple[ToRun, ...] = ()
+    screen: Screen | None = None
     backend: BackendSpec | None = None
     policy: Policy | None = None
     run_id: str = ""
@@ -63,5 +64,5 @@ class Job:
 
     @property
     def kind(self) -> str:
-        """ "prepare", "export" or "batch"."""
-        return "prepare" if self.prepare else "export" if self.export else "batch"
+        """ "prepare", "export", "screen" or "batch"."""
+        return "prepare" if self.prepare else "export" if self.export else "screen" if self.screen else "batch"

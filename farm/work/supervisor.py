@@ -57,12 +57,14 @@ class CannotRun(Exception):
 def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
     """Do a job in children of ``children`` (default: this process's pool of child processes).
 
-    Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group;
+    Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group; of a device that is
+    screened Ready, what was Observed, and the Death of each process that died;
     Stopped when no job can be done here, Gone when the backend's device cannot be had or somebody kills every child before
     it begins, Sick when the device computes otherwise than it did; at the end Spent.
     """
     try:
-        yield from _run_batch(job, children) if job.kind == "batch" else _run_groups(job, children)
+        work = {"batch": _run_batch, "screen": _screen_device}.get(job.kind, _run_groups)
+        yield from work(job, children)
     except CannotRun as end:
         yield end.message
     yield children.take_costs()
@@ -145,6 +147,40 @@ def _make_failure(job: Job, number: int, death: Death) -> Failure:
     label = (job.prepare or job.export)[number].group.label
     story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
     return Failure(Status.INVALID.value, stage, death.kind, f"while making the {stage} of {label}: {story}")
+
+
+# --- screening a device ---------------------------------------------------------------------------------------------
+
+
+def _screen_device(job: Job, children: Children) -> Iterator[Any]:
+    """Screen a device: what its backend answered, what was seen of each exercise, and each death, whose exercise is left out then.
+    Raises CannotRun."""
+    command = job.screen
+    assert command is not None
+    for _ in range(STRIKES):
+        got = _child_of(job, children)
+        if isinstance(got, Death):
+            raise CannotRun(wire.Gone(got.text))
+        child, answer = got
+        if isinstance(answer, wire.Refused):
+            children.forget(job)
+            raise CannotRun(wire.Gone(answer.reason))
+        yield answer
+        death = None
+        for message in child.call(command, job.deadline_s or None):
+            if isinstance(message, wire.Stopped):
+                raise CannotRun(message)
+            death = message if isinstance(message, Death) else None
+            if not isinstance(message, wire.Answer):
+                yield message
+        if death is None:
+            children.recycle(job)
+            return
+        children.forget(job)
+        if death.number < 0:
+            raise CannotRun(wire.Gone(death.text))
+        command = replace(command, skip=(*command.skip, death.number))
+    raise CannotRun(wire.Gone(f"its processes died in {STRIKES} exercises"))
 
 
 # --- batches --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,8 @@ class Device:
 
     driver, toolkit: where their versions stand; libraries: of the toolkit, as a loader names one that it does not find, and what brings
     them; architecture: what compilers call this node's, "" where no driver says; describe: what the driver says of the device of an
-    ordinal, None where nothing asks it. sanitizer: what watches its memory. torch: its types in torch, as backends name them; called: what people call the first of these,
+    ordinal, None where nothing asks it. sanitizer: what watches its memory. condition: what says how hot and fast a device is, its argv to be
+    followed by what the first visible variable calls the device. torch: its types in torch, as backends name them; called: what people call the first of these,
     beside the label.
     """
 
@@ -166,6 +168,7 @@ class Device:
     describe: Callable[[int], Description | None] | None = None
     torch: Mapping[str, TorchDevice] = field(default_factory=dict, hash=False)
     sanitizer: Sanitizer | None = None
+    condition: Command | None = None
     called: tuple[str, ...] = ()
 
     def find_heeded_variables(self, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -176,6 +179,18 @@ class Device:
     def driver_version(self, root: Path = Path("/")) -> str:
         """Of its driver in the kernel (Linux); "" where there is none or it does not say."""
         return self.driver.version(root) if self.driver else ""
+
+    def describe_condition(self, env: Mapping[str, str]) -> str:
+        """Temperature and clock of the device that a process is given ("celsius=61 mhz=1980"); "" where nothing says."""
+        if self.condition is None:
+            return ""
+        device = (env.get(self.visible[0]) if self.visible else "") or "0"
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            argv = [*self.condition.argv, device.partition(",")[0]]
+            told = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+            if found := re.search(self.condition.pattern, told, re.MULTILINE):
+                return " ".join(f"{name}={value}" for name, value in found.groupdict().items())
+        return ""
 
     def toolkit_version(self) -> str:
         """Name and version of its toolkit; "" where it has none or it is not installed."""

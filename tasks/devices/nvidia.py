@@ -139,6 +139,10 @@ GPU = Device(
     architecture=architecture,
     describe=describe,
     sanitizer=_SANITIZER,
+    condition=Command(
+        ("nvidia-smi", "--query-gpu=temperature.gpu,clocks.sm", "--format=csv,noheader,nounits", "-i"),
+        r"^(?P<celsius>\d+), (?P<mhz>\d+)$",
+    ),
     torch={
         "cuda": TorchDevice(
             option="tf32",

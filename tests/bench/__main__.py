@@ -30,6 +30,7 @@ from tests.bench import (
     outputs,
     preparing,
     scale,
+    screening,
     starts,
     submitting,
     training,
@@ -150,6 +151,11 @@ BENCHES = {
         submitting.submissions, {"files": "*.py", "samples": 8}, {"files": "honest_e*.py", "samples": 2}
     ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
+    "screen": Bench(
+        screening.screening,
+        {"faults": 3000, "hot": 600, "tries": 400, "sound": 10_000},
+        {"faults": 40, "hot": 12, "tries": 8, "sound": 100},
+    ),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},

@@ -1,0 +1,84 @@
+"""Every device computes known products for a minute, and equals are compared: farm screen [BACKEND…] --seconds 60"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from farm import lake as lakes
+from farm.commandline import Parser, cache_option, refusing, results_option
+from farm.exits import interruptible
+from farm.fleet.inventory import no_device_of
+from farm.plan import request as requests
+from farm.plan.config import ConfigError, backends_of
+from farm.program import program
+from farm.screen import show
+from farm.screen.run import SCREEN, Screening, find_device_backends, make_request
+from farm.work import executors
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = Parser(
+        prog="farm screen",
+        description="Have every device compute known products, over and over, and compare equal devices. Without a backend: every device "
+        "that torch finds, CPUs not. A CPU's cores are devices when its backend is named.",
+        epilog="exit code: 0 no device is wrong; 1 some are, and named; 2 bad input; 3 a device was not reached",
+    )
+    parser.add_argument(
+        "backends", nargs="*", metavar="BACKEND", help="e.g. torch-cuda, torch-cpu, jax-cuda, or a config that has them"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="how long on each device (default: 60)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the operands (default: 0)")
+    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster; default: this machine")
+    parser.add_argument(
+        "--on", metavar="NAME", default="auto", help=f"run on this executor: {', '.join(executors.BUILT_IN)}"
+    )
+    parser.add_argument("--resume", metavar="RUN_ID", help="screen what a run has no rows of ('last': the newest)")
+    results_option(parser)
+    cache_option(parser)
+    args = parser.parse_args(argv)
+    if not (args.seconds > 0 and math.isfinite(args.seconds)):
+        parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")
+    if args.seed < 0:
+        parser.error("--seed: 0 or more")
+    lake = lakes.open_lake(args.results)
+    where = {"how": args.on, "address": args.address, "dashboard": False}
+    if args.resume:
+        request = requests.read_request(args.resume, lake, **where)
+        if request.config.checks != [SCREEN]:
+            raise ConfigError(
+                f"--resume {args.resume}: it is no run of {program()} screen; use {program()} run --resume"
+            )
+        specs = [b.spec() for b in request.config.backends]
+    else:
+        specs = backends_of(args.backends, "farm screen") or find_device_backends()
+        request = make_request(lake, specs, cache=args.cache, **where)
+    request.announce()
+    lakes.check_writable(lake)
+    screening = Screening(request, specs, args.seconds, args.seed)
+    try:
+        return _screen(screening, named=bool(args.backends or args.resume))
+    finally:
+        screening.close()
+
+
+def _screen(screening: Screening, named: bool) -> int:
+    missing = [offer for offer in screening.offers.values() if not offer.available]
+    if not screening.available:
+        why = "; ".join(f"{o.name}: {o.words}" for o in missing) if named else ""
+        why = why or no_device_of(o.absent for o in missing) or "no device that torch can use"
+        more = "" if named else "; the cores of a CPU are screened by name: " + f"{program()} screen torch-cpu"
+        raise ConfigError(f"there is nothing to screen: {why}{more}")
+    if named:
+        show.print_missing(missing)
+    done = screening.read_done()
+    with interruptible():
+        for offer in screening.available:
+            show.print_offer(offer, screening.seconds)
+            screening.screen(offer, done.get(offer.name, ()), show.print_device)
+    screening.finish()
+    return show.print_end(screening, [o.name for o in missing] if named else [])

@@ -1,0 +1,1 @@
+"""`farm screen`: every device of a cluster computes known products, and equals are compared."""

@@ -1,0 +1,309 @@
+"""A screening from backends to rows: each device runs all exercises for some seconds, equals are compared, rows are written."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm import lake as lakes
+from farm.fleet import asking
+from farm.fleet.child_process import Death, Limits
+from farm.fleet.inventory import Offer, offers
+from farm.lake import Origin, traces
+from farm.plan.config import BackendConfig, Config, ConfigError
+from farm.plan.request import Request
+from farm.work import executors
+from farm.work.each_device import run_on_each
+from farm.work.executor import Executor, Setup
+from farm.work.job import Job
+from farm.work.launch import new_record
+from farm.work.local import ALONE
+from tasks import wire
+from tasks.backends import BackendSpec
+from tasks.devices import TORCH_DEVICES
+from tasks.judge import verdict
+from tasks.model import UNASKED, BackendInfo, Status
+from tasks.model.row import Row
+from tasks.model.trace import Step
+from tasks.screen.decide import COMMON, DISSENT, WRONG, Decision, decide, describe
+from tasks.screen.exercises import find_sizes, list_exercises
+from tasks.screen.observed import Observed
+from tasks.wire import Place
+
+#: The check and the catalog of rows, and what stands before an exercise's name.
+SCREEN = "screen"
+#: GiB that a child may take: all operands, answers and outputs of a device.
+MEMORY_GIB = 24.0
+
+
+@dataclass
+class Screened:
+    """A device of a backend, and what was seen of it. reason: why it was not screened, or not to its end."""
+
+    backend: str
+    place: Place
+    host: str
+    info: BackendInfo = UNASKED
+    observed: list[Observed] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    reason: str = ""
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    #: How it computes (`tasks.screen.probe`), where that was asked.
+    features: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As rows and people call it: host and number."""
+        return f"{self.host}-{self.place.device or 'device'}".replace(" ", "").replace("/", "-")
+
+    @property
+    def equal_to(self) -> tuple[str, ...]:
+        """What its equals have in common with it."""
+        runtime = self.info.runtime
+        return (self.backend, runtime.device, runtime.runtime_version, runtime.build or "", runtime.driver_version)
+
+    @property
+    def wrong(self) -> dict[str, Decision]:
+        """By exercise, what it alone is to blame for."""
+        return {label: d for label, d in self.decisions.items() if d.is_sick}
+
+
+def find_device_backends() -> list[BackendSpec]:
+    """The eager backend of torch for every kind of device but the CPU, which has to be asked for."""
+    return [BackendConfig(name=f"torch-{name}").spec() for name, (_, label) in TORCH_DEVICES.items() if label]
+
+
+def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -> Request:
+    """The request that a run's record is made of."""
+    config = Config(
+        name=f"{SCREEN} of {', '.join(s.name for s in specs)}",
+        checks=[SCREEN],
+        catalogs=[{"name": SCREEN}],  # type: ignore[list-item]
+        backends=[BackendConfig(name=s.name) for s in specs],
+    )
+    return Request(config, verdict.load("error_units"), lake, **where)
+
+
+def ask_backends(
+    executor: Executor, specs: Sequence[BackendSpec], request: Request, build: bool = True
+) -> dict[str, Offer]:
+    """What the nodes of an executor offer. build: environments that are missing on this machine."""
+    if executor.asks_nodes(Setup(request.address)):
+        answers = executor.probe(specs, str(request.cache), request.fresh)
+    else:
+        apart = ALONE if executor.in_process else ""
+        here = asking.probe(specs, request.cache, fresh=request.fresh, apart=apart, build=build)
+        answers = {node["id"]: here for node in executor.nodes}
+    return offers(specs, executor.nodes, answers)
+
+
+class Screening:
+    """One run of the lake: `begin` it, `screen` each backend, `finish` it. Raises ConfigError, ClusterError, LakeError, OSError."""
+
+    def __init__(self, request: Request, specs: Sequence[BackendSpec], seconds: float, seed: int = 0) -> None:
+        self.request, self.specs, self.seconds = request, list(specs), seconds
+        self.record = dict(request.record or new_record(request) | {SCREEN: {"seconds": seconds, "seed": seed}})
+        self.seed = int(self.record[SCREEN]["seed"])  # a run that is resumed goes on with its own operands
+        self.devices: list[Screened] = []
+        kind = executors.find(request.how, request.address) or executors.get("children")
+        self.executor: Executor = kind.create(Setup(request.address, request.cpus, request.dashboard))
+        self.offers = ask_backends(self.executor, self.specs, request)
+
+    @property
+    def run_id(self) -> str:
+        return str(self.record["run_id"])
+
+    @property
+    def available(self) -> list[Offer]:
+        return [offer for offer in self.offers.values() if offer.available]
+
+    def read_done(self) -> dict[str, list[tuple[str, str]]]:
+        """(host, device) of the devices that have all of their rows, by backend. Raises LakeError."""
+        if self.request.record is None:
+            return {}
+        rows = lakes.read(self.request.lake, self.run_id)
+        there = rows[rows["status"] != Status.UNAVAILABLE.value]
+        done: dict[str, list[tuple[str, str]]] = {}
+        for (backend, host, device), own in there.groupby(["backend", "node", "device_ids"]):
+            if len(own) == len(self._list_names(self.offers[backend])):
+                done.setdefault(backend, []).append((host, device))
+        return done
+
+    def _list_names(self, offer: Offer) -> list[tuple[str, str]]:
+        """(name, dtype) of each exercise, by its number."""
+        sizes = find_sizes(offer.resource, offer.info.emulated)
+        return [(x.name, x.dtype) for x in list_exercises(sizes, self.seed)]
+
+    def screen(
+        self, offer: Offer, done: Collection[tuple[str, str]] = (), tell: Callable[[Screened], None] = lambda s: None
+    ) -> None:
+        """Screen the devices of a backend and write their rows. done: (host, device) of those that have theirs; tell: of each that is
+        finished. Raises ConfigError where the seconds are too few for a pass."""
+        hosts = {n["id"]: n["host"] for n in self.executor.nodes}
+        spec = next(s for s in self.specs if s.name == offer.name)
+        found: dict[Place, Screened] = {}
+
+        def make_job(number: int) -> Job:
+            core = number if offer.resource == "CPU" else -1
+            command = wire.Screen(self.seconds, self.seed, core)
+            limits = Limits(memory_gib=MEMORY_GIB)
+            policy = self.request.policy
+            name, cache = f"{SCREEN} {offer.name}", str(self.request.cache)
+            return Job(name=name, cache=cache, limits=limits, screen=command, backend=spec, policy=policy, kernels="")
+
+        ids = {host: node for node, host in hosts.items()}
+        left_out = {Place(ids[host], device) for host, device in done if host in ids}
+        for place, message in run_on_each(self.executor, offer, make_job, self.seconds, left_out):
+            host = hosts.get(place.node, place.node)
+            device = found.setdefault(place, Screened(offer.name, place, host))
+            if isinstance(message, wire.Ready):
+                device.info = message.info
+            elif isinstance(message, Observed):
+                device.observed.append(message)
+                self._check_seconds(device, message)
+            elif isinstance(message, Death):
+                device.deaths.append(message)
+            elif isinstance(message, (wire.Gone, wire.Stopped)):
+                device.reason = message.why
+            elif message is None or isinstance(message, BaseException):
+                device.reason = device.reason or (str(message) if message else "")
+                tell(device)
+        devices = [found[place] for place in sorted(found)]
+        decide_all(devices)
+        self.devices += devices
+        self._write(offer, devices)
+
+    def _check_seconds(self, device: Screened, seen: Observed) -> None:
+        if seen.pass_s > self.seconds:
+            raise ConfigError(
+                f"--seconds {self.seconds:g}: one pass takes {seen.pass_s:.2g} s on {device.name} ({device.backend}); "
+                f"give {int(seen.pass_s) + 1} or more"
+            )
+
+    def _write(self, offer: Offer, devices: Sequence[Screened]) -> None:
+        self.record["quarantined"] = [
+            *self.record.get("quarantined", []),
+            *(q for d in devices for q in make_quarantine(d)),
+        ]
+        self.record["inventory"] = {
+            "backends": {n: o.record() for n, o in self.offers.items()},
+            "nodes": self.executor.nodes,
+        }
+        lakes.write_run(self.request.lake, self.run_id, self.record)
+        names = self._list_names(offer)
+        for device in devices:
+            rows = make_rows(device, names, self.request.policy.id)
+            origin = Origin.of(self.run_id, device.backend, device.info, device.host, device.place.device)
+            batches = [lakes.to_batch([row for row, _ in rows], origin)]
+            traces.append(self.request.lake, self.run_id, batches, traces.from_stream(traces.to_stream(rows, origin)))
+
+    def finish(self) -> None:
+        """Say in the record that all was done. Raises OSError."""
+        rows = lakes.read(self.request.lake, self.run_id)
+        self.record["planned_by_backend"] = rows.groupby("backend").size().to_dict()
+        self.record["planned"] = len(rows)
+        self.record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        lakes.compact(self.request.lake, self.run_id)
+        lakes.write_run(self.request.lake, self.run_id, self.record)
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+def decide_all(devices: Sequence[Screened]) -> None:
+    """Compare equal devices, exercise by exercise."""
+    groups: dict[tuple[str, ...], dict[str, tuple[Screened, Observed]]] = {}
+    for device in devices:
+        for seen in device.observed:
+            if seen.variants:
+                groups.setdefault((*device.equal_to, seen.label), {})[device.name] = device, seen
+    for equals in groups.values():
+        for name, decision in decide({name: seen for name, (_, seen) in equals.items()}).items():
+            device, seen = equals[name]
+            device.decisions[seen.label] = decision
+
+
+def make_quarantine(device: Screened) -> list[dict[str, Any]]:
+    """What the run's record has of a device that is not to be believed."""
+    if not device.wrong:
+        return []
+    seen = {one.label: one for one in device.observed}
+    evidence = [
+        {
+            "exercise": label, "unit": seen[label].unit, "why": decision.why, "elements": variant.wrong, "bits": variant.bits,
+            "pass": variant.first, "passes": variant.count, "condition": variant.heat or seen[label].heat,
+        }
+        for label, decision in device.wrong.items()
+        for variant in [seen[label].variants[decision.at[0]]]
+    ]  # fmt: skip
+    label, first = next(iter(device.wrong.items()))
+    return [
+        {
+            "scope": device.info.device_vendor or device.backend, "node": device.host, "node_id": device.place.node,
+            "device": device.place.device, "why": f"{label}: {first.why}",
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "backends": [device.backend],
+            "failures": 0, "evidence": evidence,
+        }
+    ]  # fmt: skip
+
+
+def make_rows(device: Screened, names: Sequence[tuple[str, str]], policy: str) -> list[tuple[Row, list[Step]]]:
+    """A row for each exercise of a device, with the passes that dissent as its trace."""
+    seen = {(one.name, one.dtype): one for one in device.observed}
+    dead = {names[d.number]: d for d in device.deaths if 0 <= d.number < len(names)}
+    return [_make_row(device, name, seen.get(name), dead.get(name), policy) for name in names]
+
+
+def _make_row(
+    device: Screened, name: tuple[str, str], seen: Observed | None, death: Death | None, policy: str
+) -> tuple[Row, list[Step]]:
+    told: dict[str, Any] = {
+        "check": SCREEN, "catalog": SCREEN, "op": f"{SCREEN}:{name[0]}", "variant": device.name, "dtype": name[1], "sample": 0,
+        "policy": policy, "started_at": time.time(), "oracle": "exact" if seen is None or seen.exact else "float64",
+    }  # fmt: skip
+    if death is not None:
+        return Row.of(
+            {**told, "status": death.status, "kind": death.kind, "stage": death.stage, "error": death.text}
+        ), []
+    if seen is None:
+        why = device.reason or "the device was not reached"
+        return Row.of({**told, "status": Status.UNAVAILABLE.value, "error": why}), []
+    if not seen.variants:
+        status = Status.ERROR if seen.error_type else Status.UNSUPPORTED
+        return Row.of(
+            {**told, "status": status.value, "stage": "run", "error_type": seen.error_type, "error": seen.skipped}
+        ), []
+    decision = device.decisions[seen.label]
+    told |= {
+        "numel": seen.elements, "shapes": seen.shapes, "placement": seen.placement, "build_ms": seen.build_ms, "run_ms": seen.run_ms,
+        "output_digest": seen.usual.digest, "mismatched": max(v.wrong for v in seen.variants),
+    }  # fmt: skip
+    told |= _judge(decision, seen)
+    return Row.of(told), _make_steps(decision, seen)
+
+
+def _judge(decision: Decision, seen: Observed) -> Mapping[str, Any]:
+    passes = f"{seen.passes} passes"
+    if decision.kind in (WRONG, COMMON):
+        kind = "numbers" if 0 in decision.at else "nondeterministic"
+        return {"status": Status.WRONG.value, "kind": kind, "stage": "run", "error": decision.why, "note": passes}
+    note = f"{passes}; {decision.why}" if decision.kind == DISSENT else passes
+    return {"status": Status.PASS.value, "note": note}
+
+
+def _make_steps(decision: Decision, seen: Observed) -> list[Step]:
+    """The passes that gave other bytes than most, and the usual one where it is what dissents; by the number of the first."""
+    if not decision.at:
+        return []
+    status = Status.PASS.value if decision.kind == DISSENT else Status.WRONG.value
+    return [
+        Step(
+            v.first, f"pass {v.first}", status if k in decision.at else Status.PASS.value, output_digest=v.digest,
+            error="; ".join(filter(None, [describe(v, seen) if v.wrong else decision.why, v.heat])),
+        )
+        for k, v in sorted(enumerate(seen.variants), key=lambda x: x[1].first)
+        if k in decision.at
+    ]  # fmt: skip
