@@ -72,7 +72,7 @@ def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_chan
     ("words", "said"),
     [
         ("fingerprint", "name a BACKEND"),
-        ("fingerprint torch-cpy", "unknown backend 'torch-cpy'"),
+        ("fingerprint torhc-cpu", "unknown backend 'torhc-cpu'"),
         ("fingerprint torch-cpu --dtypes int8", "int8"),
         ("fingerprint torch-cpu --ops relu", "relu"),
         ("fingerprint ort-cpu --kept", "has no passport of ort-cpu"),

@@ -119,7 +119,7 @@ def describe_orders(lines: Sequence[Line]) -> str:
     blocks = [name_kind(decode_tree(x["tree"])) for x in lines if x["kind_code"] == "blocks"]
     said = _name_blocks(blocks)
     parts = [k if len(kinds) == 1 else f"{k} ({', '.join(dict.fromkeys(kinds[k]))})" for k in named[:NAMED]]
-    more = [f"{len(named) - NAMED} other orders"] * (len(named) > NAMED)
+    more = [f"{len(named) - NAMED} more"] * (len(named) > NAMED)
     return "; ".join(filter(None, [said, *parts, *more]))
 
 
