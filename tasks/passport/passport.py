@@ -114,15 +114,20 @@ def read_sum(
         return Reading(**known, code=error.code, words=str(error), calls=device.calls)
     rule = adder.rule
     finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
-    models = [Model(tree, adder, device.output, finish, device.terms.products) for finish in finishes]
+    models = [
+        Model(tree, one, device.output, finish, device.terms.products)
+        for finish in finishes
+        for one in _list_last_steps(adder, tree)
+    ]
     model, right = _choose_model(device, models, unseen, rng)
+    adder = model.adder
     known |= {
         "bits": rule.bits,
         "accumulator": adder.accumulator,
         "rounding": rule.rounding,
         "aligned": rule.aligned,
         "alignment": rule.alignment,
-        "others": tuple(n for k, x in adder.others.items() for n in (k, x.bits)),
+        "others": tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
         "fused": adder.fused,
         "finish": model.finish,
         "flushes_inputs": adder.flushes[0],
@@ -136,6 +141,14 @@ def read_sum(
         return Reading(**known)
     words = f"its tree and its adder give {right} of {unseen} results on unseen inputs to the bit"
     return Reading(**known, code="not predicted", words=words)
+
+
+def _list_last_steps(adder: Adder, tree: Tree) -> list[Adder]:
+    """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take a large number away
+    again."""
+    last = sum(1 for _ in list_nodes(tree)) - 1
+    rules = dict.fromkeys([adder.others.get(last, adder.rule), adder.rule, *adder.others.values()])
+    return [replace(adder, others={**adder.others, last: rule}) for rule in rules]
 
 
 def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:

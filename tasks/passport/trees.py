@@ -329,7 +329,8 @@ def without_terms(tree: Tree, terms: frozenset[int]) -> Tree | None:
 
 
 def draw_text(tree: Tree, width: int = 100) -> str:
-    """A tree as brackets, runs of neighbours that are added one by one as "0…7"; lines of at most ``width`` characters."""
+    """A tree as brackets: what stands in one is added from left to right, runs of terms as (0→7), what one step adds in braces. Lines of at
+    most ``width`` characters."""
     words = _bracket(tree)
     lines, line = [], ""
     for word in words.split(" "):
@@ -341,15 +342,29 @@ def draw_text(tree: Tree, width: int = 100) -> str:
     return "\n".join([*lines, line])
 
 
+def _run(tree: Tree) -> str:
+    """Terms at equal distances that are added in their order, as (0→28 by 4); "" of any other tree."""
+    chain = list_chain(tree)
+    if chain is None or len(chain) < 3 or len(steps := {chain[k + 1] - chain[k] for k in range(len(chain) - 1)}) > 1:
+        return ""
+    step = steps.pop()
+    return f"({chain[0]}→{chain[-1]}{f' by {step}' * (step != 1)})"
+
+
 def _bracket(tree: Tree) -> str:
     if isinstance(tree, int):
         return str(tree)
-    terms = list_terms(tree)
-    if len(terms) > 2 and order_tree(tree) == order_tree(make_sequential(terms)):
-        steps = {terms[k + 1] - terms[k] for k in range(len(terms) - 1)}
-        if len(steps) == 1:
-            return f"({terms[0]}→{terms[-1]}" + f" by {steps.pop()})" * (steps != {1}) + ")" * (steps == {1})
-    return "(" + " + ".join(_bracket(x) for x in tree) + ")"
+    if run := _run(tree):
+        return run
+    spine: list[Tree] = []
+    node: Tree = tree
+    while isinstance(node, tuple) and len(node) == 2 and not _run(node):
+        first, second = node if isinstance(node[0], tuple) or isinstance(node[1], int) else node[::-1]
+        spine.append(second)
+        node = first
+    begin = _bracket(node) if isinstance(node, int) or _run(node) else "{" + ", ".join(map(_bracket, node)) + "}"
+    added = " + ".join([begin, *map(_bracket, spine[::-1])])
+    return f"({added})" if spine else begin
 
 
 def draw_svg(tree: Tree, width: int = 640, height: int = 220) -> str:

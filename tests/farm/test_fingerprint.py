@@ -10,7 +10,7 @@ import pytest
 from farm import lake
 from farm.__main__ import main
 from farm.lake import beside
-from farm.report.tables.passports import compare, describe_orders, load_readings, newest
+from farm.report.tables.passports import compare, describe_orders, explain_batches, load_readings, newest
 from tasks.passport.trees import decode_tree, encode_tree, list_blocks, make_pairwise, make_sequential, name_kind
 
 
@@ -72,7 +72,7 @@ def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_chan
     ("words", "said"),
     [
         ("fingerprint", "name a BACKEND"),
-        ("fingerprint torch-cpy", "unknown backend 'torch-cpy'"),
+        ("fingerprint torhc-cpu", "unknown backend 'torhc-cpu'"),
         ("fingerprint torch-cpu --dtypes int8", "int8"),
         ("fingerprint torch-cpu --ops relu", "relu"),
         ("fingerprint ort-cpu --kept", "has no passport of ort-cpu"),
@@ -100,6 +100,21 @@ def test_the_report_has_the_passport(kept: Path) -> None:
     view = passports(Report.of(rows, lake.read_run(str(kept), run)))
     assert view is not None and len(view.frame) == 2
     assert view.frame["tree"].notna().all()
+
+
+def test_a_row_that_depends_on_its_batch_is_explained_by_two_orders(kept: Path) -> None:
+    rows = lake.read(str(kept)).drop_duplicates("op").assign(check="batch_invariance", kind="batch", status="wrong")
+    readings = load_readings(str(kept))
+    readings["tree"] = [tuple(encode_tree(make_sequential(range(n)))) for n in readings["terms"]]
+    assert explain_batches(rows, readings).empty  # one order: nothing is explained by it
+    place = readings.index[
+        (readings["op"] == "critical:sum") & (readings["rows"] == 17) & (readings["where"] == "first")
+    ][0]
+    readings.at[place, "tree"] = tuple(encode_tree(make_pairwise(range(64))))
+    readings.at[place, "kind"] = "pairwise"
+    (line,) = explain_batches(rows, readings).to_dict("records")
+    assert (line["op"], line["terms"], line["few"], line["many"]) == ("critical:sum", 64, 1, 17)
+    assert line["batch"] == "pairwise" != line["alone"]
 
 
 def test_readings_are_compacted_with_their_rows(kept: Path) -> None:

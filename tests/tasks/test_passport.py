@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +12,15 @@ import numpy as np
 import pytest
 
 from tasks.model.dtypes import np_dtype
-from tasks.passport import Sum, Terms, read_sum
+from tasks.passport import NotReadable, Sum, Terms, read_sum
 from tasks.passport.adder import Adder, NodeRule
 from tasks.passport.predict import Model
+from tasks.passport.reveal import reveal_tree
 from tasks.passport.trees import (
     Tree,
     decode_tree,
+    draw_svg,
+    draw_text,
     encode_tree,
     list_blocks,
     list_lanes,
@@ -24,6 +29,7 @@ from tasks.passport.trees import (
     make_halves,
     make_pairwise,
     make_sequential,
+    name_kind,
     order_tree,
 )
 
@@ -128,3 +134,100 @@ def test_a_planted_arithmetic_is_recovered_exactly(planted: Planted) -> None:
     assert (found.kind_code, found.bits, found.rounding) == (planted.kind, planted.rule.bits, planted.rule.rounding)
     assert (found.aligned, found.alignment) == (planted.rule.aligned, planted.rule.alignment)
     assert found.predicted == found.unseen == 100
+
+
+def make_sum(run: Any, count: int = 32, dtype: str = "float32", divided: bool = False) -> Sum:
+    """A device that sums one array in a way of its own. run: of the terms in float64, the result."""
+
+    def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            return [np.asarray(run(np.asarray(arrays[0], np.float64))).astype(np_dtype(dtype)).reshape(1)]
+
+    arrays = [np.ones(count, np_dtype(dtype))]
+    return Sum(compute, arrays, Terms(0, (0, tuple(range(count))), fill=(1.0,), divided=divided), dtype)
+
+
+def compute_in(tree: Tree, rule: NodeRule = NEAREST) -> Any:
+    return Model(tree, Adder(rule), "float32").compute
+
+
+def test_an_order_that_changes_from_run_to_run_is_said() -> None:
+    turns = [compute_in(make_pairwise(terms)), compute_in(SEQUENTIAL)]
+    draw = random.Random(1)
+    found = read_sum(make_sum(lambda x: draw.choice(turns)(x)))
+    assert found.code in ("changes", "wider than the masks", "not a sum") and found.bits is None
+
+
+def test_an_order_that_changes_once_it_is_known_is_said() -> None:
+    device = make_sum(lambda x: compute_in(SEQUENTIAL if device.calls < 60 else make_pairwise(terms))(x))
+    found = read_sum(device)
+    assert found.code in ("changes", "not a sum") and found.tree is None
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [(lambda x: x.max(), "not a sum"), (lambda x: 0.0, "not a sum"), (lambda x: math.fsum(x), "wider than the masks")],
+    ids=["largest", "nothing", "exact"],
+)
+def test_what_is_no_sum_or_loses_nothing_is_said_and_no_order_invented(run: Any, code: str) -> None:
+    found = read_sum(make_sum(run))
+    assert found.code == code and found.tree is None and found.words
+
+
+def test_a_dtype_with_too_few_values_asks_a_shorter_sum() -> None:
+    found = read_sum(make_sum(lambda x: x.sum(), 64, "float8_e4m3fn"))
+    assert found.code == "too few values" and "16" in str(found.words) and "shorter" in str(found.words)
+
+
+def test_whole_numbers_have_no_order() -> None:
+    with pytest.raises(NotReadable, match="exactly in any order"):
+        reveal_tree(make_sum(lambda x: x.sum(), 8, "int32"), random.Random(0))
+
+
+def test_a_device_that_flushes_is_told_from_its_twin() -> None:
+    def flush(x: np.ndarray) -> np.ndarray:
+        return np.where(np.abs(x) < 2.0**-126, 0.0, x)
+
+    add = compute_in(SEQUENTIAL)
+    flushing, sound = read_sum(make_sum(lambda x: flush(add(flush(x))))), read_sum(make_sum(add))
+    assert (flushing.flushes_inputs, flushing.flushes_results) == (True, True)
+    assert (sound.flushes_inputs, sound.flushes_results) == (False, False)
+    assert flushing.tree == sound.tree and flushing.known and sound.known
+
+
+def test_a_mean_is_told_by_its_division() -> None:
+    add = compute_in(make_pairwise(terms))
+    found = read_sum(make_sum(lambda x: np.float32(add(x)) / np.float32(32), divided=True))
+    assert found.known and found.kind == "pairwise" and found.finish in ("divide", "reciprocal")
+
+
+def test_a_second_width_in_the_last_steps_is_found() -> None:
+    """split-K whose blocks are kept in float32 and joined in bfloat16."""
+    tree = order_tree(blocks(32, 8, make_sequential, make_sequential))
+    nodes = list(_steps(tree))
+    narrow = {k: NodeRule(8, "nearest even") for k, node in enumerate(nodes) if all(isinstance(x, tuple) for x in node)}
+    model = Model(tree, Adder(NEAREST, narrow), "float32")
+    found = read_sum(make_sum(model.compute))
+    assert found.known and found.bits == 24
+    seen = dict(zip(found.others[::2], found.others[1::2]))  # type: ignore[index]
+    assert seen == dict.fromkeys(narrow, 8)
+
+
+def test_the_model_of_a_reading_computes_what_was_read() -> None:
+    planted = PLANTED[1]
+    device = device_of(planted)
+    found = read_sum(device)
+    rng = np.random.default_rng(7)
+    left, right = (rng.standard_normal((1000, N)).astype(np.float32).astype(np.float64) for _ in range(2))
+    model = found.model("float32", N)
+    assert np.array_equal(model.compute(left, right), [device.add(a, b) for a, b in zip(left, right)])
+
+
+def test_a_tree_survives_its_numbers_and_is_drawn() -> None:
+    tree = order_tree(lanes(64, 8, make_folded))
+    assert decode_tree(encode_tree(tree)) == tree
+    assert str(name_kind(tree)) == "8 lanes, joined folded"
+    assert max(map(len, draw_text(tree).splitlines())) <= 100 and "(0→56 by 8)" in draw_text(tree)
+    assert draw_svg(tree).count("M") == len(encode_tree(tree)) - 1  # a line for each but the last
+    with pytest.raises(ValueError, match="no tree"):
+        decode_tree([1, 0])

@@ -10,6 +10,7 @@ import pandas as pd
 
 from farm import lake
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from tasks.checks.batch_invariance import BatchInvariance
 from tasks.model import label_of
 from tasks.passport import ARITHMETIC
 from tasks.passport.trees import Kind, decode_tree, name_kind
@@ -119,7 +120,7 @@ def describe_orders(lines: Sequence[Line]) -> str:
     blocks = [name_kind(decode_tree(x["tree"])) for x in lines if x["kind_code"] == "blocks"]
     said = _name_blocks(blocks)
     parts = [k if len(kinds) == 1 else f"{k} ({', '.join(dict.fromkeys(kinds[k]))})" for k in named[:NAMED]]
-    more = [f"{len(named) - NAMED} other orders"] * (len(named) > NAMED)
+    more = [f"{len(named) - NAMED} more"] * (len(named) > NAMED)
     return "; ".join(filter(None, [said, *parts, *more]))
 
 
@@ -239,13 +240,55 @@ def passport_view(readings: pd.DataFrame) -> View:
     )
 
 
+def explain_batches(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
+    """Of ops that fail the check batch_invariance in other bytes, the two orders that a passport has of them: a line per backend, op and
+    dtype: failures; alone, batch: the orders of the fewest rows and of the first number of rows with another tree, at as many terms; few, many: those rows.
+
+    It says that the order depends on the rows, at the passport's sizes and not at the case's."""
+    failed = rows[(rows["check"] == BatchInvariance.name) & (rows["kind"] == "batch")]
+    lines = []
+    for key, group in failed.groupby(["backend", *OF], sort=True):
+        mine = readings[(readings[["backend", *OF]] == list(key)).all(axis=1)]
+        mine = mine[mine["tree"].notna() & (mine["where"] == "first") & mine["rows"].notna()]
+        pair = next((x for _, x in mine.groupby("terms", sort=True) if x["tree"].nunique() > 1), None)
+        if pair is None:
+            continue
+        pair = pair.sort_values("rows", kind="stable")
+        first = pair.iloc[0]
+        other = pair[[tree != first["tree"] for tree in pair["tree"]]].iloc[0]
+        found = {"alone": first["kind"], "batch": other["kind"], "few": int(first["rows"]), "many": int(other["rows"])}
+        lines.append(dict(zip(["backend", *OF], key)) | {"failures": len(group), "terms": int(first["terms"])} | found)
+    return pd.DataFrame(lines, columns=["backend", *OF, "failures", "terms", "alone", "few", "batch", "many"])
+
+
+@view(67)
+def batch_orders(report: Report) -> View | None:
+    """Why rows depend on their batch: the two orders, where the run has a passport."""
+    readings = _read(report)
+    found = explain_batches(report.rows, readings) if readings is not None else None
+    if found is None or found.empty:
+        return None
+    columns = (
+        *("backend", Column("op", _op), "dtype", "failures"),
+        Column("few rows", lambda line: Cell(str(line["alone"]), small=f"{line['few']}×{line['terms']}")),
+        Column("more rows", lambda line: Cell(str(line["batch"]), small=f"{line['many']}×{line['terms']}")),
+    )
+    words = "Rows that depend on their batch: the backend adds them in another order"
+    return View("batch_orders", words, found, columns, unit="ops", counted=True)
+
+
 @view(67)
 def passports(report: Report) -> View | None:
     """What the check arithmetic has read."""
+    readings = _read(report)
+    return passport_view(readings) if readings is not None else None
+
+
+def _read(report: Report) -> pd.DataFrame | None:
+    """The readings of a report's runs; None where there are none."""
     results = report.rows.attrs.get("results")
     asked = report.rows[report.rows["check"] == ARITHMETIC]
     if results is None or asked.empty:
         return None
-    found = [load_readings(results, run_id) for run_id in asked["run_id"].unique()]
-    readings = pd.concat([x for x in found if len(x)] or found[:1])
-    return passport_view(readings) if len(readings) else None
+    found = [x for run_id in asked["run_id"].unique() if len(x := load_readings(results, run_id))]
+    return pd.concat(found) if found else None
