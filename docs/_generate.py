@@ -360,6 +360,29 @@ def vendor_row() -> str:
     return table(["backend", "coverage (judged/valid)", "pass rate (passed/judged)"], rows)
 
 
+def matrix_units() -> str:
+    from tasks.matrix_units.table import ARCHITECTURES, UNITS
+
+    def row(unit: Any) -> list[str]:
+        scales = f", a scale in `{unit.scale}` for {unit.block}" if unit.scale else ""
+        taken = f", cut off to {unit.taken}" if unit.taken else ""
+        adder = unit.adder
+        step, words = (str(adder.fused), adder.words) if adder else ("–", "exact in 32 bits, wraps around")
+        more = f"; to float32 after each {unit.promoted}" if unit.promoted else ""
+        known = ARCHITECTURES[unit.architecture]
+        cells = (f"`{unit.architecture}`", known.device, f"`{unit.dtype}`{taken}{scales}", unit.instruction, step)
+        return [*cells, words + more, ", ".join(unit.sources)]
+
+    heads = ["architecture", "device", "matrices of", "instruction", "products a step", "how they are added", "source"]
+    return table(heads, map(row, UNITS.values()))
+
+
+def sources_of_units() -> str:
+    from tasks.matrix_units.table import SOURCES
+
+    return table(["source", "what it is"], SOURCES.items())
+
+
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} % ({part}/{whole})" if whole else "–"
 

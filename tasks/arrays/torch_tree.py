@@ -12,6 +12,7 @@ from tasks.arrays import layouts
 from tasks.arrays.guarded import Guard
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
 from tasks.model import Unsupported
+from tasks.arrays.block_scaled import E2M1, pack_pairs, unpack_pairs
 from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
 
 
@@ -46,6 +47,10 @@ def to_numpy(tensor: Any) -> np.ndarray:
         tensor = tensor.resolve_conj().resolve_neg()
     if name in AS_INTEGER:
         return tensor.view(getattr(torch, AS_INTEGER[name])).numpy().view(np_dtype(name))
+    if name == f"{E2M1}_x2":  # pairs along the axis whose neighbours adjoin
+        bits = tensor.view(torch.uint8).numpy()
+        columns = tensor.ndim > 1 and tensor.stride(-1) != 1 and tensor.stride(-2) == 1
+        return unpack_pairs(bits.swapaxes(-1, -2)).swapaxes(-1, -2) if columns else unpack_pairs(bits)
     if name == "complex32":
         return torch.view_as_real(tensor).float().numpy().view(np.complex64)[..., 0]
     return tensor.numpy()
@@ -72,6 +77,10 @@ def from_numpy(array: np.ndarray) -> Any:
         if not hasattr(torch, name):
             raise Unsupported(f"torch {torch.__version__} has no dtype {name}")
         return torch.from_numpy(array.view(AS_INTEGER[name])).view(getattr(torch, name))
+    if name in PACKED_BITS:  # of which torch has one alone, by pairs along the last axis
+        if name != E2M1 or array.shape[-1:] == () or array.shape[-1] % 2 or not hasattr(torch, f"{name}_x2"):
+            raise Unsupported(f"torch {torch.__version__} has no tensors of {name}")
+        return torch.from_numpy(pack_pairs(array)).view(torch.float4_e2m1fn_x2)
     return torch.from_numpy(array)
 
 

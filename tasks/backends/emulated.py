@@ -117,12 +117,15 @@ def _on_unit() -> Any:
     return OnUnit
 
 
-def _to_arrays(named: Mapping[str, Any]) -> dict[str, Any]:
+def _to_arrays(value: Any) -> Any:
+    """Arguments with arrays in place of tensors, which lists may hold as well."""
     import torch
 
-    return {
-        name: torch_tree.output(torch_tree.dense(x)) if isinstance(x, torch.Tensor) else x for name, x in named.items()
-    }
+    if isinstance(value, torch.Tensor):
+        return torch_tree.to_numpy(torch_tree.dense(value))
+    if isinstance(value, (list, tuple)):
+        return [_to_arrays(x) for x in value]
+    return {name: _to_arrays(x) for name, x in value.items()} if isinstance(value, dict) else value
 
 
 def _accumulate(architecture: str, a: Matrix, b: Matrix, promote: bool = False) -> Matrix:
@@ -205,6 +208,40 @@ def _scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
     return _finish(made.astype(np.float32), dtype, added=given["bias"])
 
 
+def _block_scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
+    """Elements with a scale for each block of a row of the first and a column of the second, which stand by rows of blocks."""
+    a, b, scales = given["self"], given["mat2"], [*given["scale_a"], *given["scale_b"]]
+    if len(scales) != 2 or any(given["swizzle_a"]) or any(given["swizzle_b"]):
+        raise Unsupported("an emulated unit takes one tensor of scales for each matrix, as they are, in no tiles")
+    scale = scales[0].dtype.name
+    unit = matrix_units.find_unit(architecture, a.dtype.name, scale)
+    if unit is None:
+        taken = describe_taken(architecture)
+        raise Unsupported(f"the matrix unit of {architecture} takes {taken}; not {a.dtype.name} scaled by {scale}")
+    try:
+        made = matrix_units.multiply(unit, a, b, (scales[0], scales[1].T))
+    except ValueError as error:
+        raise Unsupported(str(error)) from None
+    return _finish(made, str(given["out_dtype"]).removeprefix("torch."), added=given["bias"])
+
+
+def _grouped_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
+    """A product for each group of rows, of columns or of summed elements; without groups, of a batch."""
+    a, b, ends = given["self"], given["mat2"], given["offs"]
+    dtype = str(given["out_dtype"]).removeprefix("torch.") if given["out_dtype"] is not None else a.dtype.name
+    if given["bias"] is not None:
+        raise Unsupported("grouped products have no rule for a bias here")
+    if ends is None:
+        return _finish(_accumulate(architecture, a, b), dtype)
+    parts = [slice(low, high) for low, high in zip([0, *ends[:-1].tolist()], ends.tolist())]
+    if a.ndim == b.ndim == 2:
+        return _finish(np.stack([_accumulate(architecture, a[:, x], b[x]) for x in parts]), dtype)
+    if a.ndim == 2:
+        made = [_accumulate(architecture, a[x], b[k]) for k, x in enumerate(parts)]
+        return _finish(np.concatenate(made), dtype)
+    return _finish(np.concatenate([_accumulate(architecture, a[k], b[:, x]) for k, x in enumerate(parts)], -1), dtype)
+
+
 def _convolution(architecture: str, given: Mapping[str, Any]) -> Matrix:
     """The product of its windows and its kernels, summed over places of the kernel and, at each, over channels, as an implicit product in
     channels-last layout is."""
@@ -267,5 +304,7 @@ PRODUCTS: Mapping[str, Callable[[str, Mapping[str, Any]], Matrix]] = {
     "dot": _dot,
     "_int_mm": _int_mm,
     "_scaled_mm": _scaled_mm,
+    "_scaled_mm_v2": _block_scaled_mm,
+    "_grouped_mm": _grouped_mm,
     "convolution": _convolution,
 }

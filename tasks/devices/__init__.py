@@ -55,8 +55,10 @@ DEVICE_NUMBER = "FARM_DEVICE_NUMBER"
 #: Every variable by which some vendor's devices are given to a process.
 VISIBLE: tuple[str, ...] = tuple(dict.fromkeys(name for device in DEVICES for name in device.visible))
 
+#: What torch's CPU says of scales for blocks (torch 2.13, aten::_scaled_mm_v2): it takes one for a tensor or a row.
+_CPU_REFUSES = r"^Invalid scaling configuration|^CPU does not support swizzle"
 #: torch device type → what is known of it.
-TORCH: dict[str, TorchDevice] = {"cpu": TorchDevice()} | {
+TORCH: dict[str, TorchDevice] = {"cpu": TorchDevice(unsupported=_CPU_REFUSES)} | {
     name: one for device in DEVICES for name, one in device.torch.items()
 }
 #: torch device type → (vendor of its kernels, label of the nodes that have one; "" for the CPU).

@@ -61,6 +61,11 @@ class Adder:
 
     fused: int
 
+    @property
+    def words(self) -> str:
+        """How it adds, for people."""
+        raise NotImplementedError
+
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         """The accumulator (float64, (..., m, n), in its own format) after one step. It may overflow to ±inf."""
         raise NotImplementedError
@@ -113,6 +118,10 @@ class Truncating(Finite):
     digits: int = DIGITS
     half: bool = False
 
+    @property
+    def words(self) -> str:
+        return f"aligned and cut off {self.kept} digits below the largest; sum cut off to {self.digits} digits"
+
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         top = np.maximum(powers_of(total, -14 if self.half else LOWEST), 2.0**self.floor)
         term = np.empty_like(total)
@@ -146,6 +155,10 @@ class Grouped(Finite):
     kept: int
     floor: int
 
+    @property
+    def words(self) -> str:
+        return f"exact in groups of {self.group}, then aligned and cut off {self.kept} digits below the largest scale; sum cut off to {DIGITS} digits"
+
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         assert a.scales is not None and b.scales is not None
         assert a.scale_powers is not None and b.scale_powers is not None
@@ -167,6 +180,10 @@ class Exact(Finite):
 
     fused: int
 
+    @property
+    def words(self) -> str:
+        return "exact, rounded once to nearest"
+
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         terms = [total, *(outer(a.values, b.values, place) for place in range(a.values.shape[-2]))]
         return round_to_single(*_distil(terms))
@@ -178,6 +195,10 @@ class Chained(Adder):
 
     fused: int = 1
 
+    @property
+    def words(self) -> str:
+        return "fused multiply-add, rounded to nearest"
+
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         return round_to_single(*two_sum(total, outer(a.values, b.values, 0)))
 
@@ -188,6 +209,10 @@ class Paired(Adder):
     taken for zero and returned as zero. fused: a power of two."""
 
     fused: int
+
+    @property
+    def words(self) -> str:
+        return "in pairs, each sum rounded to nearest; subnormal numbers are 0"
 
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         count = a.values.shape[-2]
@@ -211,6 +236,13 @@ class Late(Adder):
     kept: int = 24
     wide: int = 31
     parted: bool = False
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{'even and odd apart, ' * self.parted}aligned and cut off {self.kept} digits below the largest; then with the accumulator, "
+            f"rounded down to {self.wide} digits; sum to nearest"
+        )
 
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         count = a.values.shape[-2]

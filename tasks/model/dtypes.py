@@ -71,8 +71,8 @@ TABLE: dict[str, Dtype] = {
         Dtype("float8_e5m2", "float", 8, 2, -14, 57344.0, onnx=("FLOAT8E5M2", 19), numpy=_ML),
         Dtype("float8_e5m2fnuz", "float", 8, 2, -15, 57344.0, onnx=("FLOAT8E5M2FNUZ", 20), numpy=_ML),
         Dtype("float8_e8m0fnu", "float", 8, 0, -127, 2.0**127, onnx=("FLOAT8E8M0", 24), numpy=_ML),
-        Dtype("float6_e3m2fn", "float", 6, 2, -2, 28.0, numpy=_ML),
-        Dtype("float6_e2m3fn", "float", 6, 3, 0, 7.5, numpy=_ML),
+        Dtype("float6_e3m2fn", "float", 6, 2, -2, 28.0, onnx=("FLOAT6E3M2", 28), numpy=_ML),
+        Dtype("float6_e2m3fn", "float", 6, 3, 0, 7.5, onnx=("FLOAT6E2M3", 27), numpy=_ML),
         Dtype("float4_e2m1fn", "float", 4, 1, 0, 6.0, onnx=("FLOAT4E2M1", 23), numpy=_ML),
     )
 }

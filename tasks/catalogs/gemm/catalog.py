@@ -7,17 +7,19 @@ import importlib.metadata
 import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import layouts, noise
+from tasks.arrays.block_scaled import FORMATS
 from tasks.arrays.tree import TensorSpec, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
-from tasks.catalogs.gemm import onnx_form
+from tasks.catalogs.gemm import block_scaled, grouped, onnx_form
 from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
-from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
+from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
+from tasks.model.dtypes import dtype_name
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -55,18 +57,39 @@ LAYOUTS = ((0, 0), (3, 0), (0, 1), (8, 4))
 @dataclass(frozen=True)
 class Op:
     """classes: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by variant and dtype
-    under test."""
+    under test. own: of an op whose operands are not two matrices alone, the module with its make_arrays, multiply and call; of: the dtypes
+    of some variants, where not all have all."""
 
     dtypes: tuple[str, ...]
     variants: tuple[str, ...]
-    shapes: tuple[tuple[int, int, int], ...]
+    shapes: tuple[Any, ...]
     output: Callable[[str, str], str]
     op_class: OpClass = OpClass.CONTRACTION
+    own: Any = None
+    of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def dtypes_of(self, variant: str) -> tuple[str, ...]:
+        return self.of.get(variant, self.dtypes)
 
 
 OPS: Mapping[str, Op] = {
     "addmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "block_scaled_mm": Op(
+        FORMATS["mx"].elements,
+        tuple(FORMATS),
+        block_scaled.SHAPES,
+        lambda variant, dtype: "float32",
+        own=block_scaled,
+        of={name: kind.elements for name, kind in FORMATS.items()},
+    ),
     "bmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "grouped_mm": Op(
+        ("float32", "float16", "bfloat16"),
+        grouped.VARIANTS,
+        grouped.SHAPES,
+        lambda variant, dtype: dtype,
+        own=grouped,
+    ),
     "int_mm": Op(("int8",), ("",), ALIGNED, lambda variant, dtype: "int32", OpClass.EXACT),
     "mm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
     "scaled_mm": Op(FLOAT8, ("bfloat16", "float32"), ALIGNED, lambda variant, dtype: variant),
@@ -85,7 +108,7 @@ class Gemm(Catalog):
         return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"{self.name}:{name}", v, op.dtypes) for name, op in OPS.items() for v in op.variants]
+        return [Entry(f"{self.name}:{name}", v, op.dtypes_of(v)) for name, op in OPS.items() for v in op.variants]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Raises ValueError for an op, variant or dtype that the catalog does not have."""
@@ -98,12 +121,12 @@ class Gemm(Catalog):
         return _build_sample(self._op(group), group, given.index, given.arrays, specs, draws)
 
     def call(self, group: Group) -> Callable[..., Any]:
-        self._op(group)
-        return functools.partial(_CALLS[group.op_name], group.variant)
+        op = self._op(group)
+        return functools.partial(op.own.call if op.own else _CALLS[group.op_name], group.variant)
 
     def _op(self, group: Group) -> Op:
         op = OPS.get(group.op_name)
-        if group.catalog != self.name or op is None or group.variant not in op.variants or group.dtype not in op.dtypes:
+        if group.catalog != self.name or op is None or group.variant not in op.variants or group.dtype not in op.dtypes_of(group.variant):
             raise ValueError(f"the catalog gemm has no op {group.label!r} in {group.dtype}")
         return op
 
@@ -111,7 +134,10 @@ class Gemm(Catalog):
         seed = (zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         rng = np.random.default_rng(seed)
         arrays, specs = [], []
-        for number, shape in enumerate(_compute_stored_shapes(group, op.shapes[index])):
+        if op.own:
+            arrays = op.own.make_arrays(rng, op.shapes[index], group.variant, group.dtype)
+            specs = [TensorSpec(number) for number in range(len(arrays))]
+        for number, shape in enumerate(() if op.own else _compute_stored_shapes(group, op.shapes[index])):
             array, spec = _laid_out(_values(rng, shape, group.dtype), number, LAYOUTS[(index + number) % len(LAYOUTS)])
             arrays.append(array)
             specs.append(spec)
@@ -152,7 +178,7 @@ def _build_sample(
     the result's dtype. What float8 and int8 hold is exactly given: their own ε would excuse anything."""
     values = [spec.view(array) for spec, array in zip(specs, arrays)]
     output = op.output(group.variant, group.dtype)
-    exact = [x.astype(np.int64 if group.dtype == "int8" else np.float64) for x in values]
+    exact = [x.astype(np.float64 if is_inexact(dtype_name(x.dtype)) else np.int64) for x in values]
     reference = _product(group, exact)
     noise_floor = None
     if op.op_class is not OpClass.EXACT:
@@ -160,7 +186,7 @@ def _build_sample(
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_product(group, [noise.perturb_values(x, EPS[output], draw, next(places)) for x in exact])]
+                yield [_product(group, [_perturb(x, EPS[output], draw, next(places)) for x in exact])]
 
         elements = sum(x.size for x in exact)
         (noise_floor,) = noise.floor([reference], evaluate, op.op_class, draws, elements)
@@ -177,7 +203,14 @@ def _build_sample(
     )
 
 
+def _perturb(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+    """What is no number of the product (where its groups end) stands still."""
+    return noise.perturb_values(x, eps, draw, place) if x.dtype.kind == "f" else x
+
+
 def _product(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
+    if own := OPS[group.op_name].own:
+        return np.ascontiguousarray(own.multiply(group.variant, matrices))
     *rest, a, b = matrices
     flips = group.variant if group.variant in TRANSPOSED else "nn"
     a, b = (np.swapaxes(x, -1, -2) if flip == "t" else x for x, flip in zip((a, b), flips))
