@@ -24,7 +24,8 @@ Change = Callable[[np.ndarray, int], np.ndarray]
 #: ATen's kernels with products inside that neither torch's own counter of them nor the table of classes knows by name.
 _FUSED = frozenset(
     "_trilinear _cdist_forward _euclidean_dist mkldnn_rnn_layer mkldnn_convolution _scaled_dot_product_flash_attention_for_cpu"
-    " _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math".split()
+    " _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math"
+    " _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm_v2".split()
 )
 #: Classes of which each kernel is products, or steps made of them (a factorisation updates by products).
 _CLASSES = (OpClass.CONTRACTION, OpClass.LINEAR_ALGEBRA)

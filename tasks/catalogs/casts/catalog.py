@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.block_scaled import FORMATS
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.casts import onnx_form, quantised, rules, values
+from tasks.catalogs.casts import blocks, onnx_form, quantised, rules, values
 from tasks.model import EXHAUSTIVE, Group, Leaf, OpClass, Unsupported, is_complex, is_inexact, np_dtype
 from tasks.model.dtypes import PACKED_BITS, TABLE
 
@@ -25,6 +26,8 @@ NUMBERS = ("float32", "float16", "bfloat16")
 QUANTISED = (
     "int8 uint8 int16 uint16 int4 uint4 int2 uint2 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float4_e2m1fn"
 ).split()
+#: Quantising by blocks that share a scale, which it makes as well, and back.
+BLOCKS, UNBLOCKS = "block_quantize", "block_dequantize"
 #: torch's ways to convert, where they are not as for other float8 (torch/headeronly/util/Float8_*.h).
 _OF_TORCH = {rules.E8M0: "nearest-unsaturated", "float8_e4m3fn": ""}
 #: Shapes of the samples, in turn: whole vectors, and what is left of them.
@@ -56,6 +59,8 @@ class Casts(Catalog):
                 for to in NUMBERS
             ),
             ("dynamic_quantize", ("float32",), quantised.RANGES),
+            (BLOCKS, NUMBERS, blocks.QUANTISED),
+            *((UNBLOCKS, kind.elements, (name,)) for name, kind in FORMATS.items()),
         ):
             found += [Entry(f"{self.name}:{op}", v, dtypes, distributions=(EXHAUSTIVE,)) for v in ways]
         return sorted(found, key=lambda x: (x.op, x.variant))
@@ -81,7 +86,12 @@ class Casts(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         """torch's conversion, which saturates for one dtype of 8 bits and rounds to the nearest power of two. Raises Unsupported."""
         to = group.op_name.removeprefix("to_")
-        low_bits = next((d for d in (to, group.dtype) if d in PACKED_BITS), "")
+        elements = group.variant.partition("-")[2] if group.op_name == BLOCKS else ""
+        low_bits = next((d for d in (to, group.dtype, elements) if d in PACKED_BITS), "")
+        if group.op_name in (BLOCKS, UNBLOCKS) and not low_bits:
+            return (
+                functools.partial(blocks.quantise_in_torch, group.variant) if elements else blocks.dequantise_in_torch
+            )
         own = _OF_TORCH.get(to, rules.UNSATURATED if to.startswith("float8") else "")
         if to == group.op_name or group.variant != own or low_bits:
             what = f"{low_bits} tensors of single elements" if low_bits else f"{group.label}"
@@ -95,6 +105,8 @@ def _sample(group: Group, index: int) -> Sample:
     op, _, to = group.op_name.partition("_")
     if group.op_name == "dynamic_quantize":
         return _dynamic(group, index)
+    if group.op_name in (BLOCKS, UNBLOCKS):
+        return _of_blocks(group, index)
     if op == "to":
         x = values.make_inputs(group.dtype, to, group.seed)
         found = rules.convert_values(x, group.dtype, to, group.variant)
@@ -116,6 +128,18 @@ def _sample(group: Group, index: int) -> Sample:
     name = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}[op]
     model = onnx_form.model(name, (group.dtype, x.shape), {"y": (to, x.shape)}, weights)
     return _build_sample(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
+
+
+def _of_blocks(group: Group, index: int) -> Sample:
+    if group.op_name == BLOCKS:
+        name, _, dtype = group.variant.partition("-")
+        x, y, scales = blocks.make_quantised(group.dtype, group.variant, group.seed + index)
+        leaves = [_leaf(dtype, y), _leaf(FORMATS[name].scale, scales)]
+        return Sample.of(index, [x], expected=leaves, op_class=OpClass.EXACT, oracle="exact")
+    x, scales, y = blocks.make_dequantised(group.dtype, group.variant, group.seed + index)
+    model = blocks.dequantising_model(group.dtype, group.variant, x.shape)
+    made = {"expected": [_leaf("float32", y)], "op_class": OpClass.EXACT, "oracle": "exact", "model": model}
+    return Sample.of(index, [x, scales], **made)
 
 
 def _dynamic(group: Group, index: int) -> Sample:

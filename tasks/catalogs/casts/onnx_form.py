@@ -10,7 +10,7 @@ import numpy as np
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, dtype_name
 
 #: The opset that brought a dtype, where that is not the oldest one taken (13), by the beginning of its name.
-_SINCE = {"float8_e8m0": 24, "float8": 19, "float4": 23, "int4": 21, "uint4": 21, "int2": 25, "uint2": 25}
+_SINCE = {"float8_e8m0": 24, "float8": 19, "float6": 28, "float4": 23, "int4": 21, "uint4": 21, "int2": 25, "uint2": 25}
 #: The operators of quantisation take integers of 16 bits and other scales than float32 from then on.
 _QUANTISED = 21
 

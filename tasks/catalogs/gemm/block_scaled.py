@@ -10,7 +10,9 @@ import numpy as np
 from tasks.arrays.block_scaled import FORMATS, dequantise_blocks, quantise_blocks
 
 #: (rows, columns, summed): whole blocks, few and many, and more rows than one tile.
-SHAPES: tuple[tuple[int, int, int], ...] = tuple((m, n, k) for m in (32, 128, 160) for n in (16, 128) for k in (32, 64, 288))
+SHAPES: tuple[tuple[int, int, int], ...] = tuple(
+    (m, n, k) for m in (32, 128, 160) for n in (16, 128) for k in (32, 64, 288)
+)
 #: By how many powers of two the largest numbers of blocks differ.
 SPREAD = 6
 

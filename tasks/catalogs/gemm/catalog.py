@@ -84,11 +84,7 @@ OPS: Mapping[str, Op] = {
     ),
     "bmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
     "grouped_mm": Op(
-        ("float32", "float16", "bfloat16"),
-        grouped.VARIANTS,
-        grouped.SHAPES,
-        lambda variant, dtype: dtype,
-        own=grouped,
+        ("float32", "float16", "bfloat16"), grouped.VARIANTS, grouped.SHAPES, lambda variant, dtype: dtype, own=grouped
     ),
     "int_mm": Op(("int8",), ("",), ALIGNED, lambda variant, dtype: "int32", OpClass.EXACT),
     "mm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
@@ -126,7 +122,12 @@ class Gemm(Catalog):
 
     def _op(self, group: Group) -> Op:
         op = OPS.get(group.op_name)
-        if group.catalog != self.name or op is None or group.variant not in op.variants or group.dtype not in op.dtypes_of(group.variant):
+        if (
+            group.catalog != self.name
+            or op is None
+            or group.variant not in op.variants
+            or group.dtype not in op.dtypes_of(group.variant)
+        ):
             raise ValueError(f"the catalog gemm has no op {group.label!r} in {group.dtype}")
         return op
 
