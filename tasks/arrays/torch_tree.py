@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts
+from tasks.arrays.block_scaled import E2M1, pack_pairs, unpack_pairs
 from tasks.arrays.guarded import Guard
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
 from tasks.model import Unsupported
-from tasks.arrays.block_scaled import E2M1, pack_pairs, unpack_pairs
 from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
 
 

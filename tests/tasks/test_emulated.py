@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tasks import catalogs
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
+from tasks.judge.plain import compare
 from tasks.matrix_units import ARCHITECTURES
-from tasks.model import Form, Unsupported, np_dtype
+from tasks.model import Form, Group, Unsupported, np_dtype
 from tests.conftest import here
 
 torch = pytest.importorskip("torch")
@@ -159,3 +161,33 @@ def test_rows_are_judged_as_any_and_told_from_a_card_s(tmp_path: Path) -> None:
     assert set(float8[float8["backend"] == "emulated-hopper"]["cause"]) == {"accumulates in 13 bits"}
     assert set(rows[rows["dtype"] == "float64"]["status"]) == {"unsupported"}
     assert set(rows[rows["dtype"].isin(["int8", "float16"])]["status"]) == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype", "backend", "status"),
+    [
+        ("block_scaled_mm.mx", "float8_e4m3fn", "emulated-blackwell", "pass"),
+        ("block_scaled_mm.mx", "float8_e5m2", "emulated-blackwell", "pass"),
+        ("block_scaled_mm.mx", "float4_e2m1fn", "emulated-blackwell", "pass"),
+        ("block_scaled_mm.nv", "float4_e2m1fn", "emulated-blackwell", "pass"),
+        ("block_scaled_mm.mx", "float6_e3m2fn", "emulated-blackwell", "torch .* has no tensors of float6_e3m2fn"),
+        ("block_scaled_mm.mx", "float8_e4m3fn", "emulated-hopper", "not float8_e4m3fn scaled by float8_e8m0fnu"),
+        ("grouped_mm.rows", "bfloat16", "emulated-cdna3", "pass"),
+        ("grouped_mm.depth", "float16", "emulated-ampere", "pass"),
+        ("grouped_mm.rows", "bfloat16", "emulated-volta", "takes float16; not bfloat16"),
+    ],
+)
+def test_block_scaled_and_grouped_products(label: str, dtype: str, backend: str, status: str) -> None:
+    op, _, variant = label.partition(".")
+    group, catalog = Group(f"gemm:{op}", variant, dtype, 2), catalogs.get("gemm")
+    made = BackendSpec.parse(backend).create()
+    made.start()
+    for sample in catalog.samples(group, 4):
+        args, kwargs = sample.encoded()
+        form = Form("torch", group.op, dtype, sample.arrays, catalog.call(group), args, kwargs)
+        if status != "pass":
+            with pytest.raises(Unsupported, match=status):
+                made.build(form).run()
+            continue
+        found = compare([np.asarray(x) for x in made.build(form).run()], sample.expected, sample.op_class)
+        assert found.error_units is not None and found.error_units < 8

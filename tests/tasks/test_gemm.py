@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from tasks import catalogs
+from tasks.arrays import torch_tree
 from tasks.arrays.accumulators import ACCUMULATORS
+from tasks.arrays.block_scaled import FORMATS, dequantise_blocks, pack_pairs, quantise_blocks, unpack_pairs
 from tasks.arrays.tree import spec_of
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
+from tasks.catalogs.gemm import grouped
 from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
 from tasks.catalogs.gemm.onnx_form import SCALES
 from tasks.judge import verdict
 from tasks.judge.plain import compare
-from tasks.model import Form, Group, Program, RuntimeInfo, round_to_dtype
+from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype, round_to_dtype
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
 
@@ -190,3 +193,76 @@ def test_every_op_has_samples_in_every_dtype_and_no_two_alike() -> None:
     assert first.arrays[0].tobytes() != second.arrays[0].tobytes() and first.expected[0].noise is not None
     with pytest.raises(ValueError, match="gemm:mm.xx"):
         made.samples(Group("gemm:mm", "xx", "float16", 2), 2)
+
+
+# --- scaled by blocks, and grouped --------------------------------------------------------------------------------
+
+
+def forgets_scales(variant: str, *tensors: Any) -> Any:
+    """The scales of the second matrix are those of its first block."""
+    a, b, first, second = tensors
+    return decoded(a, first) @ decoded(b, second[:, :1].expand(second.shape)).T
+
+
+def decoded(elements: Any, scales: Any) -> Any:
+    block = elements.shape[-1] // scales.shape[-1]
+    return elements.float() * scales.float().repeat_interleave(block, -1)
+
+
+def decodes(variant: str, *tensors: Any) -> Any:
+    a, b, first, second = tensors
+    return decoded(a, first) @ decoded(b, second).T
+
+
+def verdicts_of(call: Callable[..., Any], group: Group) -> set[float]:
+    """Whether the error of a function of tensors is within 32 units, for each sample of a group."""
+    catalog, found = catalogs.get("gemm"), set()
+    for sample in catalog.samples(group, 4):
+        assert sample.failure is None, sample.failure
+        tensors = [torch_tree.from_numpy(x) for x in sample.arrays]
+        outputs = torch_tree.outputs(call(group.variant, *tensors))
+        units = compare(outputs, sample.expected, sample.op_class).error_units
+        found.add(units is not None and units < 32)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_a_scale_is_of_its_own_block(dtype: str) -> None:
+    pytest.importorskip("torch")
+    group = Group("gemm:block_scaled_mm", "mx", dtype, 4)
+    assert verdicts_of(decodes, group) == {True}
+    assert False in verdicts_of(forgets_scales, group)
+
+
+@pytest.mark.parametrize("variant", ["rows", "depth"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_groups_end_where_they_are_told_to(variant: str, dtype: str) -> None:
+    pytest.importorskip("torch")
+    group = Group("gemm:grouped_mm", variant, dtype, 6)
+    assert verdicts_of(grouped.call, group) == {True}
+    if variant == "rows":
+        assert False in verdicts_of(one_group, group)
+
+
+def one_group(variant: str, a: Any, b: Any, ends: Any) -> Any:
+    """Every row is multiplied by the first group's matrix."""
+    return a @ b[0]
+
+
+def test_numbers_are_rounded_to_blocks_as_the_specification_says() -> None:
+    """OCP MX 1.0, 6.3: the scale is 2^(⌊log2 of the largest⌋ − the largest exponent of an element); what is beyond the largest element saturates."""
+    x = np.zeros((1, 32))
+    x[0, :5] = 1.99, -1.0, 0.26, 2.0**-30, -1.99
+    elements, scales = quantise_blocks(x, "float4_e2m1fn", FORMATS["mx"])
+    assert scales.astype(float).tolist() == [[2.0**-2]]
+    assert elements[0, :5].astype(float).tolist() == [6.0, -4.0, 1.0, 0.0, -6.0]
+    elements, scales = quantise_blocks(x[:, :16] * 10, "float4_e2m1fn", FORMATS["nv"])
+    assert scales.astype(float).tolist() == [[3.25]] and float(elements[0, 0]) == 6.0
+    assert (dequantise_blocks(elements, scales)[0, :2] == [19.5, -9.75]).all()
+    with pytest.raises(ValueError, match="30 elements are not whole blocks of 32"):
+        quantise_blocks(x[:, :30], "float8_e4m3fn", FORMATS["mx"])
+    x[0, 7] = np.nan
+    assert np.isnan(quantise_blocks(x, "float8_e4m3fn", FORMATS["mx"])[1].astype(float)).all()
+    pairs = np.arange(16, dtype=np.uint8).view(np_dtype("float4_e2m1fn"))[None]
+    assert (unpack_pairs(pack_pairs(pairs)).view(np.uint8) == pairs.view(np.uint8)).all()
+    assert pack_pairs(pairs)[0, 0] == 0x10  # the first in the lower half
