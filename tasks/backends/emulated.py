@@ -257,7 +257,9 @@ def _convolution(architecture: str, given: Mapping[str, Any]) -> Matrix:
             (d * (k - 1) - p, d * (k - 1) - p + e) for d, k, p, e in zip(dilation, kernel.shape[2:], padding, more)
         ]
         parts = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
-        kernel = np.flip(np.swapaxes(parts, 1, 2), range(3, 3 + axes)).reshape(-1, parts.shape[1], *kernel.shape[2:])
+        kernel = np.flip(np.swapaxes(parts, 1, 2), tuple(range(3, 3 + axes))).reshape(
+            -1, parts.shape[1], *kernel.shape[2:]
+        )
         stride = (1,) * axes
     else:
         edges = [(p, p) for p in padding]
