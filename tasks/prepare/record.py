@@ -42,13 +42,8 @@ def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
 
 def _list_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:
     """The JSON object of a record, without what holds its default."""
-    keys, held = _KEYS[type(record)], vars(record)
-    found = {name: held[name] for name in keys.needed}
-    for name, default in keys.defaults.items():
-        x = held.get(name, default)
-        if x is not default and x != default:
-            found[name] = x
-    return found
+    usual = _KEYS[type(record)].usual
+    return {name: x for name, x in vars(record).items() if x is not (default := usual[name]) and x != default}
 
 
 @dataclass(frozen=True)
@@ -193,20 +188,25 @@ class SampleRecord:
 
 
 class _Keys(NamedTuple):
-    """The keys of a record's JSON object. needed: those that must be there; defaults: what stands for one that is not; empty: of
-    these, the mappings, which a class cannot have."""
+    """The keys of a record's JSON object. needed: those that must be there; empty: the mappings that stand for others which are not, and
+    which a class cannot have; usual: what each key holds that is left out, of a needed one an object that is nothing else."""
 
     known: frozenset[str]
     needed: tuple[str, ...]
-    defaults: Mapping[str, Any]
     empty: Mapping[str, Any]
+    usual: Mapping[str, Any]
+
+
+#: No field holds it.
+_NEVER = object()
 
 
 def _list_keys(kind: type) -> _Keys:
     empty = {f.name: f.default_factory() for f in fields(kind) if f.default_factory is not MISSING}
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING} | empty
     known = [f.name for f in fields(kind)]
-    return _Keys(frozenset(known), tuple(x for x in known if x not in defaults), defaults, empty)
+    usual = {name: defaults.get(name, _NEVER) for name in known}
+    return _Keys(frozenset(known), tuple(x for x in known if x not in defaults), empty, usual)
 
 
 _KEYS: dict[type, _Keys] = {kind: _list_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}
