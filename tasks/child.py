@@ -179,7 +179,10 @@ class Child:
 
         for number, item in self._todo(command):
             bad = {b.position: b.failure for b in item.bad}
-            name, made = prepare(item.group, Path(command.cache), bad=bad or None, started=self._making(number))
+            started = self._making(number)
+            name, made = prepare(
+                item.group, Path(command.cache), bad=bad or None, started=started, with_products=item.with_products
+            )
             yield wire.Prepared(number, name, str(made.pack.path), tuple(s.index for s in made.samples))
         return wire.Finished()
 

@@ -675,7 +675,7 @@ def _choose_precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     asked = checks.get_or_default(sample.owner.check).precision(sample.owner.group.dtype)
     if not info.compute_precision:
         return asked
-    declared = info.precision_for(sample.products)
+    declared = info.precision_for(info.of_products and sample.products)
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 

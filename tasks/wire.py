@@ -32,10 +32,11 @@ class Bad:
 
 @dataclass(frozen=True)
 class ToPrepare:
-    """A group whose samples are to be made."""
+    """A group whose samples are to be made. with_products: see `tasks.prepare.cases.prepare`."""
 
     group: Group
     bad: tuple[Bad, ...] = ()
+    with_products: bool = True
 
 
 @dataclass(frozen=True)

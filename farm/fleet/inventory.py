@@ -36,7 +36,8 @@ class Offer:
     info: the backend's answer to hello on the first of these nodes;
     installs: (command, package) of what it needs and no node has, where a package of the system brings it;
     awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace;
-    oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks: `Backend.ranks`.
+    oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks: `Backend.ranks`;
+    of_products: whether it computes products, and nothing else, in less than the dtype on one of these nodes.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Offer:
     absent: str = ""
     oldest: str = ""
     ranks: int = 1
+    of_products: bool = False
 
     def room(self, devices: Mapping[str, int]) -> int:
         """How many devices one job can be given, of so many by node: those that are counted by one resource; 0 where they are fewer
@@ -109,6 +111,7 @@ class Offer:
             self.resources[node["id"]] = resource_on(self, node)
             self.devices[node["id"]] = int(node["resources"][self.resources[node["id"]]])
             self.models[node["id"]] = answer.runtime.device
+            self.of_products |= answer.runtime.of_products
             if self.info == UNASKED:
                 self.info = answer
         return reason

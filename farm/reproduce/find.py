@@ -34,8 +34,7 @@ from tasks.model import FUZZ, Group, Refusal, Status
 from tasks.model.trace import Step
 from tasks.nearest import nearest
 from tasks.prepare import forms
-from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
-from tasks.prepare.cases import key as content_key
+from tasks.prepare.cases import PreparedGroup, PreparedSample, find_key, pack_path
 from tasks.wire import ToRun
 
 #: Begins what names a case by the seed that made it.
@@ -207,7 +206,8 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Sto
     name = backend or key.backend
     spec = _find_backend_spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
-    group, made = _prepare_group(row, config, cache)
+    offered = record.get("inventory", {}).get("backends", {}).get(name, {})
+    group, made = _prepare_group(row, config, cache, offered.get("of_products", True))
     place, sample = next(
         (i, s) for i, s in enumerate(made.samples) if s.index == row["sample"] or group.variant != row["variant"]
     )
@@ -269,14 +269,17 @@ def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]
     ]
 
 
-def _prepare_group(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, PreparedGroup]:
-    """The prepared group of a row: from the cache, or made again in a child process as the run did it.
+def _prepare_group(
+    row: dict[str, Any], config: Config, cache: Path, with_products: bool
+) -> tuple[Group, PreparedGroup]:
+    """The prepared group of a row: from the cache, or made again in a child process as the run did it. with_products: see
+    `tasks.prepare.cases.prepare`.
 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
     if (generating := catalogs.generating(row["catalog"])) and not _is_todays(generating, row):
-        return _of_choices(generating, row, cache)
+        return _of_choices(generating, row, cache, with_products)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
         asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
@@ -284,7 +287,7 @@ def _prepare_group(row: dict[str, Any], config: Config, cache: Path) -> tuple[Gr
         group = Group(
             row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
         )
-        made = PreparedGroup(_find_pack(group, cache), group.check)
+        made = PreparedGroup(_find_pack(group, cache, with_products), group.check)
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
@@ -295,15 +298,16 @@ def _prepare_group(row: dict[str, Any], config: Config, cache: Path) -> tuple[Gr
     return next((f for f in found if any(s.record.digest == row["digest"] for s in f[1].samples)), found[0])
 
 
-def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]:
+def _of_choices(
+    catalog: GeneratingCatalog, row: dict[str, Any], cache: Path, with_products: bool
+) -> tuple[Group, PreparedGroup]:
     """The group of a case that another version of the generator made, made again of its choices. Raises ReproduceError."""
     if row["choices"] is None:
         raise ReproduceError(
             f"{row['op']} of the generator {row['variant']}: its row holds no choices to make it of again"
         )
     group = Group(row["op"], catalog.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
-    path = pack_path(cache, content_key(group))
-    made = PreparedGroup(path if path.exists() else _make_group_pack(group, cache), group.check)
+    made = PreparedGroup(_find_pack(group, cache, with_products), group.check)
     if made.samples[0].record.digest != row["digest"]:
         raise ReproduceError(
             f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({catalog.generator(group.op_name)}) makes other "
@@ -312,19 +316,16 @@ def _of_choices(catalog: GeneratingCatalog, row: dict[str, Any], cache: Path) ->
     return group, made
 
 
-def _find_pack(group: Group, cache: Path) -> Path:
+def _find_pack(group: Group, cache: Path, with_products: bool) -> Path:
     """The file of a prepared group: from the cache, or made again. Raises ReproduceError."""
+    asked = (wire.ToPrepare(group, with_products=with_products),)
     if user_definitions.home(group.catalog):  # where its key is made as well
-        return _run_pack_job(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
+        return _run_pack_job(group, "prepare", cache, prepare=asked)
     try:
-        path = pack_path(cache, content_key(group))
+        name = find_key(group, cache, with_products=with_products)
     except (KeyError, metadata.PackageNotFoundError) as error:
         raise ReproduceError(f"the catalog {group.catalog} is not available here: {error}") from None
-    return path if path.exists() else _make_group_pack(group, cache)
-
-
-def _make_group_pack(group: Group, cache: Path) -> Path:
-    return _prepare_again(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
+    return pack_path(cache, name) if name else _prepare_again(group, "prepare", cache, prepare=asked)
 
 
 def _prepare_again(group: Group, verb: str, cache: Path, **items: Any) -> Path:

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from farm.fleet.health import CaseRef
-from farm.work.state import Doubt, Plan, Portion, portions
+from farm.work.state import DeviceDoubt, Plan, Portion, portions
 
 
 class CaseQueue:
@@ -18,7 +18,7 @@ class CaseQueue:
         self._plan = plan
         self.ready: list[deque[Portion]] = [deque() for _ in plan.backends]
         self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.backends]
-        self.doubts: list[deque[Doubt]] = [deque() for _ in plan.backends]
+        self.doubts: list[deque[DeviceDoubt]] = [deque() for _ in plan.backends]
         self.cases = [0] * len(plan.backends)  # in ready
         self._known_ms, self._known = [0.0] * len(plan.backends), [0] * len(plan.backends)  # of those, by earlier runs
         joint = any(offer.joint for offer in plan.offers.values())

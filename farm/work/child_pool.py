@@ -217,10 +217,11 @@ def _is_made(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
     if type(catalogs.get(item.group.catalog)).group_version is not Catalog.group_version:
         return False  # the user's own modules say which version it is, and are imported in children alone
     if isinstance(item, ToPrepare):
-        return cases.is_prepared(item.group, cache, {x.position: x.failure for x in item.bad})
+        bad = {x.position: x.failure for x in item.bad}
+        return cases.find_key(item.group, cache, bad=bad or None, with_products=item.with_products) is not None
     if isinstance(item, ToExport):
-        bad = {x.position: x.failure.error for x in item.bad}
-        return forms.path_of(Path(item.pack), cache, item.form, item.count, bad).exists()
+        whys = {x.position: x.failure.error for x in item.bad}
+        return forms.path_of(Path(item.pack), cache, item.form, item.count, whys).exists()
     return False
 
 

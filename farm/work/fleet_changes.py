@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from typing import Any
 
 from farm.fleet.inventory import Answers, Offer
 from farm.work.lost_work import LostWork
@@ -86,11 +87,21 @@ class FleetChanges:
         found = next((n for n in self._plan.executor.nodes if n["id"] == node), None)
         if found is None:
             return
-        new = [o.name for o in self._plan.offers.values() if not o.admit(found, answers.get(o.name, NOT_ASKED))]
+        new = [o.name for o in self._plan.offers.values() if not self._admit_node(o, found, answers)]
         for b in range(len(self._plan.backends)):
             if self._plan.name(b) in new:
                 self._state.supports.another_host(b, found["host"])
         self._state.notices.append(f"node {found['host']} joined with {', '.join(new) or 'no backends'}")
+
+    def _admit_node(self, offer: Offer, node: dict[str, Any], answers: Answers) -> str:
+        """`Offer.admit`, but for a node whose products are coarser than those of any node that the run began with."""
+        answer = answers.get(offer.name, NOT_ASKED)
+        runtime = None if isinstance(answer, Refused) else answer.runtime
+        if runtime and runtime.of_products and not any(x.of_products for x in self._plan.offers.values()):
+            why = f"its {runtime.compute_precision} products are not prepared for; a run that begins with it has them"
+            self._state.notices.append(f"{offer.name} is not run on node {node['host']}: {why}")
+            return why
+        return offer.admit(node, answer)
 
     # --- devices ----------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,8 @@ class JobSource:
 
     def _preparing(self, slots: int, most: int = 0) -> Flight | None:
         groups = self._state.run_groups.take("prepare", slots, most)
-        items = tuple(ToPrepare(self._plan.matrix.groups[g]) for g in groups)
+        with_products = self._plan.with_products
+        items = tuple(ToPrepare(self._plan.matrix.groups[g], with_products=with_products) for g in groups)
         return self._of_groups("prepare", groups, prepare=items) if groups else None
 
     def _exporting(self, slots: int) -> Flight | None:

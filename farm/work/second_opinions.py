@@ -10,7 +10,7 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.work.fleet_changes import FleetChanges
 from farm.work.run_state import RunState
-from farm.work.state import Doubt, Flight
+from farm.work.state import DeviceDoubt, Flight
 from tasks.model import Status
 from tasks.wire import Rows
 
@@ -30,7 +30,7 @@ class SecondOpinions:
             for failing in rows.failing:
                 case = flight.cases[failing.number]
                 if self._state.health.note_failure(case, place, failing):
-                    self._state.case_queue.doubts[b].append(Doubt(case, place, failing))
+                    self._state.case_queue.doubts[b].append(DeviceDoubt(case, place, failing))
 
     def came(self, flight: Flight, rows: Rows) -> None:
         """Weigh what another device made of cases that failed on one; that one may be sick."""
@@ -46,7 +46,7 @@ class SecondOpinions:
             ):
                 self._fleet_changes.sick(b, doubt.place, "it fails what other devices pass")
 
-    def _evidence(self, doubt: Doubt, row: dict[str, Any]) -> dict[str, Any]:
+    def _evidence(self, doubt: DeviceDoubt, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "case_id": row["case_id"],
             "backend": self._plan.name(doubt.case.backend),

@@ -22,7 +22,7 @@ MOST, TRIES = 20, 30
 
 
 @dataclass(frozen=True)
-class Doubt:
+class SequenceDoubt:
     """What may not be a case's own: kind, stage of the death; served: cases that the process had run before; before: the last
     of them, in their order."""
 
@@ -54,7 +54,7 @@ def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
     return crash["kind"], crash["stage"], crash["after"]
 
 
-def culprits(job: Job, item: ToRun, doubt: Doubt, children: Children) -> Generator[wire.Spent, None, list[str]]:
+def culprits(job: Job, item: ToRun, doubt: SequenceDoubt, children: Children) -> Generator[wire.Spent, None, list[str]]:
     """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns the ids of those that it
     takes, none where it does not die after all of them either."""
     tries = 0

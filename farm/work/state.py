@@ -108,6 +108,12 @@ class Plan:
         return self.request.policy
 
     @property
+    def with_products(self) -> bool:
+        """Whether cases are prepared with their products (`tasks.prepare.cases.prepare`): a backend asks for them, or has not answered
+        yet whether it does."""
+        return any(offer.awaited or offer.of_products for offer in self.offers.values())
+
+    @property
     def runs(self) -> bool:
         """Whether any planned cell is on a backend that is available."""
         return any(
@@ -165,7 +171,7 @@ def limits(config: Config, backend: str = "") -> Limits:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class DeviceDoubt:
     """A case that failed, and where: another device is to say whether it fails there as well."""
 
     case: CaseRef
@@ -198,7 +204,7 @@ class Flight:
     place: Place = HERE
     moved: bool = False
     gone: str = ""
-    asked: list[Doubt] = field(default_factory=list)
+    asked: list[DeviceDoubt] = field(default_factory=list)
     timed: bool = False
 
     @property

@@ -18,7 +18,7 @@ from farm.lake import Origin, beside, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
 from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
-from farm.work.sequences import MOST, Doubt, culprits
+from farm.work.sequences import MOST, SequenceDoubt, culprits
 from tasks import wire
 from tasks.canary import EVERY_S
 from tasks.catalogs.base import Failure
@@ -208,7 +208,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
     got = _child_of(job, children)
     if isinstance(got, Death):
         children.forget(job)
-        yield from _after_death(batch, got, Doubt(got.kind, got.stage, 0), children)
+        yield from _after_death(batch, got, SequenceDoubt(got.kind, got.stage, 0), children)
         return
     child, answer = got
     if isinstance(answer, wire.Refused):
@@ -226,7 +226,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
     for message in child.call(command, job.deadline_s or None):
         if isinstance(message, Death):
             children.forget(job)
-            doubt = Doubt(message.kind, message.stage, child.served, tuple(child.before))
+            doubt = SequenceDoubt(message.kind, message.stage, child.served, tuple(child.before))
             yield from _after_death(batch, message, doubt, children)
             return
         if isinstance(message, wire.Stopped):
@@ -273,7 +273,7 @@ def _localise_held(batch: _Batch, children: Children) -> Iterator[wire.Rows | wi
         if batch.rows:
             yield batch.flush()
         doubt = batch.doubted.get(done.number)
-        if isinstance(doubt, Doubt) and batch.in_sequence(done):
+        if isinstance(doubt, SequenceDoubt) and batch.in_sequence(done):
             found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
             told = doubt.make_columns(done.row.note, len(doubt.before), found)
             done = replace(done, row=done.row.with_values(told))
@@ -295,7 +295,9 @@ def _beside(job: Job) -> Path:
     return scratch.beside(Path(job.cache), job.backend.launcher if job.backend else ())
 
 
-def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _after_death(
+    batch: _Batch, death: Death, doubt: SequenceDoubt, children: Children
+) -> Iterator[wire.Rows | wire.Spent]:
     """What a death says of the case that was in flight. Raises CannotRun after so many without one."""
     if death.number < 0 or death.number in batch.done or death.stage == "idle":
         batch.strikes += 1
@@ -321,7 +323,7 @@ class _Batch:
         self.done: set[int] = set()
         self.solo: set[int] = set()  # to be built by themselves
         self.doubted: dict[
-            int, Doubt | str
+            int, SequenceDoubt | str
         ] = {}  # crashed once, after others in the same process; or what is to be said
         self.kills = collections.Counter[int]()  # SIGKILLs, by the case in flight
         self.info = job.info
@@ -370,7 +372,7 @@ class _Batch:
         item, position = self.cases[number]
         return replace(item, positions=(position,))
 
-    def doubts(self, death: Death, doubt: Doubt) -> bool:
+    def doubts(self, death: Death, doubt: SequenceDoubt) -> bool:
         """Whether a crash may not be its case's own: a SIGKILL may come from outside, the cases that the process had run
         before may have spoilt the memory that kills this one, or still hold some. It is then run again, first in a new
         process, and believed if that dies as well."""
@@ -405,14 +407,14 @@ class _Batch:
         story = self.doubted.get(done.number)
         if not story or done.row.status == Status.OOM:
             return done
-        if isinstance(story, Doubt):
+        if isinstance(story, SequenceDoubt):
             return replace(done, row=done.row.with_values(story.make_columns(done.row.note)))
         return replace(done, row=done.row.with_values({"note": "; ".join(filter(None, [done.row.note, story]))}))
 
     def in_sequence(self, done: Done) -> bool:
         """Whether the earlier case that a crash takes is looked for: when all else of the batch is done."""
         doubt = self.doubted.get(done.number)
-        return isinstance(doubt, Doubt) and bool(doubt.before) and self.job.limits.localise_s > 0
+        return isinstance(doubt, SequenceDoubt) and bool(doubt.before) and self.job.limits.localise_s > 0
 
     def settle(self, number: int, status: str, told: dict[str, Any]) -> Done:
         """The row of a case that its child could not write; ``told``: further columns."""

@@ -138,6 +138,8 @@ def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
 
 def spec_of(node: dict[str, Any]) -> TensorSpec:
     """The TensorSpec of a "tensor" node."""
+    if len(node) == 2:  # a whole array, as nearly all are
+        return TensorSpec(node["id"])
     return TensorSpec(
         id=node["id"],
         shape=tuple(node["shape"]) if "shape" in node else None,

@@ -83,6 +83,10 @@ class BackendSpec:
             raise KeyError(like or name)
         return cls(name, runtime, device, dict(options or {}), tuple(packages), python, tuple(launcher))
 
+    def find_beside(self, runtime: str, device: str) -> BackendSpec:
+        """Another runtime as its name alone says, where this one is."""
+        return BackendSpec.parse(f"{runtime}-{device}")
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

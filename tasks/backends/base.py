@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.backends.needs import Need, secure
+from tasks.backends.shared import baselines
 from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.interpreter import IMAGE
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Why a backend that chooses kernels by stopwatch has its device alone.
 TIMES_KERNELS = "it chooses kernels by timing them, which a neighbour would disturb"
+#: Torch's names of devices that other runtimes call otherwise.
+CALLED_BY_TORCH = {"gpu": "xpu", "tensorrt": "cuda", "tensorrt-rtx": "cuda", "migraphx": "rocm"}
 #: Options by which other programs are told the number of a device.
 _ONE_OF_SEVERAL = ("device", "device_id", "device_index", "gpu", "index", "ordinal")
 #: Variable of a child that shares its device with others: how much of it is its own.
@@ -330,9 +333,27 @@ class Backend:
         A proxy of another process may build it in a process of its own, which the kernel cannot touch. Raises as `eager` does."""
         if form.own is None or form.own.baseline is None:
             return self.eager(form)
-        from tasks.backends.shared.eager import declared_baseline
+        return baselines.build_declared_baseline(self, form, form.own.baseline())
 
-        return declared_baseline(self, form, form.own.baseline())
+    def eager_torch(self, form: Form) -> Arm:
+        """Torch on this backend's device, on the sample's form for torch; this backend's lowest level where there is no such form or no
+        torch in its environment. Raises Unsupported where there is neither."""
+        try:
+            return self.start_torch().eager(form.also("torch") if form.also else form)
+        except (Unsupported, Unavailable) as error:
+            try:
+                return Backend.eager(self, form)
+            except Unsupported as lacks:
+                raise Unsupported(f"{lacks}; no eager torch either: {error}") from None
+
+    def start_torch(self) -> Backend:
+        """Torch on this backend's device, in this process: what its `eager` builds is eager torch. Raises Unavailable, Unsupported."""
+        if self.spec is None:
+            raise Unsupported(f"{self.name} was made without its spec, which finds torch beside it")
+        device = CALLED_BY_TORCH.get(self.device, self.device) if self.device_vendor else "cpu"
+        torch = self.spec.find_beside("torch", device).create()
+        torch.start()
+        return torch
 
     def ceiling(self, what: str, again: bool = False) -> float | None:
         """What the device does at most, as measured on it: bytes a second ("memory"), or operations a second of products in a dtype; None

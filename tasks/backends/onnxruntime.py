@@ -18,7 +18,6 @@ import numpy as np
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan, vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
-from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
@@ -329,7 +328,7 @@ class OnnxRuntime(Backend):
         return Recipe(run_values, settings, (make_session,), setup=setup)
 
     def eager(self, form: Form) -> Arm:
-        return eager_torch(self, form)
+        return self.eager_torch(form)
 
     def levels(self) -> Mapping[str, Backend]:
         """ORT's levels up to the one that is asked for."""

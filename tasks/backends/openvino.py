@@ -14,7 +14,6 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Arm, Backend, importing, smoke_test
 from tasks.backends.needs import Missing, Need
-from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import device_number
@@ -210,7 +209,7 @@ class OpenVino(Backend):
         return Recipe(run_model, {"device": self._target, "properties": dict(self._asked)})
 
     def eager(self, form: Form) -> Arm:
-        return eager_torch(self, form)
+        return self.eager_torch(form)
 
     def levels(self) -> Mapping[str, Backend]:
         """The CPU without what makes code for whole subgraphs and without integer kernels for quantised ones; itself."""

@@ -329,6 +329,9 @@ class TorchEager(Backend):
         """Eager torch in this backend's modes: those of a second one would become this process's."""
         return Arm(f"torch-{self.device}", TorchEager.build(self, form), form)
 
+    def start_torch(self) -> Backend:
+        return self  # modes of a second one would become this process's
+
     def ceiling(self, what: str, again: bool = False) -> float | None:
         return ceilings.find_ceiling(" ".join([self.name, *self.identity]), self.target, what, again)
 

@@ -123,7 +123,7 @@ def question_of(
     def fails(outputs: Any) -> bool:
         return judge_outputs(sample, [list(outputs)], policy, info, form).fails
 
-    return Question(program, fails, Clock(seconds), info.precision_for(sample.products))
+    return Question(program, fails, Clock(seconds), info.precision_for(info.of_products and sample.products))
 
 
 def settings_of(backend: Backend) -> Settings:

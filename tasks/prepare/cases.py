@@ -52,16 +52,24 @@ from tasks.model import (
 from tasks.model.named import Named
 from tasks.passport import Terms
 from tasks.prepare import derived, products
-from tasks.prepare.named import find
+from tasks.prepare.named import find_in
 from tasks.prepare.ranked import rank_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
+#: What the key of a pack ends with that has its samples' products (`tasks.prepare.products`).
+WITH_PRODUCTS = "-products"
 
-def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
-    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`).
+
+def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None, with_products: bool = True) -> str:
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer; with_products: see `prepare`.
 
     What is only built has the samples of the forward check, and shares their pack.
     """
+    return _list_keys(group, draws, bad, with_products)[0]
+
+
+def _list_keys(group: Group, draws: int, bad: dict[int, Failure] | None, with_products: bool) -> list[str]:
+    """The keys of packs that have of a group what is asked for, the least first."""
     group = _find_sample_group(group)
     catalog = catalogs.get(group.catalog)
     own = catalog.group_version(group)
@@ -75,7 +83,10 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
     ]
     if bad:
         parts.append({str(k): asdict(v) for k, v in bad.items()})
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
+    content = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
+    if not products.may_have_products(group):
+        return [content]
+    return [content + WITH_PRODUCTS] if with_products else [content, content + WITH_PRODUCTS]
 
 
 def _find_sample_group(group: Group) -> Group:
@@ -89,9 +100,12 @@ def _catalog_version(name: str) -> str:
     return catalogs.get(name).version()
 
 
-def is_prepared(group: Group, cache: Path, bad: dict[int, Failure] | None = None) -> bool:
-    """Whether the cache has a group, as `prepare` looks for it."""
-    return pack_path(cache, key(group, bad=bad or None)).exists()
+def find_key(
+    group: Group, cache: Path, draws: int = DRAWS, bad: dict[int, Failure] | None = None, with_products: bool = True
+) -> str | None:
+    """The key of a group's pack in the cache that has what is asked for (`prepare`), or more; None where there is none."""
+    names = _list_keys(group, draws, bad, with_products)
+    return next((name for name in names if pack_path(cache, name).exists()), None)
 
 
 def pack_path(cache: Path, key: str) -> Path:
@@ -109,38 +123,50 @@ def prepare(
     draws: int = DRAWS,
     bad: dict[int, Failure] | None = None,
     started: Callable[[int], None] = lambda index: None,
+    with_products: bool = True,
 ) -> tuple[str, PreparedGroup]:
     """Make a group's samples, or take them from the cache. Returns (key, prepared group).
 
     ``bad`` holds samples that killed an earlier preparer: they are written as failures without being run.
-    ``started(i)`` is called before the i-th sample is made. Raises OSError when the cache cannot be written.
+    ``started(i)`` is called before the i-th sample is made. with_products: whether a backend may compute products, and nothing else, in
+    less than the dtype (`RuntimeInfo.of_products`). Without, nobody looks for any, and to ask for them raises PackError. Raises OSError when
+    the cache cannot be written.
     """
-    name = key(group, draws, bad)
+    names = _list_keys(group, draws, bad, with_products)
+    for name in names:
+        path = pack_path(cache, name)
+        try:
+            return name, PreparedGroup(path)
+        except FileNotFoundError:
+            pass
+        except PackError:
+            path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
+    name, with_products = names[0], names[0].endswith(WITH_PRODUCTS)
     path = pack_path(cache, name)
-    try:
-        return name, PreparedGroup(path)
-    except FileNotFoundError:
-        pass
-    except PackError:
-        path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
     group = _find_sample_group(group)
     catalog = catalogs.get(group.catalog)
     catalog.load()
 
     def first() -> Sample:
         """The op's sample that a check derives its own of."""
-        alone = prepare(replace(group, check=checks.FORWARD, samples=1), cache, draws, None, started)[1]
+        forward = replace(group, check=checks.FORWARD, samples=1)
+        alone = prepare(forward, cache, draws, None, started, with_products)[1]
         return alone.samples[0].again()
 
     made = derived.samples(catalog, group, draws, bad or {}, first)
-    written = save(path, *_collect_pack(made, group, draws, bad or {}, started))
-    return name, PreparedGroup(path, written=written)
+    header, arrays, records = _collect_pack(made, group, draws, bad or {}, started, with_products)
+    return name, PreparedGroup(path, written=save(path, header, arrays), records=records)
 
 
 def _collect_pack(
-    made: Iterator[Sample], group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The header and the arrays of the pack of a group, whose samples are ``made``.
+    made: Iterator[Sample],
+    group: Group,
+    draws: int,
+    bad: dict[int, Failure],
+    started: Callable[[int], None],
+    with_products: bool,
+) -> tuple[dict[str, Any], list[np.ndarray], list[SampleRecord]]:
+    """The header and the arrays of the pack of a group, whose samples are ``made``, and the records that are in the header.
 
     Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
     """
@@ -158,7 +184,8 @@ def _collect_pack(
         try:
             sample = next(made)
             sample.failure = bad.get(place, sample.failure)
-            products.tell(sample, group, draws)
+            if with_products:
+                products.tell(sample, group, draws)
         except StopIteration:
             break
         except Exception as error:
@@ -184,12 +211,17 @@ def _collect_pack(
         sample, milliseconds = found[k]
         records.append(_make_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return _make_header(group, found_by_name, rank_samples(records)), arrays
+    untold = not with_products and products.may_have_products(group)
+    ranked = rank_samples(records)
+    return _make_header(group, found_by_name, ranked, untold), arrays, ranked
 
 
-def _make_header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str, Any]:
-    """The header of a group's pack, as `PreparedGroup` reads it."""
-    return {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
+def _make_header(
+    group: Group, public: bool, records: list[SampleRecord], untold_products: bool = False
+) -> dict[str, Any]:
+    """The header of a group's pack, as `PreparedGroup` reads it. untold_products: nobody has looked for its samples' products."""
+    header = {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
+    return header | {"untold_products": True} if untold_products else header
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
@@ -385,14 +417,23 @@ def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `Pack`.
+    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `Pack`; records: those
+    that have just been written to it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], check: str = "", written: Written | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        check: str = "",
+        written: Written | None = None,
+        records: Sequence[SampleRecord] | None = None,
+    ) -> None:
         self.pack = Pack(path, written)
         self.group = Group(**self.pack.header["group"])
         self.check = check or self.group.check
-        self.samples = [PreparedSample(self, SampleRecord.read(x)) for x in self.pack.header["samples"]]
+        if records is None:
+            records = [SampleRecord.read(x) for x in self.pack.header["samples"]]
+        self.samples = [PreparedSample(self, record) for record in records]
         self.columns = self.group.columns
 
 
@@ -521,13 +562,25 @@ class PreparedSample:
         return replace(self, record=replace(self.record, expected=made, others=others, on_device=()))
 
     def expected(self, of_products: bool = False) -> list[Leaf]:
-        """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype."""
+        """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype; raises
+        PackError then where the group was prepared without."""
+        if of_products:
+            self._check_products()
         return [x.leaf(self.owner.pack.array, of_products) for x in self.record.expected]
 
     @property
     def products(self) -> bool:
-        """Whether products are computed in it that a matrix unit may take coarser than the dtype."""
+        """Whether products are computed in it that a matrix unit may take coarser than the dtype. Raises PackError where the group was
+        prepared without."""
+        self._check_products()
         return self.record.products
+
+    def _check_products(self) -> None:
+        if self.owner.pack.header.get("untold_products"):
+            raise PackError(
+                f"{self.owner.group.label} in {self.owner.group.dtype} was prepared for backends that compute in the dtype itself, and this "
+                "one computes products in less; prepare it again with products"
+            )
 
     def derived(self) -> list[Leaf]:
         """What `tasks.judge.definitions` is to make of the outputs, for a sample with a definition."""
@@ -639,12 +692,13 @@ class PreparedSample:
         if check != group.check and not checks.get_or_default(group.check).own_call:
             group = replace(group, check=check)  # what is computed, whatever is asked of it
         record, public = self.record, bool(self.owner.pack.header.get("public"))
-        state = self.state() if record.alike else {}
-        own = group.catalog == USER
-        named = Named(group, public, state, record.alike, tuple(record.written), record.writes, own)
+        named = None
+        if by_name or record.alike:
+            state, own = self.state() if record.alike else {}, group.catalog == USER
+            named = Named(group, public, state, record.alike, tuple(record.written), record.writes, own)
         if by_name:
             return {"call": named}
-        found = find(named)
+        found = find_in(catalog, group, public, named)
         return {"call": found.call, "own": found.own, "renew": found.renew}
 
     def _network(self, kind: str) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays.pack import Pack, PackError, save
 from tasks.model import Invalid, Vacuous
-from tasks.prepare.cases import PreparedGroup, form_path
+from tasks.prepare.cases import WITH_PRODUCTS, PreparedGroup, form_path
 
 
 def version(form: str) -> str:
@@ -22,7 +22,8 @@ def version(form: str) -> str:
 
 def path_of(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str]) -> Path:
     """Where the exported forms of the first ``count`` samples of the group in ``pack`` are kept."""
-    return form_path(cache, pack.stem, form, f"{version(form)} {count} {sorted(bad)}")
+    content = pack.stem.removesuffix(WITH_PRODUCTS)  # of which no form tells anything
+    return form_path(cache, content, form, f"{version(form)} {count} {sorted(bad)}")
 
 
 def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]) -> Path:

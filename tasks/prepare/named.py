@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from tasks import catalogs
 from tasks.arrays import module_state
-from tasks.model import Invalid, Unsupported
+from tasks.catalogs.base import Catalog
+from tasks.model import Group, Invalid, Unsupported
 from tasks.model.named import Found, Named
 
 
 def find(named: Named) -> Found:
-    """The function, in this process. A module that was made in it becomes the one that the sample is of. Raises Invalid where that cannot be,
-    Unsupported where the catalog is not installed here, and what finding the function raises."""
-    group = named.group
-    catalog = catalogs.get_if_installed(group.catalog)
+    """The function, in this process. Raises Unsupported where the catalog is not installed here, and as `find_in`."""
+    catalog = catalogs.get_if_installed(named.group.catalog)
     if catalog is None:
-        raise Unsupported(f"the package of the {group.catalog} catalog is not installed in the backend's environment")
-    call = catalog.public(group) if named.public else catalog.call(group)
-    renew = None
-    if named.alike:
-        try:
-            module_state.load(call, named.state)
-        except module_state.NotAlike as error:
-            raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
-        if module_state.plain_digest(call) != named.alike:
-            raise Invalid(
-                "made again it is another module: a number or an array that it holds is another; draw it by a seed"
-            )
-        call.written = named.written  # type: ignore[attr-defined]
-        renew = functools.partial(module_state.load, call, named.state) if named.writes else None
+        raise Unsupported(
+            f"the package of the {named.group.catalog} catalog is not installed in the backend's environment"
+        )
+    return find_in(catalog, named.group, named.public, named if named.alike else None)
+
+
+def find_in(catalog: Catalog, group: Group, public: bool, module: Named | None) -> Found:
+    """The function that a catalog has for a group. public: see `Named`; module: what a module that was made in this process becomes,
+    that of the sample. Raises Invalid where that cannot be, and what finding the function raises."""
+    call = catalog.public(group) if public else catalog.call(group)
+    renew = None if module is None else _restore(call, module)
     return Found(call, catalog.own_kernel(group), renew)
+
+
+def _restore(call: Any, module: Named) -> Callable[[], None] | None:
+    """Make a module the one that a sample is of. Returns what does so again, of one that a call writes to."""
+    try:
+        module_state.load(call, module.state)
+    except module_state.NotAlike as error:
+        raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
+    if module_state.plain_digest(call) != module.alike:
+        raise Invalid(
+            "made again it is another module: a number or an array that it holds is another; draw it by a seed"
+        )
+    call.written = module.written
+    return functools.partial(module_state.load, call, module.state) if module.writes else None

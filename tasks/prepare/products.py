@@ -37,13 +37,18 @@ _MADE_OF = (OpClass.CONTRACTION, OpClass.LINEAR_ALGEBRA)
 Run = Callable[["Change | None", bool], "tuple[list[np.ndarray], list[str]]"]
 
 
+def may_have_products(group: Group) -> bool:
+    """Whether a matrix unit might take products of a group's samples coarser than their dtype."""
+    return group.dtype in DTYPES
+
+
 def tell(sample: Sample, group: Group, draws: int) -> None:
     """Fill in ``sample.products`` and, of a chain of products, the leaves' ``of_products``.
 
     A sample that nobody can look inside is what its class says: the numbers of a kernel in Triton whose reference is a script are in
     question where it is declared a contraction, and there alone.
     """
-    if sample.failure or group.dtype not in DTYPES or sample.op_class in _NONE:
+    if sample.failure or not may_have_products(group) or sample.op_class in _NONE:
         return
     sample.products = sample.op_class in _MADE_OF
     if sample.op_class is OpClass.MODEL:

@@ -32,17 +32,18 @@ def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
         raise PackError(
             f"a prepared case has {name!r}, which this farm does not know: it is of a later one; update, or prepare it again"
         )
-    if not values.keys() >= keys.needed:
-        raise PackError(f"a prepared case has no {min(keys.needed - values.keys())!r}: it is damaged; prepare it again")
+    for name in keys.needed:
+        if name not in values:
+            raise PackError(f"a prepared case has no {name!r}: it is damaged; prepare it again")
     made = object.__new__(kind)
-    vars(made).update({**keys.empty, **values})
+    vars(made).update(keys.empty, **values)
     return made
 
 
 def _list_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:
     """The JSON object of a record, without what holds its default."""
-    defaults = _KEYS[type(record)].defaults
-    return {name: x for name, x in vars(record).items() if name not in defaults or x != defaults[name]}
+    usual = _KEYS[type(record)].usual
+    return {name: x for name, x in vars(record).items() if x is not (default := usual[name]) and x != default}
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,13 @@ class LeafRecord:
     @classmethod
     def of(cls, leaf: Leaf, add: Add) -> LeafRecord:
         """That of a leaf, whose arrays are added to the pack."""
-        values: dict[str, Any] = {f.name: getattr(leaf, f.name) for f in fields(cls)}
-        values |= {name: add(values[name]) for name in ARRAYS if values[name] is not None}
-        return cls(**{**values, "shape": list(leaf.shape)})
+        values = {**vars(leaf), "shape": list(leaf.shape)}
+        for name in ARRAYS:
+            if values[name] is not None:
+                values[name] = add(values[name])
+        made = object.__new__(cls)
+        vars(made).update(values)
+        return made
 
     def leaf(self, array: Callable[[int], np.ndarray], of_products: bool = False) -> Leaf:
         """The leaf, its arrays as ``array`` gives them; with its floor of products where that is asked for."""
@@ -185,20 +190,25 @@ class SampleRecord:
 
 
 class _Keys(NamedTuple):
-    """The keys of a record's JSON object. needed: those that must be there; defaults: what stands for one that is not; empty: of
-    these, the mappings, which a class cannot have."""
+    """The keys of a record's JSON object. needed: those that must be there; empty: the mappings that stand for others which are not, and
+    which a class cannot have; usual: what each key holds that is left out, of a needed one an object that is nothing else."""
 
     known: frozenset[str]
-    needed: frozenset[str]
-    defaults: Mapping[str, Any]
+    needed: tuple[str, ...]
     empty: Mapping[str, Any]
+    usual: Mapping[str, Any]
+
+
+#: No field holds it.
+_NEVER = object()
 
 
 def _list_keys(kind: type) -> _Keys:
     empty = {f.name: f.default_factory() for f in fields(kind) if f.default_factory is not MISSING}
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING} | empty
-    known = frozenset(f.name for f in fields(kind))
-    return _Keys(known, known - defaults.keys(), defaults, empty)
+    known = [f.name for f in fields(kind)]
+    usual = {name: defaults.get(name, _NEVER) for name in known}
+    return _Keys(frozenset(known), tuple(x for x in known if x not in defaults), empty, usual)
 
 
 _KEYS: dict[type, _Keys] = {kind: _list_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}

@@ -92,13 +92,15 @@ def farm(cache: str) -> dict[str, float]:
 
     entries = catalogs.get("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
+    info = backend.start()
+    runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
     begin, preparing, cases = time.process_time(), 0.0, 0
     for entry in entries:
         for dtype in DTYPES:
             if dtype in entry.dtypes:
                 start = time.process_time()
-                _, group = prepare(Group(entry.op, entry.variant, dtype, SAMPLES), Path(cache))
+                asked = Group(entry.op, entry.variant, dtype, SAMPLES)
+                _, group = prepare(asked, Path(cache), with_products=info.of_products)
                 preparing += time.process_time() - start
                 cases += sum(1 for _ in runner.run([whole(group)]))
     total = time.process_time() - begin

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
 
 from farm import lake
 from farm.commands import run as launch
+from farm.fleet.inventory import Offer
+from farm.work.fleet_changes import FleetChanges
 from tasks.backends import BackendSpec
 from tasks.backends.shared.onnx_form import one_add
-from tasks.model import RuntimeInfo
+from tasks.model import BackendInfo, RuntimeInfo
+from tasks.prepare.cases import WITH_PRODUCTS
 
 CONFIG = """
 dtypes: [float32]
@@ -70,6 +76,53 @@ def test_a_declaration_of_products_holds_for_what_has_some_alone(rows: pd.DataFr
     rest = found.drop(named)
     assert set(rest["compute_precision"]) == {"float32"}
     assert set(rest.loc[rest["status"] == "wrong"].index) == set(rest.index)
+
+
+SHARED = """
+dtypes: [float32]
+catalogs:
+  - {{name: critical, ops: [swiglu, matmul, gelu], samples: 1}}
+backends:
+  - {{name: one, like: coarse-cpu, options: {{{options}}}}}
+"""
+#: Of a device whose matrix units round the factors of products, as it declares.
+TF32 = "declares: tfloat32, computes: tfloat32, of_products: true"
+
+
+def test_products_are_prepared_where_a_backend_of_the_plan_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that needs more than the cache has prepares it, and one that needs less takes what is there."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    packs: list[set[str]] = []
+    for name, options in (("plain", ""), ("tf32", TF32), ("again", "")):
+        (tmp_path / f"{name}.yaml").write_text(SHARED.format(options=options))
+        launch.main([str(tmp_path / f"{name}.yaml"), "--inline", "--results", str(tmp_path / name)])
+        packs.append({x.name for x in (tmp_path / "cache" / "cases").rglob("*.pack")})
+    with_products = {x for x in packs[1] if WITH_PRODUCTS in x}
+    assert len(packs[0]) == len(with_products) == 3 and not packs[0] & with_products and packs[2] == packs[1]
+    rows = {x: lake.read(tmp_path / x).set_index("op") for x in ("plain", "tf32", "again")}
+    assert set(rows["tf32"].loc[["critical:swiglu", "critical:matmul"], "compute_precision"]) == {"tfloat32"}
+    assert set(rows["tf32"].loc[["critical:swiglu", "critical:matmul"], "status"]) == {"pass"}
+    told = ["status", "error_units", "compute_precision", "digest"]
+    assert rows["plain"][told].to_dict() == rows["again"][told].to_dict()
+    (record,) = (json.loads(x.read_text()) for x in (tmp_path / "tf32").rglob("_run.json"))
+    assert record["inventory"]["backends"]["one"]["of_products"] is True
+
+
+def test_a_node_with_coarser_products_than_those_a_run_began_with_is_not_admitted() -> None:
+    """Its cases are prepared without what such products may be off by."""
+    exact, coarse = (RuntimeInfo("1", "cuda", "", x, of_products=bool(x)) for x in ("", "tfloat32"))
+    node = {"id": "2", "host": "new", "resources": {"CPU": 1.0}, "labels": {}}
+    for first, admitted in ((exact, False), (coarse, True)):
+        offer = Offer("one", "", "", "CPU", [], False)
+        offer.admit({**node, "id": "1", "host": "old"}, BackendInfo(runtime=first))
+        state: Any = SimpleNamespace(plan=SimpleNamespace(offers={"one": offer}), notices=[])
+        why = FleetChanges(state, cast(Any, None))._admit_node(offer, node, {"one": BackendInfo(runtime=coarse)})
+        assert ("2" in offer.resources) is admitted and bool(why) is not admitted
+        assert [x for x in state.notices if "one is not run on node new: its tfloat32 products" in x] == state.notices
+        assert len(state.notices) == (not admitted)
 
 
 def test_a_declaration_is_for_products_or_for_everything() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tasks import catalogs
+from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Sample
 from tasks.graphs import products
 from tasks.graphs.coarse import OfProducts, rounded_to
@@ -72,6 +73,42 @@ def test_a_chain_has_a_floor_of_its_own_and_a_single_product_has_none(cache: Pat
         (leaf,) = prepared(op, cache).expected(of_products=True)
         assert (leaf.of_products is not None) is own
         assert prepared(op, cache).expected()[0].of_products is None  # asked for by whoever declares products alone
+
+
+def test_products_that_nobody_asks_for_are_not_looked_into_and_more_is_prepared_beside(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    group = Group("critical:swiglu", "", "float32", 1)
+    name, less = cases.prepare(group, tmp_path, with_products=False)
+    with pytest.raises(
+        PackError, match="critical:swiglu in float32 was prepared for backends that compute in the dtype"
+    ):
+        _ = less.samples[0].products
+    with pytest.raises(PackError, match="prepare it again with products"):
+        less.samples[0].expected(of_products=True)
+    assert cases.find_key(group, tmp_path, with_products=False) == name and cases.find_key(group, tmp_path) is None
+    other, more = cases.prepare(group, tmp_path)
+    assert more.samples[0].products and more.samples[0].expected(of_products=True)[0].of_products is not None
+    assert other != name and cases.find_key(group, tmp_path) == other
+    here, there = less.samples[0], more.samples[0]
+    assert here.record.digest == there.record.digest
+    for one, two in zip(here.expected(), there.expected(), strict=True):
+        assert np.array_equal(one.reference, two.reference) and np.array_equal(one.noise, two.noise)
+
+
+def test_what_has_more_than_is_asked_for_serves(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    group = Group("critical:swiglu", "", "float32", 1)
+    more, _ = cases.prepare(group, tmp_path)
+    assert cases.prepare(group, tmp_path, with_products=False)[0] == more
+    cases.pack_path(tmp_path, more).write_bytes(b"torn")  # a machine that crashed
+    assert cases.prepare(group, tmp_path, with_products=False)[0] != more
+
+
+def test_a_dtype_without_such_products_has_one_pack(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    group = Group("critical:swiglu", "", "float16", 1)
+    name, made = cases.prepare(group, tmp_path, with_products=False)
+    assert not made.samples[0].products and cases.key(group) == name
 
 
 def swiglu(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:

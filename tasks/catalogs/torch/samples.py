@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -64,13 +63,11 @@ def different(found: Sequence[Sequence[np.ndarray]]) -> int:
     return len({b"".join(y.tobytes() for y in run) for run in found})
 
 
-@contextlib.contextmanager
-def drawing() -> Iterator[Callable[[], bool]]:
-    """Around a run: afterwards says whether it drew random numbers. What did not cannot depend on a seed, and is run once."""
+def read_rng_state() -> bytes:
+    """The state of torch's random numbers on the CPU. A run that leaves it as it was has drawn none: it cannot depend on a seed."""
     import torch
 
-    before = torch.get_rng_state()
-    yield lambda: not torch.equal(before, torch.get_rng_state())
+    return torch.default_generator.get_state().numpy().tobytes()
 
 
 class Maker:
@@ -82,6 +79,9 @@ class Maker:
         self.settled = torch_reference.make_settled_reference(info, widen)
         #: Whether there is a further oracle, for some arguments at least.
         self.second = info.ref is not None and self.settled is None
+        #: The state of torch's random numbers as the last reference left it, if it drew none. Reading it takes as long as many an op; should
+        #: anything else have drawn since, the next reference is only run more often than it need be (`draws`).
+        self._rng_state = b""
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -108,9 +108,11 @@ class Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    with drawing() as drew:
-                        exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
-                    if drew() and not uninitialised:
+                    before = self._rng_state or read_rng_state()
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
+                    drew = (after := read_rng_state()) != before
+                    self._rng_state = b"" if drew else after
+                    if drew and not uninitialised:
                         given = Arguments(args, kwargs)
                         random = draws(
                             lambda: torch_tree.outputs(

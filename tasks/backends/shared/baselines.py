@@ -1,37 +1,21 @@
-"""Eager torch beside another runtime in one process: what the check speedup times the other against."""
+"""What a kernel of the user's is timed against: the function that its declaration names, in eager torch."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
-from tasks.backends.base import Arm, Backend
-from tasks.backends.torch import TorchEager
-from tasks.model import Baseline, Form, OwnKernel, Unavailable, Unsupported
+from tasks.model import Baseline, Form, OwnKernel, Unsupported
 
-#: Torch's names of devices that other runtimes call otherwise.
-_DEVICES = {"gpu": "xpu", "tensorrt": "cuda", "tensorrt-rtx": "cuda", "migraphx": "rocm"}
+if TYPE_CHECKING:
+    from tasks.backends.base import Arm, Backend
 
 
-def eager_torch(backend: Backend, form: Form) -> Arm:
-    """Torch on the backend's device, on the sample's form for torch; the backend's lowest level where there is no such form or
-    no torch in its environment. Raises Unsupported where there is neither."""
-    try:
-        its = form.also("torch") if form.also else form
-        torch = _start_torch(backend)
-        return Arm(torch.name, torch.build(its), its)
-    except (Unsupported, Unavailable) as error:
-        try:
-            return Backend.eager(backend, form)
-        except Unsupported as lacks:
-            raise Unsupported(f"{lacks}; no eager torch either: {error}") from None
-
-
-def declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
+def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
     """The baseline of a kernel of the user's, by torch on the backend's device. Raises Unsupported where it cannot be had there."""
     if baseline.own_copies and backend.device_vendor:
         raise Unsupported(
@@ -40,19 +24,19 @@ def declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
         )
     its = form.also("torch") if form.also and form.kind != "torch" else form
     its = replace(its, call=baseline.call, own=OwnKernel(own_copies=baseline.own_copies))
-    # Modes of a second object of torch's would become this process's.
-    torch = backend if isinstance(backend, TorchEager) else _start_torch(backend)
+    torch = backend.start_torch()
     if baseline.rounded is not None:
         rounded = replace(its, call=baseline.rounded)
         with contextlib.suppress(Exception):  # the check says so when it judges the baseline
-            both = [[x.dtype for x in TorchEager.build(torch, one).run()] for one in (its, rounded)]
+            both = [[x.dtype for x in torch.eager(one).program.run()] for one in (its, rounded)]
             its = its if both[0] == both[1] else rounded  # a wrapper that does nothing takes time
     if baseline.compiled:
         its = replace(its, call=_compile(its.call))
     products, own = _count_products(its, baseline.counted), form.own
     work = own.work(form) if own is not None and own.work is not None else (None, None)
     views = own is not None and own.aliases
-    return Arm(baseline.name, TorchEager.build(torch, its), its, products, declared=True, work=work, views=views)
+    made = torch.eager(its)
+    return replace(made, name=baseline.name, products=products, declared=True, work=work, views=views)
 
 
 def _compile(call: Any) -> Any:
@@ -77,11 +61,3 @@ def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
         return int(counted.get_total_flops()) or None
     except Exception:  # it looks at values, or leaves torch
         return None
-
-
-def _start_torch(backend: Backend) -> TorchEager:
-    """Eager torch on the backend's device. Raises Unavailable, Unsupported."""
-    name = f"torch-{_DEVICES.get(backend.device, backend.device) if backend.device_vendor else 'cpu'}"
-    torch = TorchEager(name, name.partition("-")[2], {})
-    torch.start()
-    return torch
