@@ -90,7 +90,7 @@ class User(Catalog):
     )
 
     def __init__(self) -> None:
-        self.imports = ("torch",) if importlib.util.find_spec("torch") else ()
+        self.imports = (*(["torch"] if importlib.util.find_spec("torch") else []), __name__)
 
     def version(self) -> str:
         """The catalog's own version, its generator's, NumPy's and torch's, which decide the bytes."""
