@@ -329,8 +329,8 @@ class TorchEager(Backend):
         """Eager torch in this backend's modes: those of a second one would become this process's."""
         return Arm(f"torch-{self.device}", TorchEager.build(self, form), form)
 
-    def ceiling(self, what: str, again: bool = False) -> float | None:
-        return ceilings.find_ceiling(" ".join([self.name, *self.identity]), self.target, what, again)
+    def measure_ceiling(self, what: str) -> float:
+        return ceilings.measure_ceiling(self.target, what)
 
     def cache_bytes(self) -> int:
         return caches.last_level_bytes(self.target)
