@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import torch_tree
+from tasks.arrays.dispatch import dispatch_mode
 from tasks.arrays.tree import decode
 from tasks.backends.base import Arm, Backend
 from tasks.backends.torch import TorchEager
@@ -68,15 +69,34 @@ def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
         return None
     try:
         import torch
-        from torch.utils.flop_counter import FlopCounterMode
 
         leaf = torch_tree.decoder(form.arrays.__getitem__, "meta")
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
-        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        with torch.no_grad(), _counting_mode() as counted:
             call(*args, **kwargs)
-        return int(counted.get_total_flops()) or None
+        return int(counted.operations) or None
     except Exception:  # it looks at values, or leaves torch
         return None
+
+
+def _counting_mode() -> Any:
+    """Counts operations as torch's `FlopCounterMode` does, by the same registry, without the compiler that this one imports."""
+    from torch.utils.flop_counter import flop_registry
+
+    class Count(dispatch_mode()):  # type: ignore[misc]
+        operations = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs, count = kwargs or {}, flop_registry.get(func.overloadpacket)
+            if count is None:
+                with self:
+                    if (made := func.decompose(*args, **kwargs)) is not NotImplemented:
+                        return made
+            made = func(*args, **kwargs)
+            self.operations += 0 if count is None else count(*args, **kwargs, out_val=made)
+            return made
+
+    return Count()
 
 
 def _start_torch(backend: Backend) -> TorchEager:
