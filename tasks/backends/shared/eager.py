@@ -17,6 +17,9 @@ from tasks.model import Baseline, Form, OwnKernel, Unavailable, Unsupported
 #: Torch's names of devices that other runtimes call otherwise.
 _DEVICES = {"gpu": "xpu", "tensorrt": "cuda", "tensorrt-rtx": "cuda", "migraphx": "rocm"}
 
+#: Bytes of inputs up to which products are counted in a call that computes them.
+COMPUTED = 1 << 22
+
 
 def eager_torch(backend: Backend, form: Form) -> Arm:
     """Torch on the backend's device, on the sample's form for torch; the backend's lowest level where there is no such form or
@@ -64,18 +67,20 @@ def _compile(call: Any) -> Any:
 
 def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
     """Operations of the products in a call of a function of tensors, as torch counts them; None where there are none, or it does not run
-    without values."""
+    on the CPU (of large inputs: without values)."""
     if call is None:
         return None
     try:
         import torch
 
-        leaf = torch_tree.decoder(form.arrays.__getitem__, "meta")
+        # Torch's functions of shapes import its compiler, for a second.
+        where = "cpu" if sum(x.nbytes for x in form.arrays) <= COMPUTED else "meta"
+        leaf = torch_tree.decoder(form.arrays.__getitem__, where)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         with torch.no_grad(), _counting_mode() as counted:
             call(*args, **kwargs)
         return int(counted.operations) or None
-    except Exception:  # it looks at values, or leaves torch
+    except Exception:  # it looks at values that are not there, or leaves torch
         return None
 
 
