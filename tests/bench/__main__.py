@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
 from tests.bench import (
+    auditing,
     device,
     devices,
     engine,
@@ -148,6 +149,9 @@ BENCHES = {
     "interpreted": Bench(interpreted.interpreted, {"times": 5}, {"times": 1}),
     "submissions": Bench(
         submitting.submissions, {"files": "*.py", "samples": 8}, {"files": "honest_e*.py", "samples": 2}
+    ),
+    "auditing": Bench(
+        auditing.auditing, {"rounds": 5, "kernels": list(auditing.GIVEN)}, {"rounds": 1, "kernels": ["softmax"]}
     ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "starts": Bench(
