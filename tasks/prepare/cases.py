@@ -188,7 +188,10 @@ def _collect_pack(
 
 def _make_header(group: Group, public: bool, records: list[SampleRecord]) -> dict[str, Any]:
     """The header of a group's pack, as `PreparedGroup` reads it."""
-    return {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
+    catalog = catalogs.get_if_installed(group.catalog)
+    promised = catalog.invariants(group) if catalog is not None and group.check == checks.FORWARD else []
+    made = {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
+    return made | ({"invariants": promised} if promised else {})
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
@@ -521,6 +524,11 @@ class PreparedSample:
     def expected(self, of_products: bool = False) -> list[Leaf]:
         """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype."""
         return [x.leaf(self.owner.pack.array, of_products) for x in self.record.expected]
+
+    @property
+    def invariants(self) -> list[tuple[str, Any]]:
+        """What the user promises of every result (`tasks.judge.invariants`)."""
+        return [(name, argument) for name, argument in self.owner.pack.header.get("invariants", ())]
 
     @property
     def products(self) -> bool:

@@ -261,7 +261,7 @@ BENCHES = {
         {"ops": ["softmax"], "tries": 1, "load": 1},
         long=True,
     ),
-    "baseline": Bench(models.baseline, {"tries": 20, "load": 10}, {"tries": 1, "load": 1}, long=True),
+    "baseline": Bench(models.baseline, {"tries": 20, "load": 2}, {"tries": 1, "load": 1}, long=True),
     "faster": Bench(
         models.faster, {"flags": []}, {"flags": ["--ops", "softmax", "--backends", "torch-cpu"]}, long=True
     ),
