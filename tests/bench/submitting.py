@@ -23,10 +23,11 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def submissions(folder: Path, size: Size) -> Result:
     """Submissions a minute, by wall clock and of one core's time, once the task's cases are made: of a search that judges all files, less one that judges
-    only the first. size: files, samples."""
+    a single one. size: files, samples."""
     files = sorted((TASK / "submissions").glob(size["files"]))
-    once, _ = _search(folder, files[:1], size["samples"])
-    cpu, told = _search(folder, [files[0], *files], size["samples"])
+    first = files[-1]  # an honest one: what is made once for those that are timed is made for it
+    once, _ = _search(folder, [first], size["samples"])
+    cpu, told = _search(folder, [first, *files], size["samples"])
     wall, statuses = sum(x for x, _ in told[1:]), [x for _, x in told[1:]]
     figures = {"a minute": 60 * len(files) / wall, "a core and minute": 60 * len(files) / (cpu - once)}
     words = ", ".join(f"{statuses.count(name)} {name}" for name in dict.fromkeys(statuses))
