@@ -33,6 +33,7 @@ from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user_definitions import get_announcement
 from tasks.judge import verdict
 from tasks.model import Status
+from tasks.model.kind import KIND_BASELINE
 
 #: Children serve one job at a time: whoever has more cores calls from as many processes.
 _one_at_a_time = threading.Lock()
@@ -162,6 +163,8 @@ class _Prepared:
                     rows += rows_of(replace(job, run=run))
         finally:
             POOL.forget(job)  # the next one finds nothing that this one left
+        if wrong := next((row for row in rows if row["kind"] == KIND_BASELINE), None):
+            raise ClientError(wrong["error"])
         return _conclude(rows)
 
 
