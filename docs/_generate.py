@@ -213,7 +213,12 @@ def judge() -> str:
     from tasks import judging
 
     count = itertools.count(1)
-    parts = {"read": judging.READING, "judge": judging.STEPS, "look again": judging.SECOND_LOOK}
+    parts = {
+        "read": judging.READING,
+        "judge": judging.STEPS,
+        "look again": judging.SECOND_LOOK,
+        "look last": judging.LAST_LOOK,
+    }
     rows = (
         [next(count), part, f"`{step.__name__}`", " ".join((inspect.getdoc(step) or "").split())]
         for part, steps in parts.items()

@@ -129,7 +129,7 @@ class Child:
                 self.surroundings.runs()
             self.page.write(number, stage, together)
 
-        return Runner(made, runtime, command.policy or verdict.load("error_units"), progress)
+        return Runner(made, runtime, command.policy or verdict.load("error_units"), progress, command.race_s)
 
     def _make_local_runner(self, command: wire.Hello) -> Any:
         assert command.backend is not None

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
+from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of
 from tasks.checks import Observation
-from tasks.judge import coarser, fingerprint, flushing, profile, properties, training_step, zeros
+from tasks.judge import coarser, fingerprint, flushing, invariants, profile, properties, training_step, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
 from tasks.judge.policy import Policy, judge, only_stored
@@ -36,13 +37,14 @@ from tasks.model import (
     is_complex,
     is_inexact,
 )
-from tasks.model.dtypes import dtype_name, format_number
+from tasks.model.dtypes import dtype_name, format_number, np_dtype
 from tasks.model.kind import (
     CAUSE_CAST,
     CAUSE_KEPT,
     KIND_ACCUMULATOR,
     KIND_BIASED,
     KIND_CAST,
+    KIND_INVARIANT,
     KIND_KEPT,
     KIND_ORACLE,
     KIND_PROPERTY,
@@ -241,7 +243,9 @@ def judge_outputs(
         measure_flushes,
     )
     found = _judge(case)
-    return found if measure_flushes is None or not found.fails else _run_judging_steps(SECOND_LOOK, case, found)
+    if measure_flushes is not None and found.fails:
+        found = _run_judging_steps(SECOND_LOOK, case, found)
+    return _run_judging_steps(LAST_LOOK, case, found) if sample.invariants else found
 
 
 def judge_steps(
@@ -620,6 +624,28 @@ STEPS: tuple[Step, ...] = (
     find_bias,
     check_properties,
 )
+
+
+# --- what is promised beside the numbers ---------------------------------------------------------------------------
+
+
+def check_invariants(case: Case, found: Judgement) -> Judgement:
+    """A result that breaks what its user promises of every result is `wrong`, kind `invariant`. What passes is the promised result as far
+    as the policy asks, so rounding alone breaks nothing: it is held to a promise that its reference breaks as well."""
+    if not found.status.judged:
+        return found
+    exact = [x.reference.astype(np_dtype(x.dtype)) for x in case.expected if x.reference is not None]
+    outputs = exact if found.status is Status.PASS and len(exact) == len(case.expected) else case.returned[0]
+    arrays = case.sample.inputs()
+    given = decode(case.sample.record.kwargs, lambda kind, node: spec_of(node))
+    inputs = {name: contiguous(arrays[x.id], x) for name, x in given.items() if isinstance(x, TensorSpec)}
+    if not outputs or not (broken := invariants.find_broken(case.sample.invariants, inputs, outputs)):
+        return found
+    return found.rule(Status.WRONG, KIND_INVARIANT, {"error": broken})
+
+
+#: Asked after all others, also where nothing else was to be asked.
+LAST_LOOK: tuple[Step, ...] = (check_invariants,)
 
 
 # --- a second look at what fails ----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tasks.judge.policy import Policy
 from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
 from tasks.model import (
     FILES,
+    RACE_S,
     Fallback,
     Flushes,
     Form,
@@ -128,13 +129,19 @@ class CaseRun:
 class Runner:
     """Runs cases on ``backend``; ``progress(number, stage, together)`` is told before each step.
 
-    together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run).
+    together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run). race_s: seconds
+    that a race between programs may take.
     """
 
     def __init__(
-        self, backend: Backend, info: RuntimeInfo, policy: Policy, progress: Callable[[int, int, int], None]
+        self,
+        backend: Backend,
+        info: RuntimeInfo,
+        policy: Policy,
+        progress: Callable[[int, int, int], None],
+        race_s: float = RACE_S,
     ) -> None:
-        self.backend, self.info, self.policy, self.progress = backend, info, policy, progress
+        self.backend, self.info, self.policy, self.progress, self._race_s = backend, info, policy, progress, race_s
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
         self._twins = Twins(backend.spec) if backend.spec is not None else None
@@ -328,7 +335,8 @@ class Runner:
                 continue
             form = complete_form(form)
             if check.judges:
-                form = replace(form, fresh=case.sample.draw_inputs, judge=functools.partial(self._judge_other, case))
+                judge = functools.partial(self._judge_other, case)
+                form = replace(form, fresh=case.sample.draw_inputs, judge=judge, race_s=self._race_s)
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 

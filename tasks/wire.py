@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry, Failure
 from tasks.judge.verdict import Limit, Policy
-from tasks.model import UNASKED, BackendInfo, Group, RuntimeInfo
+from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tasks.passport import Reading
@@ -74,11 +74,12 @@ class ToRun:
 @dataclass(frozen=True)
 class Hello:
     """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
-    user's own (`tasks.catalogs.user_definitions`)."""
+    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None
     kernels: str = ""
+    race_s: float = RACE_S
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,12 @@ from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user_definitions import get_announcement
 from tasks.judge import verdict
 from tasks.model import Status
+from tasks.model.kind import KIND_BASELINE
 
 #: Children serve one job at a time: whoever has more cores calls from as many processes.
 _one_at_a_time = threading.Lock()
+#: Seconds for which a sample is timed, where the task does not say: a search asks of thousands how fast they are.
+RACE_S = 0.3
 #: What a task may be: the path of its declaration or of its folder, an op, a function with @farm.op or its name.
 Task = UserOp | Callable[..., Any] | str | Path
 
@@ -102,6 +105,7 @@ def _find_config(task: Task, backend: str, samples: int) -> Config:
         made = _plan_op(task)
     on = [backend, *made.pop("backends", [])]
     made["backends"] = [next((name for name in on if name), "") or detect.find_eager_backend()]
+    made.setdefault("race_s", RACE_S)
     config = Config.model_validate({"name": "judge", **made})
     configs.check_backend(config.backends[0], "backend")
     if samples:
@@ -159,6 +163,8 @@ class _Prepared:
                     rows += rows_of(replace(job, run=run))
         finally:
             POOL.forget(job)  # the next one finds nothing that this one left
+        if wrong := next((row for row in rows if row["kind"] == KIND_BASELINE), None):
+            raise ClientError(wrong["error"])
         return _conclude(rows)
 
 

@@ -25,7 +25,7 @@ from tasks import variables, wire
 from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.devices import VISIBLE
-from tasks.model import Status
+from tasks.model import RACE_S, Status
 from tasks.relay import Flying
 from tasks.runner import STAGES
 from tasks.wire import ToRun
@@ -53,13 +53,14 @@ class Limits:
     """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
     recycle_bytes: how much it may have grown since its start, after a batch, before it is quietly replaced; pool_bytes: that of a worker's children
     that wait for further batches, above which those that were not used lately are ended; localise_s: seconds that the
-    search for the culprit of a failing model may take, 0 for none."""
+    search for the culprit of a failing model may take, 0 for none; race_s: those of a race between a program and its baseline."""
 
     deadline_s: float = 60.0
     memory_gib: float = 6.0
     recycle_bytes: int = 2 << 30
     pool_bytes: int = 1 << 30
     localise_s: float = 60.0
+    race_s: float = RACE_S
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from farm.plan.kernels import Refuse
 from farm.plan.model import BackendConfig, CatalogConfig, Config, Skip
 
 #: Keys of which a run has one value: files that give it must agree.
-ONCE = ("seed", "checks", "policy", "deadline_s", "localise_s", "node_wait_s", "isolation")
+ONCE = ("seed", "checks", "policy", "deadline_s", "localise_s", "race_s", "node_wait_s", "isolation")
 
 
 def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Config:

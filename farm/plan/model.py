@@ -20,7 +20,7 @@ from pydantic_core import InitErrorDetails
 from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import JUDGED, Refusal, names
+from tasks.model import JUDGED, RACE_S, Refusal, names
 from tasks.model.errors import mask_details
 from tasks.packages import INDEX
 
@@ -352,6 +352,7 @@ class Config(_Model):
 
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
     localise_s: how long, in seconds, the culprit of a failing model is looked for;
+    race_s: how long, in seconds, a kernel and its baseline are timed, beyond the fewest rounds;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone;
     isolation: whether kernels of one's own run in a process that does not judge ("process"), or in the one that does ("none");
     download: whether environments may be built from an index; else a backend runs with what is here.
@@ -366,6 +367,7 @@ class Config(_Model):
     policy: str = "error_units"
     deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     localise_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    race_s: float = Field(default=RACE_S, gt=0, allow_inf_nan=False)
     node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     dtypes: list[str] = ["float32", "float16", "bfloat16"]
     catalogs: list[CatalogConfig] = Field(min_length=1)

@@ -167,7 +167,7 @@ class Plan:
 def limits(config: Config, backend: str = "") -> Limits:
     """Of a backend's children; of those that prepare and export where none is named."""
     memory = next((b.memory_gib for b in config.backends if b.name == backend), Limits.memory_gib)
-    return Limits(config.deadline_s, memory, localise_s=config.localise_s)
+    return Limits(config.deadline_s, memory, localise_s=config.localise_s, race_s=config.race_s)
 
 
 @dataclass(frozen=True)

@@ -357,10 +357,16 @@ class Backend:
 
     def ceiling(self, what: str, again: bool = False) -> float | None:
         """What the device does at most, as measured on it: bytes a second ("memory"), or operations a second of products in a dtype; None
-        where nobody can measure it. again: it is measured once more."""
+        where nobody can measure it. It is measured once and kept; again: it is measured once more."""
         from tasks.backends.shared.ceilings import find_ceiling
 
-        return None if self.device_vendor else find_ceiling("", "cpu", what, again)
+        return find_ceiling(" ".join([self.device_vendor, *self.identity]), what, self.measure_ceiling, again)
+
+    def measure_ceiling(self, what: str) -> float:
+        """`ceiling` as it is now, 0 where nobody can measure it."""
+        from tasks.backends.shared.ceilings import measure_ceiling
+
+        return 0.0 if self.device_vendor else measure_ceiling("cpu", what)
 
     def cache_bytes(self) -> int:
         """Size of the device's last cache."""

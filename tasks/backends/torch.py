@@ -332,8 +332,8 @@ class TorchEager(Backend):
     def start_torch(self) -> Backend:
         return self  # modes of a second one would become this process's
 
-    def ceiling(self, what: str, again: bool = False) -> float | None:
-        return ceilings.find_ceiling(" ".join([self.name, *self.identity]), self.target, what, again)
+    def measure_ceiling(self, what: str) -> float:
+        return ceilings.measure_ceiling(self.target, what)
 
     def cache_bytes(self) -> int:
         return caches.last_level_bytes(self.target)

@@ -276,6 +276,10 @@ class Catalog:
         """What the user declares of `call`; None where it is a library's function."""
         return None
 
+    def invariants(self, group: Group) -> list[tuple[str, Any]]:
+        """What the user promises of every result of an op, as (name, argument) (`tasks.judge.invariants`)."""
+        return []
+
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """What is run to see which products a sample is made of: ("torch", a function of tensors) or ("numpy", one of arrays),
         called with the sample's args and kwargs; None where nobody can look inside."""

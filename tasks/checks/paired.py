@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.model import Timed
+from tasks.model import RACE_S, Timed
 
 #: Confidence of an interval: twenty comparisons of an arm with itself are to find nothing, all of them.
 CONFIDENCE = 0.999
-#: Rounds: below the first no interval has this confidence; BUDGET_S decides between them.
+#: Rounds: below the first no interval has this confidence; time decides between them.
 FEWEST, MOST = 11, 101
-BUDGET_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def race(
     arms: Callable[[int], Mapping[str, Callable[[], Callable[[], Timed]]]],
     seen: Callable[[int, Mapping[str, Timed]], None],
     seed: int = 0,
-    budget_s: float = BUDGET_S,
+    budget_s: float = RACE_S,
     clock: Callable[[], float] = time.perf_counter,
     uncounted: Callable[[int], bool] = lambda turn: not turn,
 ) -> Taken:

@@ -117,7 +117,7 @@ class Speedup(Check):
         first = program.run()
         yield Observation("the first run", [np.array(x) for x in first])
         watch = _Watch(program, form)
-        taken = paired.race(watch.arms, watch.check_outputs, uncounted=watch.is_probe)
+        taken = paired.race(watch.arms, watch.check_outputs, budget_s=form.race_s, uncounted=watch.is_probe)
         judged = watch.judge_calls()
         if not watch.told and not (judged and watch.changed):
             raise Vacuous("the outputs of the baseline do not depend on its inputs: a kept tensor would pass")
@@ -235,7 +235,7 @@ class _Watch:
         seed, begin, found = self.begin + turn, time.perf_counter(), None
         if self.draws and self.form.fresh is not None and self.program.alike:
             found = self.form.fresh(seed)
-            self.draws = (time.perf_counter() - begin) * paired.FEWEST < paired.BUDGET_S / 2
+            self.draws = (time.perf_counter() - begin) * paired.FEWEST < self.form.race_s / 2
         return found or vary_inputs(self.form.arrays, seed, self.moved)
 
     def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
@@ -262,7 +262,7 @@ class _Watch:
         self.before = {name: now[name] for name in (PROGRAM, BASELINE)}
         if not turn and COLD + PROGRAM in calls:
             once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
-            self.cold = 2 * once * paired.FEWEST < paired.BUDGET_S
+            self.cold = 2 * once * paired.FEWEST < self.form.race_s
         # Each round is among those that are judged with the same probability (Vitter's algorithm R).
         for name in (PROGRAM, COLD + PROGRAM):
             if name in now:
@@ -283,7 +283,7 @@ class _Watch:
                 raise Misbehaviour(
                     KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe(found)})"
                 )
-            if time.perf_counter() - begin > paired.BUDGET_S / 2:
+            if time.perf_counter() - begin > self.form.race_s / 2:
                 break
         return count
 

@@ -7,6 +7,7 @@ from tasks.model.case import (
     FILES,
     FORWARD,
     FUZZ,
+    RACE_S,
     STRUCTURED,
     Baseline,
     Elsewhere,

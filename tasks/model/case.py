@@ -25,6 +25,9 @@ Elsewhere = Callable[..., Sequence[Any]]
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
 
+#: Seconds that a race between two programs may take where nobody says otherwise.
+RACE_S = 8.0
+
 
 def label_of(op: str, variant: str) -> str:
     """Short name of an op with its variant: ``torch:std_mean.unbiased``."""
@@ -200,6 +203,8 @@ class Form:
     #: The judgement (`tasks.judging.Judgement`) of flat outputs, as those of other arrays in place of the form's where these are given;
     #: None of such that no reference can be computed for.
     judge: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    #: Seconds that a race between programs of it may take, beyond its fewest rounds.
+    race_s: float = RACE_S
 
     def steps(self) -> list[list[Any]]:
         """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""

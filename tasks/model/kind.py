@@ -24,6 +24,9 @@ KIND_KEPT_RESULT, KIND_OTHER_INPUTS, KIND_LATE = "kept", "other inputs", "late"
 #: `wrong`, check speedup: a call is faster than the device can move its bytes, or do its operations.
 KIND_ROOFLINE = "roofline"
 
+#: `wrong`: the results break what the user promises of every result (`invariants`).
+KIND_INVARIANT = "invariant"
+
 #: `imprecise`: the results are within the limit, and break what mathematics promises of the op.
 KIND_PROPERTY = "property"
 #: `imprecise`: the results are within the limit, and nearly all off to the same side.

@@ -220,8 +220,11 @@ def _make_header(
     group: Group, public: bool, records: list[SampleRecord], untold_products: bool = False
 ) -> dict[str, Any]:
     """The header of a group's pack, as `PreparedGroup` reads it. untold_products: nobody has looked for its samples' products."""
-    header = {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
-    return header | {"untold_products": True} if untold_products else header
+    catalog = catalogs.get_if_installed(group.catalog)
+    promised = catalog.invariants(group) if catalog is not None and group.check == checks.FORWARD else []
+    made = {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
+    made |= {"invariants": promised} if promised else {}
+    return made | ({"untold_products": True} if untold_products else {})
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
@@ -567,6 +570,11 @@ class PreparedSample:
         if of_products:
             self._check_products()
         return [x.leaf(self.owner.pack.array, of_products) for x in self.record.expected]
+
+    @property
+    def invariants(self) -> list[tuple[str, Any]]:
+        """What the user promises of every result (`tasks.judge.invariants`)."""
+        return [(name, argument) for name, argument in self.owner.pack.header.get("invariants", ())]
 
     @property
     def products(self) -> bool:

@@ -368,10 +368,9 @@ class Remote(Backend):
     def passes(self) -> tuple[str, ...]:
         return tuple(self._tell("passes"))
 
-    def ceiling(self, what: str, again: bool = False) -> float | None:
-        """What the device does at most; asked where no kernel is."""
-        found = self._tell("ceiling", what, again)
-        return None if found is None else float(found)
+    def measure_ceiling(self, what: str) -> float:
+        """What the device does at most; asked where no kernel is, and kept here: a stranger may write nothing."""
+        return float(self._tell("measure_ceiling", what))
 
     def cache_bytes(self) -> int:
         return int(self._tell("cache_bytes"))

@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
 from tests.bench import (
+    auditing,
     device,
     devices,
     engine,
@@ -150,6 +151,9 @@ BENCHES = {
     "submissions": Bench(
         submitting.submissions, {"files": "*.py", "samples": 8}, {"files": "honest_e*.py", "samples": 2}
     ),
+    "auditing": Bench(
+        auditing.auditing, {"rounds": 5, "kernels": list(auditing.GIVEN)}, {"rounds": 1, "kernels": ["softmax"]}
+    ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "screen": Bench(
         screening.screening,
@@ -263,7 +267,7 @@ BENCHES = {
         {"ops": ["softmax"], "tries": 1, "load": 1},
         long=True,
     ),
-    "baseline": Bench(models.baseline, {"tries": 20, "load": 10}, {"tries": 1, "load": 1}, long=True),
+    "baseline": Bench(models.baseline, {"tries": 20, "load": 2}, {"tries": 1, "load": 1}, long=True),
     "faster": Bench(
         models.faster, {"flags": []}, {"flags": ["--ops", "softmax", "--backends", "torch-cpu"]}, long=True
     ),

@@ -72,14 +72,14 @@ def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int) -> dict[s
     cases = sum(len(x.positions) for x in items)
     for turn in range(rounds + 1):
         for name, runner in arms.items():
-            begin = _cpu_s(runner)
+            begin = cpu_s(runner)
             assert all(x.row.status != "error" for x in runner.run(items))
             if turn:
-                times[name].append((_cpu_s(runner) - begin) / cases)
+                times[name].append((cpu_s(runner) - begin) / cases)
     return {name: min(found) for name, found in times.items()}
 
 
-def _cpu_s(runner: Runner) -> float:
+def cpu_s(runner: Runner) -> float:
     """CPU seconds of this process, and of the one that the backend computes in."""
     return time.process_time() + (runner.backend.cpu_s() if isinstance(runner.backend, Remote) else 0.0)
 

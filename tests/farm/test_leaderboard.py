@@ -115,6 +115,15 @@ def test_a_folder_with_nothing_to_judge_is_bad_input(
     assert said in told and "\n" not in told
 
 
+def test_a_baseline_that_is_wrong_is_told(board: Path, results: Path) -> None:
+    (board / "base.py").write_text("def base(x):\n    return x\n")
+    (board / "task.yaml").write_text(TASK.replace("[forward]", "[forward, speedup]") + "baseline: base.py:base\n")
+    _, lines, _ = run(board, results)
+    assert lines["right"]["status"] == "pass" and "is itself wrong" in lines["right"]["why"]
+    with pytest.raises(farm.ClientError, match="is itself wrong"):
+        farm.judge(board, RIGHT)
+
+
 def test_submissions_have_processes_of_their_own(board: Path, results: Path) -> None:
     spoils = "import torch\ntorch.add = None\nimport tasks.judging\ntasks.judging.judge_outputs = None\n" + RIGHT
     (board / "submissions" / "a_spoils.py").write_text(spoils)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -268,7 +269,7 @@ def test_what_its_baseline_does_as_well_is_not_blamed(tmp_path: Path, monkeypatc
     from tasks.backends.torch import TorchEager
 
     monkeypatch.setattr(TorchEager, "cache_bytes", lambda self: 1)
-    monkeypatch.setattr(ceilings, "_measure", lambda target, what: 1.0)  # bytes a second
+    monkeypatch.setattr(ceilings, "measure_ceiling", lambda target, what: 1.0)  # bytes a second
     row = judge(tmp_path, lambda x: x * 2, lambda x: x * 2)
     assert row.status == "pass" and row.roofline and row.roofline > 1, row.error
 
@@ -313,20 +314,18 @@ def test_products_are_counted_from_shapes_and_a_declaration_counts_instead(tmp_p
     assert (row.moved_bytes, row.flops) == (128, 96), row.error
 
 
-def test_the_best_of_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_what_was_measured_is_kept() -> None:
     measured = iter([5.0, 3.0, 7.0])
-    monkeypatch.setattr(ceilings, "_measure", lambda target, what: next(measured))
-    assert [ceilings.find_ceiling("", "cpu", "memory", again) for again in (False, False, True, True, False)] == [
-        5,
-        5,
-        5,
-        7,
-        7,
+    found = [
+        ceilings.find_ceiling("", "memory", lambda what: next(measured), again)
+        for again in (False, False, True, True, False)
     ]
+    assert found == [5, 5, 5, 7, 7]
 
 
-def test_a_device_without_the_dtype_has_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ceilings.find_ceiling("", "cpu", "no_such_dtype") is None
+def test_a_device_without_the_dtype_has_no_ceiling() -> None:
+    measure = functools.partial(ceilings.measure_ceiling, "cpu")
+    assert ceilings.find_ceiling("", "no_such_dtype", measure) is None
 
 
 def test_a_clock_that_the_judge_does_not_share_is_not_believed() -> None:

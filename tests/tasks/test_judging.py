@@ -18,7 +18,7 @@ from tasks.judging import Case, Judgement, judge_outputs
 from tasks.model import Flushes, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 
-EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK)
+EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK, *judging.LAST_LOOK)
 INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
 Y = np.linspace(1, 2, 64)
 
@@ -48,7 +48,7 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(judging, "STEPS", tuple(map(spied, judging.STEPS)))
     monkeypatch.setattr(judging, "SECOND_LOOK", tuple(map(spied, judging.SECOND_LOOK)))
-    one, names = sample(tmp_path), [step.__name__ for step in EVERY[len(judging.READING) :]]
+    one, names = sample(tmp_path), [step.__name__ for step in EVERY[len(judging.READING) : -len(judging.LAST_LOOK)]]
     right, wrong = [Y.astype(np.float32)], [Y.astype(np.float32) + 1]
     assert judge_outputs(one, [right], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).status is Status.PASS
     assert seen == names[: len(judging.STEPS)]

@@ -163,6 +163,29 @@ def test_a_right_softmax_keeps_its_invariants(declare: Any, cache: Path, dtype: 
     assert outcome(cache, dtype=dtype, distribution="nan") == {("pass", "")}  # NaN in excuses NaN out
 
 
+@pytest.mark.parametrize(
+    ("reference", "kernel", "expected"),
+    [
+        ("e = np.exp(x - x.max()); return e / e.sum()", "torch.softmax(x, -1) * 1.00001", {("pass", "")}),
+        ("e = np.exp(x - x.max()); return e / e.sum()", "torch.softmax(x, -1) * 1.05", {("wrong", "invariant")}),
+        ("return x * 2", "x * 2", {("wrong", "invariant")}),
+    ],
+)
+def test_an_invariant_is_as_strict_as_the_policy(
+    declare: Any, cache: Path, reference: str, kernel: str, expected: set[tuple[str, str]]
+) -> None:
+    """What rounding the inputs once moves further keeps a promise; what the reference breaks as well, breaks it."""
+    wide = {"shape": ["n"], "low": -1000, "high": 1000}
+    declare(
+        f"def reference(x): {reference}\ndef kernel(x): return {kernel}",
+        inputs={"x": wide},
+        dims={"n": [1000]},
+        op_class="normalisation",
+        invariants=["sums_to_one"],
+    )
+    assert {(row["status"], row["kind"]) for row in rows(cache)} == expected
+
+
 STEEP = """
 def reference(x): return np.sin(x)
 def right(x): return torch.sin(x)

@@ -8,11 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.arrays import torch_tree
+from tasks.arrays.dispatch import dispatch_mode
 from tasks.arrays.tree import decode
 from tasks.model import Baseline, Form, OwnKernel, Unsupported
 
 if TYPE_CHECKING:
     from tasks.backends.base import Arm, Backend
+
+#: Bytes of inputs up to which products are counted in a call that computes them.
+COMPUTED = 1 << 22
 
 
 def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
@@ -47,17 +51,38 @@ def _compile(call: Any) -> Any:
 
 def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
     """Operations of the products in a call of a function of tensors, as torch counts them; None where there are none, or it does not run
-    without values."""
+    on the CPU (of large inputs: without values)."""
     if call is None:
         return None
     try:
         import torch
-        from torch.utils.flop_counter import FlopCounterMode
 
-        leaf = torch_tree.decoder(form.arrays.__getitem__, "meta")
+        # Torch's functions of shapes import its compiler, for a second.
+        where = "cpu" if sum(x.nbytes for x in form.arrays) <= COMPUTED else "meta"
+        leaf = torch_tree.decoder(form.arrays.__getitem__, where)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
-        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        with torch.no_grad(), _counting_mode() as counted:
             call(*args, **kwargs)
-        return int(counted.get_total_flops()) or None
-    except Exception:  # it looks at values, or leaves torch
+        return int(counted.operations) or None
+    except Exception:  # it looks at values that are not there, or leaves torch
         return None
+
+
+def _counting_mode() -> Any:
+    """Counts operations as torch's `FlopCounterMode` does, by the same registry, without the compiler that this one imports."""
+    from torch.utils.flop_counter import flop_registry
+
+    class Count(dispatch_mode()):  # type: ignore[misc]
+        operations = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs, count = kwargs or {}, flop_registry.get(func.overloadpacket)
+            if count is None:
+                with self:
+                    if (made := func.decompose(*args, **kwargs)) is not NotImplemented:
+                        return made
+            made = func(*args, **kwargs)
+            self.operations += 0 if count is None else count(*args, **kwargs, out_val=made)
+            return made
+
+    return Count()

@@ -29,22 +29,19 @@ ROWS, ROWS_OF_DEVICE = 512, 4096
 MEMORY = "memory"
 
 
-def find_ceiling(device: str, target: str, what: str, again: bool = False) -> float | None:
+def find_ceiling(device: str, what: str, measure: Callable[[str], float], again: bool = False) -> float | None:
     """Bytes a second (``what``: MEMORY), or operations a second of products in a dtype, at most; None where it cannot be measured.
 
-    device: its name, with what tells it from its like; target: what torch calls it. again: it is measured once more, and the better counts.
+    device: what tells it from others; measure: measures it, 0 where it cannot. again: it is measured once more, and the better counts.
     """
-    file = (
-        default_cache()
-        / "ceilings"
-        / f"{hashlib.sha256(f'{device} {target} {_cores()}'.encode()).hexdigest()[:16]}.json"
-    )
+    name = hashlib.sha256(f"{device} {_cores()}".encode()).hexdigest()[:16]
+    file = default_cache() / "ceilings" / f"{name}.json"
     known: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(file.read_text())
     if what in known and not again:
         return float(known[what])
-    found = max(_measure(target, what), float(known.get(what, 0.0)))
+    found = max(measure(what), float(known.get(what, 0.0)))
     if not found:
         return None
     with contextlib.suppress(OSError):  # a process that may write nothing measures anew
@@ -59,7 +56,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _measure(target: str, what: str) -> float:
+def measure_ceiling(target: str, what: str) -> float:
+    """What torch calls ``target``, at most, now; 0 where it cannot be measured."""
     try:
         if what == MEMORY:
             return _memory_of_cpu() if target == "cpu" else _memory_of_device(target)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.arrays.dispatch import dispatch_mode
 from tasks.backends.shared import foreign, replaced
 from tasks.model import Form, Misbehaviour, Placing, Program, Unsupported
 from tasks.model.kind import KIND_JUDGE, KIND_LAZY, KIND_LIBRARY, KIND_WRITES
@@ -275,14 +276,9 @@ def _read(x: Any) -> np.ndarray:
 
 def _watch(forbidden: Sequence[str], zones: _Zones) -> Any:
     """A dispatch mode that counts operations, notes the first forbidden one, and guards memory that is handed out unwritten."""
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Watch(TorchDispatchMode):
+    class Watch(dispatch_mode()):  # type: ignore[misc]
         operations, forbidden = 0, ""
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:  # which would import the compiler, for seconds, where nothing is compiled
-            return "torch._dynamo" in sys.modules
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.operations += 1

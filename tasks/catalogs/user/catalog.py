@@ -36,6 +36,7 @@ from tasks.catalogs.user import (
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import invariant
 from tasks.draw import structure
 from tasks.draw.choices import Choices
 from tasks.graphs.roundings import Read, Round, Roundings
@@ -90,7 +91,7 @@ class User(Catalog):
     )
 
     def __init__(self) -> None:
-        self.imports = ("torch",) if importlib.util.find_spec("torch") else ()
+        self.imports = (*(["torch"] if importlib.util.find_spec("torch") else []), __name__)
 
     def version(self) -> str:
         """The catalog's own version, its generator's, NumPy's and torch's, which decide the bytes."""
@@ -203,6 +204,12 @@ class User(Catalog):
             return own
         baseline = functools.partial(baselines.find_baseline, one, group.dtype)
         return replace(own, baseline=baseline, work=functools.partial(baselines.find_declared_work, one.op))
+
+    def invariants(self, group: Group) -> list[tuple[str, Any]]:
+        if (one := load.find_op(group.op_name)) is None:  # a sample that nobody declares
+            return []
+        told, first = [invariant(x) for x in one.op.invariants], next(iter(one.op.inputs))
+        return [(name, argument or first if name == "shape_preserved" else argument) for name, argument in told]
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
         """The reference: what a kernel computes inside shows nobody."""
