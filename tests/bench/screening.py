@@ -243,7 +243,7 @@ def screening(folder: Path, size: Size) -> Result:
         caught = 0
         for number in range(size["tries"]):
             fault = Fault("matrix", "float16", "any", bit=number % 16, rate=rate)
-            caught += is_found([product], fault, number)
+            caught += is_found([product], fault, number + len(rates) * size["tries"])
         rates.append((rate, caught / size["tries"], 1 - (1 - rate) ** steps))
     sound = blame_sound(all_made, size["sound"], draw)
 

@@ -97,8 +97,8 @@ class Screened(Backend):
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
         self.vendor = self.device_vendor = device
-        variable = BY_LABEL[device].visible[0]
-        self.given = os.environ.get(variable, "0").rpartition(":")[2]
+        visible = BY_LABEL[device].visible if device in BY_LABEL else ()
+        self.given = os.environ.get(visible[0] if visible else "", "0").rpartition(":")[2]
         told = json.loads(os.environ.get("FARM_FAULTS", "{}")).get(self.given)
         self.fault = Fault(**told) if told else None
         self.began, self.draw = time.monotonic(), np.random.default_rng(int(self.given or 0))
