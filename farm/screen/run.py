@@ -294,7 +294,7 @@ def _make_row(
 
 
 def _judge(decision: Decision, seen: Observed) -> Mapping[str, Any]:
-    passes = f"{seen.passes} passes"
+    passes = f"{seen.passes} passes, {seen.passes * seen.steps:.3g} operations"
     if decision.kind in (WRONG, COMMON):
         kind = "numbers" if 0 in decision.at else "nondeterministic"
         return {"status": Status.WRONG.value, "kind": kind, "stage": "run", "error": decision.why, "note": passes}
