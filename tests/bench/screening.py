@@ -263,7 +263,7 @@ def screening(folder: Path, size: Size) -> Result:
         "dissents": float(sound["dissents"]),
     }
     text = (
-        f"{found['all']} of {total['all']} persistent faults found ({share('all'):.2%}; "
+        f"{found['all']} of {total['all']} persistent faults found ({share('all'):.2%}: "
         + ", ".join(f"{group} {share(group):.2%}" for group in sorted(total) if group != "all")
         + f"); {hot_found} of {len(in_time)} that come when hot; by rate p per operation over n = {steps:,} operations, found and "
         + "1 − (1 − p)^n: "
