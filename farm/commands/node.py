@@ -9,12 +9,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm import lake as lakes
 from farm.commandline import Parser, fold, refusing
 from farm.exits import FOUND, OK
 from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
-from farm.plan.config import backends_of
 from farm.program import program
 from farm.work import monitoring
 from tasks.cache import default_cache
@@ -118,6 +116,8 @@ _FIRST = {label for _, label in TORCH_DEVICES.values() if label}
 
 def _probe(args: argparse.Namespace) -> int:
     """How every device computes; FOUND where one differs from its equals."""
+    from farm import lake as lakes  # what starts a node needs none of it
+    from farm.plan.config import backends_of
     from farm.screen.probing import print_probed, probe_devices
     from farm.screen.run import find_device_backends, make_request
 

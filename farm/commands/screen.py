@@ -67,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _screen(screening: Screening, named: bool) -> int:
+    for offer in screening.offers.values():
+        if offer.ranks > 1:
+            raise ConfigError(
+                f"{offer.name}: a job of it takes {offer.ranks} devices and tells of none of them; name a backend of one"
+            )
     missing = [offer for offer in screening.offers.values() if not offer.available]
     if not screening.available:
         why = "; ".join(f"{o.name}: {o.words}" for o in missing) if named else ""

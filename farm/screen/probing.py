@@ -10,7 +10,7 @@ from farm.fleet.child_process import Death, Limits
 from farm.fleet.inventory import Offer
 from farm.plan.request import Request
 from farm.program import program
-from farm.screen.run import MEMORY_GIB, Screened, ask_backends
+from farm.screen.run import MEMORY_GIB, Screened, ask_backends, name_hosts
 from farm.work import executors
 from farm.work.each_device import name_core, run_on_each
 from farm.work.executor import Executor, Setup
@@ -42,7 +42,7 @@ def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screen
 
 def _probe_offer(executor: Executor, offer: Offer, spec: BackendSpec, request: Request) -> list[Screened]:
     cores = {Place(n, name_core(k)) for n, count in offer.devices.items() for k in range(1, count)}
-    hosts = {n["id"]: n["host"] for n in executor.nodes}
+    hosts = name_hosts(executor.nodes)
     limits, found = Limits(memory_gib=MEMORY_GIB), dict[Place, Screened]()
     job = Job(
         name=f"probe {offer.name}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +101,12 @@ def ask_backends(
     return offers(specs, executor.nodes, answers)
 
 
+def name_hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What nodes are called, by id: their hosts, and the beginnings of their ids as well where several have one host's name."""
+    hosts = Counter(node["host"] for node in nodes)
+    return {n["id"]: n["host"] if hosts[n["host"]] == 1 else f"{n['host']}.{n['id'][:8]}" for n in nodes}
+
+
 class Screening:
     """One run of the lake: `begin` it, `screen` each backend, `finish` it. Raises ConfigError, ClusterError, LakeError, OSError."""
 
@@ -118,7 +125,8 @@ class Screening:
 
     @property
     def available(self) -> list[Offer]:
-        return [offer for offer in self.offers.values() if offer.available]
+        """Those that can be screened: a job of several devices tells of none of them."""
+        return [offer for offer in self.offers.values() if offer.available and offer.ranks == 1]
 
     def read_done(self) -> dict[str, list[tuple[str, str]]]:
         """(host, device) of the devices that have all of their rows, by backend. Raises LakeError."""
@@ -142,7 +150,7 @@ class Screening:
     ) -> None:
         """Screen the devices of a backend and write their rows. done: (host, device) of those that have theirs; tell: of each that is
         finished. Raises ConfigError where the seconds are too few for a pass."""
-        hosts = {n["id"]: n["host"] for n in self.executor.nodes}
+        hosts = name_hosts(self.executor.nodes)
         spec = next(s for s in self.specs if s.name == offer.name)
         found: dict[Place, Screened] = {}
 
@@ -286,7 +294,7 @@ def _make_row(
 
 
 def _judge(decision: Decision, seen: Observed) -> Mapping[str, Any]:
-    passes = f"{seen.passes} passes"
+    passes = f"{seen.passes} passes, {seen.passes * seen.steps:.3g} operations"
     if decision.kind in (WRONG, COMMON):
         kind = "numbers" if 0 in decision.at else "nondeterministic"
         return {"status": Status.WRONG.value, "kind": kind, "stage": "run", "error": decision.why, "note": passes}

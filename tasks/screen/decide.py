@@ -9,7 +9,7 @@ places only, and far more wrong there than anybody else is anywhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tasks.screen.observed import Observed, Variant
@@ -118,11 +118,3 @@ def describe(variant: Variant, one: Observed) -> str:
     passes = sum(v.count for v in one.variants if v.wrong) + (one.more if one.exact else 0)
     first = f"{variant.wrong} of {one.elements} elements wrong in pass {variant.first}, first {variant.where}: {how}"
     return f"{first}; wrong in {passes} of {one.passes} passes"
-
-
-def group_equals(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:
-    """Numbers of the devices by what makes them equal."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, key in enumerate(keys):
-        groups.setdefault(key, []).append(number)
-    return groups

@@ -130,8 +130,8 @@ def list_exercises(sizes: Sizes, seed: int = 0, declared: str = "") -> Iterator[
         yield exercise("multiply_add", "vector", dtype, fuse, ("Mul", "Add"), _make_multiply_add, 2)
         yield exercise("scale", "vector", dtype, fuse, ("Mul", "Add"), _make_scaling, 2)
     for dtype in ("int32", "int64"):
-        ops = ("Mul", "Add", "BitwiseXor")
-        yield exercise("integers", "integer", dtype, lambda a, b, c, d: (a * b + c) ^ d, ops, _make_integers, 3)
+        wrapping = ("Mul", "Add", "BitwiseXor")
+        yield exercise("integers", "integer", dtype, lambda a, b, c, d: (a * b + c) ^ d, wrapping, _make_integers, 3)
     yield exercise("power", "special", "float32", lambda a, b: a**b, ("Pow",), _make_power, 1)
     yield exercise("divide", "special", "float32", lambda a, b: a / b, ("Div",), _make_division, 1)
     columns = {"turned": (1,), "kinds": SUMMING}

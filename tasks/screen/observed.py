@@ -54,7 +54,6 @@ class Observed:
     pass_s: float = 0.0
     shapes: str = ""
     placement: str = ""
-    precision: str = ""
     error_type: str = ""
     skipped: str = ""
     heat: str = ""

@@ -143,7 +143,7 @@ def make_honest(made: Made) -> dict[str, np.ndarray]:
         if wide is np.float32:
             found["truncated"] = add_blocks(a, b, c, 4, wide, truncate=True).astype(kind)
         if made.exercise.dtype == "float32":
-            a, b = (np.float64(truncate_bits(x, 13)) for x in (a, b))
+            a, b = (truncate_bits(x, 13).astype(np.float64) for x in (a, b))
             found["TF32"] = add_blocks(a, b, c, 8, wide).astype(kind)
     if made.exercise.unit == "special":
         ulp = np.spacing(right)
@@ -238,13 +238,13 @@ def screening(folder: Path, size: Size) -> Result:
 
     product = next(m for m in all_made if m.exercise.label == "matmul/float16")
     steps = product.answer.expected.size * product.exercise.steps * PASSES
-    rates = []
+    rates: list[tuple[float, float, float]] = []
     for rate in RATES:
-        caught = 0
+        hits = 0
         for number in range(size["tries"]):
             fault = Fault("matrix", "float16", "any", bit=number % 16, rate=rate)
-            caught += is_found([product], fault, number)
-        rates.append((rate, caught / size["tries"], 1 - (1 - rate) ** steps))
+            hits += is_found([product], fault, number + len(rates) * size["tries"])
+        rates.append((rate, hits / size["tries"], 1 - (1 - rate) ** steps))
     sound = blame_sound(all_made, size["sound"], draw)
 
     def share(group: str) -> float:
@@ -263,7 +263,7 @@ def screening(folder: Path, size: Size) -> Result:
         "dissents": float(sound["dissents"]),
     }
     text = (
-        f"{found['all']} of {total['all']} persistent faults found ({share('all'):.2%}; "
+        f"{found['all']} of {total['all']} persistent faults found ({share('all'):.2%}: "
         + ", ".join(f"{group} {share(group):.2%}" for group in sorted(total) if group != "all")
         + f"); {hot_found} of {len(in_time)} that come when hot; by rate p per operation over n = {steps:,} operations, found and "
         + "1 − (1 − p)^n: "

@@ -76,6 +76,22 @@ def test_sound_devices_are_right(four: pytest.MonkeyPatch, results: Path, capsys
     assert not len(lake.read_trace(results, only_run(results)))
 
 
+def test_an_exercise_that_kills_its_process_is_a_crash_and_the_others_are_judged(
+    monkeypatch: pytest.MonkeyPatch, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FARM_VENDORS", "nvidia=1")
+    monkeypatch.setenv("FARM_FAULTS", json.dumps({"0": {"unit": "special", "dtype": "float32", "how": "crash"}}))
+    assert screen(["screened-nvidia", "--seconds", "1", "--results", str(results)]) == 1
+    rows = lake.read(results, only_run(results)).set_index("op")["status"]
+    assert set(rows[["screen:power", "screen:divide"]]) == {"crash"}
+    assert set(rows.drop(["screen:power", "screen:divide"])) == {"pass"} and len(rows) == EXERCISES
+
+
+def test_nodes_that_share_a_name_are_told_apart() -> None:
+    nodes = [{"id": f"{n}aaaabbbbcccc", "host": "h" if n < 2 else "own"} for n in range(3)]
+    assert list(screening.name_hosts(nodes).values()) == ["h.0aaaabbb", "h.1aaaabbb", "own"]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", ["ray", "inline"])
 def test_on_other_executors(how: str, four: pytest.MonkeyPatch, results: Path) -> None:

@@ -29,7 +29,7 @@ class Fault:
     """A fault of the datapath ``unit`` in ``dtype``.
 
     where: "element" (``place`` among the outputs), "lane" (one of 32 of each warp), "warp" (one of 32 of each block), "any" (an operation,
-    by chance); bit: which bit of the output it touches, how: "flip", or stuck at "0" or "1"; "narrow": none is, but what is probed is computed in float32; rate: share of passes that an element, lane or
+    by chance); bit: which bit of the output it touches, how: "flip", or stuck at "0" or "1"; "narrow": none is, but what is probed is computed in float32; "crash": the process dies; rate: share of passes that an element, lane or
     warp is faulty in, or, by chance, the rate per operation; after_s: seconds until it is hot.
     """
 
@@ -97,8 +97,8 @@ class Screened(Backend):
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
         self.vendor = self.device_vendor = device
-        variable = BY_LABEL[device].visible[0]
-        self.given = os.environ.get(variable, "0").rpartition(":")[2]
+        visible = BY_LABEL[device].visible if device in BY_LABEL else ()
+        self.given = os.environ.get(visible[0] if visible else "", "0").rpartition(":")[2]
         told = json.loads(os.environ.get("FARM_FAULTS", "{}")).get(self.given)
         self.fault = Fault(**told) if told else None
         self.began, self.draw = time.monotonic(), np.random.default_rng(int(self.given or 0))
@@ -117,6 +117,8 @@ class Screened(Backend):
         def give(arrays: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
             right = compute(replace(form, arrays=arrays))
             at_s = time.monotonic() - self.began
+            if fault and fault.how == "crash":
+                os.abort()
             return lambda: [fault.spoil(right, steps, self.draw, at_s) if fault else right.copy()]
 
         return Program(lambda: give(form.arrays)(), placement=f"visible {self.given}", given=give)
