@@ -48,8 +48,9 @@ from tasks.model.kind import (
 OWN, OTHER = "own values", "other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
-#: Two, as what is kept by shape is right for the first.
-OUTSIDE = ("other sizes", "other values of these sizes")
+#: Of other sizes than the declared ones, which divide as these do; what ends their names where nobody promises that the kernel is right there.
+BETWEEN, BEYOND, NOT_PROMISED = "sizes between the declared ones", "larger sizes", " (not promised)"
+RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
 #: Calls of a program, and how many of them are made if those in another order take longer than some seconds; if they take twenty times
 #: as long, no more.
 CALLS, LEAST, REPEATS_S = 60, 48, 0.05
@@ -115,9 +116,8 @@ class Audit(Derived, Scenario):
         yield from calls.of_memory()
         yield from calls.of_order()
         yield from calls.of_time()
-        said: dict[str, object] = {"calls": calls.number}
-        if calls.not_reached:
-            said["not_reached"] = ",".join(calls.not_reached)
+        lists = {"not_reached": calls.not_reached, "refuses_at": calls.refused, "breaks_at": calls.broken}
+        said = {"calls": calls.number} | {name: ",".join(x) for name, x in lists.items() if x}
         program.flags = flags.join(program.flags, **said)
         program.columns = program.columns | {"cheat": KIND_CONTENT if calls.repeats_less else ""}
 
@@ -134,7 +134,8 @@ class Audit(Derived, Scenario):
 class _Calls:
     """The calls of one program, one after another.
 
-    number: how many were made; not_reached: what could not be done; repeats_less: whether values that came again were computed by less.
+    number: how many were made; not_reached: what could not be done; refused: sizes that nobody has declared, for which the kernel raises;
+    broken: those that nobody promises, for which it misbehaves; repeats_less: whether values that came again were computed by less.
     """
 
     def __init__(self, program: Program, form: Form) -> None:
@@ -142,6 +143,8 @@ class _Calls:
         self.names = form.sets or (OWN,)
         self.number = 0
         self.not_reached: list[str] = []
+        self.refused: list[str] = []
+        self.broken: list[str] = []
         self.known: dict[int, list[Call]] = {}
         self.counts: dict[int, list[tuple[int, ...]]] = {}
         self.left_out: set[int] = set()
@@ -149,7 +152,7 @@ class _Calls:
             raise Unsupported("the runtime takes a program's inputs only once")
         if program.placed is None:
             self.not_reached += ["memory", "pause", "stream"]
-        if not set(OUTSIDE) & set(self.names):
+        if not set(RESIZED) & set(self.names):
             self.not_reached.append("sizes")
 
     @property
@@ -208,20 +211,27 @@ class _Calls:
         if given in self.left_out:
             return
         self.number += 1
+        name = self.names[given]
+        noted = self._sizes(given) if name.endswith(NOT_PROMISED) else ""
         seen = functools.partial(
-            Call, f"call {self.number}: {self.names[given]}", number=self.number, given=given, of=self.names[given]
+            Call, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
         try:
             outputs = self._run(given, placing)
         except Misbehaviour as error:
-            yield seen(error=error, judged=False, kind=error.kind)
+            if noted:
+                self.left_out.add(given)
+                self.broken.append(noted)
+            else:
+                yield seen(error=error, judged=False, kind=error.kind)
             return
         except Exception as error:
             self.number -= isinstance(error, Unsupported)
             if placing.stream and isinstance(error, Unsupported):
                 self._leave_out("stream")
-            elif self.names[given] in OUTSIDE:
+            elif name in RESIZED:
                 self.left_out.add(given)
+                self.refused.append(self._sizes(given))
                 self._leave_out("sizes")
             elif placing.fill is not None and self._takes(given):
                 self._leave_out("memory")
@@ -243,6 +253,10 @@ class _Calls:
                 same.late.append(self.number)
             else:
                 same.times.append((self.number, placing))
+
+    def _sizes(self, given: int) -> str:
+        """The shapes of a set of inputs, in a word."""
+        return "+".join("x".join(map(str, x.shape)) for x in self.form.inputs_of(given))
 
     def _leave_out(self, what: str) -> None:
         if what not in self.not_reached:
@@ -357,8 +371,8 @@ class _Evidence:
         filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
         if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
             return None
-        sound = {x.given for x in self.right if x.is_plain}
-        if all(x.given in sound and any(p.fill is not None for _, p in x.times) for x in self.wrong):
+        # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the other tells enough.
+        if all(x.given in self.right_sets and any(p.fill is not None for _, p in x.times) for x in self.wrong):
             return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
 
@@ -430,8 +444,8 @@ class _Evidence:
         )
 
     def _is_of_sizes(self) -> tuple[str, str] | None:
-        beyond = {self._number(x) for x in OUTSIDE}
-        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= beyond:
+        resized = {self._number(x) for x in RESIZED}
+        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= resized:
             return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the sizes that are declared"
         return None
 

@@ -21,7 +21,7 @@ from tasks.catalogs.user import shown
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import whole
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
@@ -64,7 +64,10 @@ class Farm:
         """Rows of two samples of each kernel, and how the process ended if it did."""
         text = self.define(**kernels)
         user_definitions.announce(text)
-        packs = [prepare(Group(f"user:{name}", "", "float32", 2, check=check), self.folder)[1] for name in kernels]
+        groups = [Group(f"user:{name}", "", "float32", 2, check=check) for name in kernels]
+        packs = [
+            PreparedGroup(prepare(x, self.folder)[1].pack.path, check) for x in groups
+        ]  # which several checks share
         self.child = ChildProcess(sys.executable, limits or Limits(deadline_s=30), None, ("torch",))
         hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
