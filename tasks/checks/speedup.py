@@ -351,33 +351,41 @@ def _make_race_columns(program: Race, taken: paired.Taken) -> None:
     if device := taken.seconds("device"):
         program.columns["device_ms"] = float(np.median(device[PROGRAM])) * 1e3
 
-    seen = taken.seconds("seen")
+    seen, whole = taken.seconds("seen"), taken.seconds("whole")
     doubt = [
         code
-        for code, inner, outer in (("clock", wall, seen), ("stream", taken.seconds("device"), wall))
-        if _hides_work(inner, outer)
+        for code, inner, outer in (
+            ("clock", wall, seen),
+            ("stream", taken.seconds("device"), wall),
+        )
+        if _hides_work(inner, outer, _noise(inner, outer))
     ]
+    # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
+    doubt += ["early"] * _hides_work(seen, whole)
     if not doubt and PROGRAM in wall and _noise(wall, seen) > float(np.median(wall[BASELINE])):
         doubt.append("unseen")
     program.columns["time_doubt"] = ",".join(doubt)
-    if "clock" in doubt:
+    if {"clock", "early"} & set(doubt):
         program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
 
 
-def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> bool:
-    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than the
-    baseline differs from itself."""
+def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float = 0.0) -> bool:
+    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than
+    ``noise``, in seconds: by which the baseline differs from itself."""
     if PROGRAM not in inner or PROGRAM not in outer:
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
     more = float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE]))
     apart = paired.ratio([max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]])
     told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
-    return apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, _noise(inner, outer))
+    return apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, noise)
 
 
 def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> float:
-    """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds."""
+    """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds; 0 where a clock is
+    missing."""
+    if not {BASELINE, NULL} <= inner.keys() & outer.keys():
+        return 0.0
     once, again = (np.subtract(outer[arm], inner[arm]) for arm in (BASELINE, NULL))
     return float(np.quantile(np.abs(again - once), 0.9))
 
