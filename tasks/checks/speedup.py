@@ -354,10 +354,7 @@ def _make_race_columns(program: Race, taken: paired.Taken) -> None:
     seen, whole = taken.seconds("seen"), taken.seconds("whole")
     doubt = [
         code
-        for code, inner, outer in (
-            ("clock", wall, seen),
-            ("stream", taken.seconds("device"), wall),
-        )
+        for code, inner, outer in (("clock", wall, seen), ("stream", taken.seconds("device"), wall))
         if _hides_work(inner, outer, _noise(inner, outer))
     ]
     # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.

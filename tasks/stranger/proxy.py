@@ -66,7 +66,8 @@ class Rooms:
                 shutil.copytree(first, folder)  # what a compiler has made when no kernel was there
             os.makedirs(folder, exist_ok=True)
         told = parse_definitions(self.kernels)
-        hidden = {*self.hidden, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
+        others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
+        hidden = {*self.hidden, *others, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode(self.spec).decode(),
@@ -81,6 +82,8 @@ class Rooms:
         self.hidden.add(str(folder[0]) if folder and folder[0].name in ("cases", "forms") else pack)
 
 
+#: The folder of what compilers make for kernels.
+KERNELS = "kernels"
 #: Where compilers keep what they make, by the variable that says so.
 CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -94,7 +97,7 @@ CACHES = {
 
 def _cache_of(kept: str, kernels: str) -> str:
     """Where compilers keep what they make for some definitions."""
-    return os.path.join(kept, "kernels", hashlib.sha256(kernels.encode()).hexdigest()[:16])
+    return os.path.join(kept, KERNELS, hashlib.sha256(kernels.encode()).hexdigest()[:16])
 
 
 class Stranger:

@@ -240,6 +240,84 @@ def test_a_kernel_finds_nothing_of_the_one_before(farm: Farm) -> None:
     assert outcomes(farm.run(cheat=cheat, look=look)) == [("pass", "")] * 4
 
 
+def test_what_a_kernel_leaves_in_shared_memory_ends_with_it(farm: Farm) -> None:
+    leave = "def kernel(x):\n    open('/dev/shm/left-by-a-kernel', 'a').close()\n    return x * (2 if os.listdir('/dev/shm') else 3)\n"
+    look = "def kernel(x): return x * (3 if os.listdir('/dev/shm') else 2)\n"
+    assert outcomes(farm.run(leave=leave, look=look)) == [("pass", "")] * 4
+    assert not Path("/dev/shm/left-by-a-kernel").exists()
+
+
+def test_a_kernel_sees_no_processes_but_its_own(farm: Farm) -> None:
+    source = "def kernel(x): return x * (2 if len([p for p in os.listdir('/proc') if p.isdigit()]) < 9 else 3)\n"
+    assert outcomes(farm.run(looks=source)) == [("pass", "")] * 2
+
+
+def test_what_compilers_made_for_one_kernel_is_hidden_from_others(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = farm.folder / "kept"
+    monkeypatch.setenv("FARM_ARTEFACTS", str(kept))
+    own = "os.path.join(os.environ['TRITON_CACHE_DIR'], 'made')"
+    make = f"def kernel(x):\n    os.makedirs(os.path.dirname({own}), exist_ok=True)\n    open({own}, 'w').write('2')\n    return x * int(open({own}).read())\n"
+    look = f"""
+import glob
+def kernel(x):
+    for path in glob.glob({str(kept / "kernels" / "*" / "triton" / "made")!r}): open(path).read()
+    return x * 2
+"""
+    assert [x.status for x in farm.run(make=make, look=look)] == ["pass"] * 2 + ["error"] * 2
+
+
+#: What a kernel's process says of itself, in place of what is so.
+CLAIMS = """
+from tasks.stranger import records
+own = records.describe_program
+records.describe_program = lambda program: own(program) | CLAIM
+def kernel(x): return x * FACTOR
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "kind"),
+    [
+        (CLAIMS.replace("CLAIM", "{'fallback': 'it ran elsewhere'}").replace("FACTOR", "3"), "wrong", "numbers"),
+        (CLAIMS.replace("CLAIM", "{'columns': {'speedup': 9.0}}").replace("FACTOR", "2"), "wrong", "protocol"),
+        ("from tasks.model import Invalid\ndef kernel(x): raise Invalid('a bad case')\n", "error", ""),
+    ],
+    ids=["fallback", "columns", "invalid"],
+)
+def test_what_a_kernel_says_of_itself_excuses_nobody(farm: Farm, source: str, status: str, kind: str) -> None:
+    assert set(outcomes(farm.run(cheat=source))) == {(status, kind)}
+
+
+#: Computes when its process is handed the inputs, and returns what it has kept when its clock runs.
+EARLY = """
+from dataclasses import replace
+from tasks.stranger import records, serve
+def timed(self, backend, body, arrays, out):
+    made = self._kept[body["of"]].timed(records.take(body["arrays"], arrays), body["cold"], body["probe"])()
+    return self._keep(lambda: replace(made, wall_s=1e-6, cpu_s=1e-6))
+def kernel(x):
+    serve._VERBS["timed"] = timed
+    for _ in range(2000): y = x * 2
+    return y
+"""
+
+
+def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "def reference(x):\n    for _ in range(4000): y = 2 * x\n    return y\n"
+    define = farm.define
+
+    def define_slow(**kernels: str) -> str:
+        text = define(**kernels)
+        (farm.folder / "reference.py").write_text(slow)
+        return text
+
+    monkeypatch.setattr(farm, "define", define_slow)
+    for row in farm.run("speedup", cheat=EARLY):
+        assert row.status == "pass" and "early" in row.time_doubt and row.speedup is None
+
+
 def test_a_tensor_that_computes_when_it_is_read_is_read_in_its_own_process(farm: Farm) -> None:
     source = """
 class Lazy(torch.Tensor):
