@@ -192,7 +192,7 @@ class _Calls:
         begin, count = time.perf_counter(), len(self.names)
         for k in itertools.count():
             taken = time.perf_counter() - begin
-            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 3 or taken > 20 * REPEATS_S:
+            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 4 or taken > 20 * REPEATS_S:
                 return
             turn, place = divmod(k, count)
             yield from self.call(count - 1 - place if turn % 2 else place, Placing(same=bool(turn % 2)))
@@ -202,6 +202,7 @@ class _Calls:
         if self.program.placed is None:
             return
         last = min(1, len(self.names) - 1)
+        yield from self.call(last, Placing())  # so that what was there before is another result
         yield from self.call(0, Placing(pause=PAUSE_MS))
         yield from self.call(last, Placing())
         yield from self.call(last, Placing(stream=True))
