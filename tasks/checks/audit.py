@@ -6,8 +6,8 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from tasks.model.kind import (
     KIND_UNSTEADY,
     KIND_UNWRITTEN,
 )
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
 
 #: Sets of inputs (`tasks.prepare.derived.audit`).
 OWN, OTHER = "own values", "other values"
@@ -109,6 +112,16 @@ class Audit(Derived, Scenario):
     )
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
     distributions = ("own",)  # of each further one it would ask the same
+
+    def build(self, backend: Backend, form: Form) -> Program:
+        program = backend.build(form)
+        if program.placed is not None:
+
+            def run_anew(arrays: list[Any]) -> Sequence[Any]:
+                return backend.build_to_run(replace(form, arrays=arrays, sets=())).run()
+
+            program.anew = run_anew
+        return program
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         calls = _Calls(program, form)
@@ -188,14 +201,16 @@ class _Calls:
                 yield from self.call(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Call]:
-        """All sets in new memory, backwards in the same, and so on, until the calls are made or their time is up."""
+        """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls are made or their time is
+        up."""
         begin, count = time.perf_counter(), len(self.names)
         for k in itertools.count():
             taken = time.perf_counter() - begin
             if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 4 or taken > 20 * REPEATS_S:
                 return
             turn, place = divmod(k, count)
-            yield from self.call(count - 1 - place if turn % 2 else place, Placing(same=bool(turn % 2)))
+            given = count - 1 - place if turn % 2 else place
+            yield from self.call(given, Placing(same=bool(turn % 2)), anew=not turn)
 
     def of_time(self) -> Iterator[Call]:
         """The outputs read twice; after a pause; on another stream."""
@@ -207,7 +222,7 @@ class _Calls:
         yield from self.call(last, Placing())
         yield from self.call(last, Placing(stream=True))
 
-    def call(self, given: int, placing: Placing) -> Iterator[Call]:
+    def call(self, given: int, placing: Placing, anew: bool = False) -> Iterator[Call]:
         """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has declared."""
         if given in self.left_out:
             return
@@ -218,7 +233,7 @@ class _Calls:
             Call, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
         try:
-            outputs = self._run(given, placing)
+            outputs = self._run(given, placing, anew)
         except Misbehaviour as error:
             if noted:
                 self.left_out.add(given)
@@ -263,8 +278,10 @@ class _Calls:
         if what not in self.not_reached:
             self.not_reached.append(what)
 
-    def _run(self, given: int, placing: Placing) -> list[Any]:
+    def _run(self, given: int, placing: Placing, anew: bool = False) -> list[Any]:
         arrays = self.form.inputs_of(given)
+        if anew and self.program.anew is not None:
+            return copy_outputs(self.program.anew(arrays))
         if self.program.placed is not None:
             return copy_outputs(self.program.placed(arrays, placing))
         assert self.program.again is not None

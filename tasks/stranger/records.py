@@ -34,6 +34,8 @@ def write_form(form: Form, arrays: list[Any]) -> dict[str, Any]:
     """A form; what is an array in it is appended to ``arrays``. Raises Unsupported where its function has no name."""
     if form.call is not None and not isinstance(form.call, Named):
         raise Unsupported(f"isolation: process: the function of {form.op} cannot be named to another process")
+    if form.sets:  # what it will be given is told when it is given
+        form = replace(form, arrays=form.inputs_of(0), sets=())
     made: dict[str, Any] = {name: getattr(form, name) for name in (*_PLAIN, *_TUPLES)}
     made["arrays"] = add(form.arrays, arrays)
     made["model"] = None if form.model is None else add([np.frombuffer(form.model, np.uint8)], arrays)

@@ -318,6 +318,23 @@ def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
         assert row.status == "pass" and "early" in row.time_doubt and row.speedup is None
 
 
+#: Keeps results by shape, but not in a call that only an audit makes.
+BEHAVES = """
+from tasks.stranger import serve
+seen, audited, own = {}, [False], serve._VERBS["call"]
+def call(self, *rest):
+    audited[0] = True
+    try: return own(self, *rest)
+    finally: audited[0] = False
+serve._VERBS["call"] = call
+def kernel(x): return x * 2 if audited[0] else seen.setdefault(x.shape, x * 2).clone()
+"""
+
+
+def test_an_audit_also_asks_as_other_checks_do(farm: Farm) -> None:
+    assert {x.status for x in farm.run("audit", cheat=BEHAVES)} == {"wrong"}
+
+
 def test_a_tensor_that_computes_when_it_is_read_is_read_in_its_own_process(farm: Farm) -> None:
     source = """
 class Lazy(torch.Tensor):
