@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -211,7 +212,7 @@ def _end_rest(own: bool) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for child in _children():
+            for child in _list_children(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
         try:
@@ -220,10 +221,30 @@ def _end_rest(own: bool) -> None:
             return
 
 
-def _children() -> list[int]:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(x) for x in file.read().split()]
-    return []
+def _list_children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def measure_cpu(pid: int) -> float:
+    """CPU seconds of a process and of all that it has started and that still run; of one that is gone none."""
+    own = 0.0
+    with contextlib.suppress(OSError):
+        own = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+    return own + sum(map(measure_cpu, _list_children(pid)))
+
+
+def find_parent(pid: int) -> int:
+    """The process above another; that one itself where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return pid
 
 
 def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) -> None:
