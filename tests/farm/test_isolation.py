@@ -318,6 +318,13 @@ def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
         assert row.status == "pass" and "early" in row.time_doubt and row.speedup is None
 
 
+def test_a_kernel_that_refuses_layouts_is_timed_in_contiguous_inputs(farm: Farm) -> None:
+    source = (
+        "def kernel(x):\n    if not x.is_contiguous(): raise ValueError('contiguous inputs alone')\n    return x * 2\n"
+    )
+    assert outcomes(farm.run("speedup", picky=source)) == [("pass", "")] * 2
+
+
 #: Keeps results by shape, but not in a call that only an audit makes.
 BEHAVES = """
 from tasks.stranger import serve
