@@ -416,7 +416,7 @@ class _Evidence:
         words = f"{call.name}: the bytes of {source.name}"
         if not any(x.given == self._other and x.is_plain for x in self.right):
             return KIND_SHAPE, f"{words}, of the same shapes"
-        if any(x.given == self._other and all(p.same for _, p in x.times) for x, _ in kept):
+        if any(x.given == self._other and any(p.same for _, p in x.times) for x, _ in kept):
             return KIND_POINTER, f"{words}, in the same memory"
         if not any(x.given in (0, self._other) for x in self.wrong):
             return KIND_CONTENT, f"{words}, which has a part of the same values"
