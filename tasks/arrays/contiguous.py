@@ -47,12 +47,14 @@ def dense(form: Form, kept: int = -1) -> Form:
         return packed
 
     def fresh(seed: int) -> list[Any] | None:
-        found = form.fresh(seed) if form.fresh else None
+        assert form.fresh is not None
+        found = form.fresh(seed)
         return None if found is None else pack(found)
 
     def judge(outputs: Sequence[Any], arrays: Sequence[Any] | None = None) -> Any:
-        if form.judge is None or arrays is None:
-            return None if form.judge is None else form.judge(outputs)
+        assert form.judge is not None
+        if arrays is None:
+            return form.judge(outputs)
         lying = list(arrays)
         for spec in changed:
             lying[spec.id] = np.array(form.arrays[spec.id])
@@ -67,8 +69,14 @@ def dense(form: Form, kept: int = -1) -> Form:
         return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset", "declared")}
 
     args, kwargs = (with_tensors(tree, plain) for tree in (form.args, form.kwargs))
-    drawn = {"fresh": form.fresh and fresh, "judge": form.judge and judge}
-    return replace(form, args=args, kwargs=kwargs, arrays=pack(form.arrays), **drawn)
+    return replace(
+        form,
+        args=args,
+        kwargs=kwargs,
+        arrays=pack(form.arrays),
+        fresh=fresh if form.fresh else None,
+        judge=judge if form.judge else None,
+    )
 
 
 def attribute_to_layout(row: Row, which: str) -> Row:
