@@ -171,7 +171,7 @@ class _Calls:
     @property
     def repeats_less(self) -> bool:
         """Whether every set of inputs did less the second time than the first, of at least `_REPEATED`: fewer operations or lines, or, where none
-        are seen, in less than half of a time that is long enough to tell."""
+        are seen, in less of a time that is long enough to tell, and mostly in less than half."""
         pairs = [x for x in self.counts.values() if len(x) == 2]
         if len(pairs) < _REPEATED:
             return False
@@ -179,7 +179,8 @@ class _Calls:
         if all(any(b < a for a, b in zip(*pair)) and not any(b > a for a, b in zip(*pair)) for pair in done):
             return True
         times = [(first[2], again[2]) for first, again in pairs]
-        return all(first >= _TOLD_NS and 2 * again < first for first, again in times)
+        shares = sorted(again / max(first, 1) for first, again in times)
+        return all(first >= _TOLD_NS and again < first for first, again in times) and shares[len(shares) // 2] < 0.5
 
     def of_values(self) -> Iterator[Call]:
         """Values change under one pointer, and pointers under the same values."""
