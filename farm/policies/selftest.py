@@ -116,7 +116,9 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
     some = faults.keys() < zoo.faults().keys()
     ops = [f"user:{name}" for name in (*faults, *right)] if some else []
     # Of a few, what judges them and no more: each check of the config would else be asked of each of them.
-    checks = sorted({x for one in zoo.specimens() if one.wrong.keys() & faults.keys() for x in one.checks}) if some else []
+    checks = (
+        sorted({x for one in zoo.specimens() if one.wrong.keys() & faults.keys() for x in one.checks}) if some else []
+    )
     lake = lakes.open_lake(results)
     lakes.check_writable(lake)
     with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how="inline" if inline else "children")) as plan:
