@@ -22,6 +22,8 @@ from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.backends.shared.network import complete_form
+from tasks.catalogs import user_definitions
+from tasks.catalogs.user_definitions import USER
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
@@ -38,6 +40,7 @@ from tasks.model import (
     Status,
     Unsupported,
     Vacuous,
+    flags,
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
@@ -397,9 +400,7 @@ class Runner:
                 asked = (self.policy, self.info, case.form)
                 if broken is None and (len(stages) > 1 or stages[0].row is not None):
                     of_steps = judge_steps(case.sample, stages, *asked)
-                    found = first_of_worst(stages, of_steps)
-                    if found.status is Status.WRONG:
-                        found = self._name_fault(case, stages, of_steps, found)
+                    found = self._judge_case(case, stages, of_steps)
                 else:
                     found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
                     of_steps = [found]
@@ -410,8 +411,9 @@ class Runner:
             found = found.rule(Status.WRONG, broken.kind, said)
         program = case.program
         if found is not None and program is not None and program.fallback and found.status is not Status.VACUOUS:
-            # What a compiler makes of the pieces of a model is its own, wrong results too.
-            if not (program.pieces and found.status is Status.WRONG):
+            # What a compiler makes of the pieces of a model is its own, wrong results too; and a kernel of the user's is wrong wherever it ran.
+            own = program.pieces or case.sample.owner.group.catalog == USER
+            if not (own and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
         row, steps = self._row(case, found, run_ms), self._trace(case, of_steps)
         readings: tuple[Any, ...] = ()
@@ -419,6 +421,20 @@ class Runner:
             readings = program.readings
             program.release()
         return Done(case.number, row, steps, readings)
+
+    def _judge_case(
+        self, case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement]
+    ) -> Judgement:
+        """The judgement of a case by those of its steps; what nobody has promised is said in the flags."""
+        held = [k for k, x in enumerate(stages) if not x.noted]
+        noted = dict.fromkeys(x.noted for x, y in zip(stages, of_steps) if x.noted and y.status is Status.WRONG)
+        promised = [stages[k] for k in held], [of_steps[k] for k in held]
+        found = first_of_worst(*promised)
+        if found.status is Status.WRONG:
+            found = self._name_fault(case, *promised, found)
+        if not noted:
+            return found
+        return found.note({"flags": flags.join(found.columns.get("flags", ""), wrong_at=",".join(noted))})
 
     @staticmethod
     def _name_fault(
@@ -553,6 +569,8 @@ class Runner:
             return Status(failure.status), failure.stage, failure.error_type, failure.error
         if isinstance(error, Misbehaviour):
             return Status.WRONG, stage, "", text
+        if self._is_excuse(error):
+            return Status.ERROR, stage, name, text
         if isinstance(error, Vacuous):
             return Status.VACUOUS, stage, "", text
         if isinstance(error, Unsupported):
@@ -573,6 +591,13 @@ class Runner:
         if stage in (STAGES[BUILD], STAGES[RUN]) and (why := self._explain_undeclared(case.sample, error)):
             return Status.UNSUPPORTED, stage, name, f"{why}: {text}"
         return Status.ERROR, stage, name, text
+
+    def _is_excuse(self, error: BaseException) -> bool:
+        """Whether the process of a submission says that it need not answer. What its task declares it has to; and whose word that is, the backend's or
+        the kernel's, nobody can tell from outside."""
+        if not hasattr(error, "told") or not user_definitions.is_submission():
+            return False
+        return isinstance(error, (Vacuous, Unsupported, Fallback)) or self.backend.is_unsupported(error)
 
     def _explain_undeclared(self, sample: PreparedSample, error: BaseException) -> str:
         """Why the device need not compute a case that it refused; "" where it is declared to, or nobody says."""

@@ -20,7 +20,7 @@ from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import functions, keys, load
 from tasks.catalogs.user.load import Declared
-from tasks.catalogs.user.ops import FUNCTIONS, UserOp
+from tasks.catalogs.user.ops import BETWEEN, FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge.plain import classic_tolerance
 from tasks.model import DTYPES, Refusal, is_inexact
@@ -102,6 +102,8 @@ def kernel_of(
         "dims": {**declared.op.dims, **ranges} if declared else ranges,
         "backward": backward if callable(backward) else None,
     }
+    if ranges:  # whoever asks for a range asks for all of it
+        changes.setdefault("sizes", BETWEEN)
     changes |= {k: v for k, v in given.items() if v is not None}
     if isinstance(changes.get("kwargs"), Mapping):
         changes["kwargs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes["kwargs"].items()}

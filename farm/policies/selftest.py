@@ -113,10 +113,15 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
     """The rows of a run of the faults and their twins; None for an incomplete run, whose output is then shown."""
     right, classes = twins(faults), {fault.kind for fault in faults.values()}
     print(f"{len(faults)} faults of {len(classes)} classes in {len(right)} ops, each beside its right twin")
-    ops = [f"user:{name}" for name in (*faults, *right)] if faults.keys() < zoo.faults().keys() else []
+    some = faults.keys() < zoo.faults().keys()
+    ops = [f"user:{name}" for name in (*faults, *right)] if some else []
+    # Of a few, what judges them and no more: each check of the config would else be asked of each of them.
+    checks = (
+        sorted({x for one in zoo.specimens() if one.wrong.keys() & faults.keys() for x in one.checks}) if some else []
+    )
     lake = lakes.open_lake(results)
     lakes.check_writable(lake)
-    with ready(requests.new(str(CONFIG), lake, ops, how="inline" if inline else "children")) as plan:
+    with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how="inline" if inline else "children")) as plan:
         made = Run(plan)
         made.begin()
         try:

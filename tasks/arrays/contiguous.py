@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tasks.arrays import layouts
 from tasks.arrays.tree import contiguous, tensor_specs, with_tensors
@@ -34,11 +37,31 @@ def is_empty(form: Form) -> bool:
 
 
 def dense(form: Form, kept: int = -1) -> Form:
-    """The form with the same values in contiguous inputs, but for that of one number."""
-    arrays = list(form.arrays)
-    for spec in tensor_specs([form.args, form.kwargs]):
-        if spec.strides is not None and spec.id != kept:
-            arrays[spec.id] = contiguous(form.arrays[spec.id], spec)
+    """The form with the same values in contiguous inputs, but for that of one number. What it draws and judges beside them lies as they do."""
+    changed = [x for x in tensor_specs([form.args, form.kwargs]) if x.strides is not None and x.id != kept]
+
+    def pack(arrays: Sequence[Any]) -> list[Any]:
+        packed = list(arrays)
+        for spec in changed:
+            packed[spec.id] = contiguous(arrays[spec.id], spec)
+        return packed
+
+    def fresh(seed: int) -> list[Any] | None:
+        assert form.fresh is not None
+        found = form.fresh(seed)
+        return None if found is None else pack(found)
+
+    def judge(outputs: Sequence[Any], arrays: Sequence[Any] | None = None) -> Any:
+        assert form.judge is not None
+        if arrays is None:
+            return form.judge(outputs)
+        lying = list(arrays)
+        for spec in changed:
+            lying[spec.id] = np.array(form.arrays[spec.id])
+            spec.view(lying[spec.id], writeable=True)[...] = arrays[spec.id]
+            if spec.view(lying[spec.id]).tobytes() != arrays[spec.id].tobytes():  # several elements at one address
+                return None
+        return form.judge(outputs, lying)
 
     def plain(node: dict[str, Any]) -> dict[str, Any]:
         if "strides" not in node or node["id"] == kept:
@@ -46,7 +69,14 @@ def dense(form: Form, kept: int = -1) -> Form:
         return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset", "declared")}
 
     args, kwargs = (with_tensors(tree, plain) for tree in (form.args, form.kwargs))
-    return replace(form, args=args, kwargs=kwargs, arrays=arrays)
+    return replace(
+        form,
+        args=args,
+        kwargs=kwargs,
+        arrays=pack(form.arrays),
+        fresh=fresh if form.fresh else None,
+        judge=judge if form.judge else None,
+    )
 
 
 def attribute_to_layout(row: Row, which: str) -> Row:

@@ -298,6 +298,10 @@ class Backend:
         """CPU seconds of the process in which its programs run."""
         return time.process_time()
 
+    def cpu_apart_s(self) -> tuple[float, float]:
+        """CPU seconds of all processes of a kernel, and of all of what it is timed against, where these are apart; else none of either."""
+        return 0.0, 0.0
+
     def close(self) -> None:
         """Give back what it holds beside this process."""
 

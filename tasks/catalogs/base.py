@@ -231,9 +231,9 @@ class Catalog:
         (`tasks.draw.structure.label`; "": for all); none where the catalog cannot say."""
         return {}
 
-    def beyond(self, group: Group, given: Sample, seed: int, draws: int) -> Sample | None:
-        """As `remade`, with ordinary values at sizes outside all that the op declares; None where the catalog cannot say which it would
-        take."""
+    def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
+        """As `remade`, with ordinary values at sizes that the op does not list, and whether it promises to be right there. beyond: larger than
+        all that it lists; else between them. None where there are none, or the catalog cannot say which the op would take."""
         return None
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:

@@ -30,6 +30,11 @@ def definitions() -> dict[str, Any]:
     return parse_definitions(get_announcement())
 
 
+def is_submission() -> bool:
+    """Whether the kernels of this process are those of a submission: what it cannot import is its own fault."""
+    return bool(definitions().get("kernel"))
+
+
 def with_kernel(text: str, kernel: str) -> str:
     """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where ``kernel`` is "". Of
     what is hidden, that file is not."""

@@ -6,8 +6,8 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,12 +44,16 @@ from tasks.model.kind import (
     KIND_UNWRITTEN,
 )
 
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+
 #: Sets of inputs (`tasks.prepare.derived.audit`).
 OWN, OTHER = "own values", "other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
-#: Two, as what is kept by shape is right for the first.
-OUTSIDE = ("other sizes", "other values of these sizes")
+#: Of other sizes than the declared ones, which divide as these do; what ends their names where nobody promises that the kernel is right there.
+BETWEEN, BEYOND, NOT_PROMISED = "sizes between the declared ones", "larger sizes", " (not promised)"
+RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
 #: Calls of a program, and how many of them are made if those in another order take longer than some seconds; if they take twenty times
 #: as long, no more.
 CALLS, LEAST, REPEATS_S = 60, 48, 0.05
@@ -109,15 +113,24 @@ class Audit(Derived, Scenario):
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
     distributions = ("own",)  # of each further one it would ask the same
 
+    def build(self, backend: Backend, form: Form) -> Program:
+        program = backend.build(form)
+        if program.placed is not None:
+
+            def run_anew(arrays: list[Any]) -> Sequence[Any]:
+                return backend.build_to_run(replace(form, arrays=arrays, sets=())).run()
+
+            program.anew = run_anew
+        return program
+
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         calls = _Calls(program, form)
         yield from calls.of_values()
         yield from calls.of_memory()
         yield from calls.of_order()
         yield from calls.of_time()
-        said: dict[str, object] = {"calls": calls.number}
-        if calls.not_reached:
-            said["not_reached"] = ",".join(calls.not_reached)
+        lists = {"not_reached": calls.not_reached, "refuses_at": calls.refused, "breaks_at": calls.broken}
+        said = {"calls": calls.number} | {name: ",".join(x) for name, x in lists.items() if x}
         program.flags = flags.join(program.flags, **said)
         program.columns = program.columns | {"cheat": KIND_CONTENT if calls.repeats_less else ""}
 
@@ -134,7 +147,8 @@ class Audit(Derived, Scenario):
 class _Calls:
     """The calls of one program, one after another.
 
-    number: how many were made; not_reached: what could not be done; repeats_less: whether values that came again were computed by less.
+    number: how many were made; not_reached: what could not be done; refused: sizes that nobody has declared, for which the kernel raises;
+    broken: those that nobody promises, for which it misbehaves; repeats_less: whether values that came again were computed by less.
     """
 
     def __init__(self, program: Program, form: Form) -> None:
@@ -142,6 +156,8 @@ class _Calls:
         self.names = form.sets or (OWN,)
         self.number = 0
         self.not_reached: list[str] = []
+        self.refused: list[str] = []
+        self.broken: list[str] = []
         self.known: dict[int, list[Call]] = {}
         self.counts: dict[int, list[tuple[int, ...]]] = {}
         self.left_out: set[int] = set()
@@ -149,13 +165,13 @@ class _Calls:
             raise Unsupported("the runtime takes a program's inputs only once")
         if program.placed is None:
             self.not_reached += ["memory", "pause", "stream"]
-        if not set(OUTSIDE) & set(self.names):
+        if not set(RESIZED) & set(self.names):
             self.not_reached.append("sizes")
 
     @property
     def repeats_less(self) -> bool:
         """Whether every set of inputs did less the second time than the first, of at least `_REPEATED`: fewer operations or lines, or, where none
-        are seen, in less than half of a time that is long enough to tell."""
+        are seen, in less of a time that is long enough to tell, and mostly in less than half."""
         pairs = [x for x in self.counts.values() if len(x) == 2]
         if len(pairs) < _REPEATED:
             return False
@@ -163,7 +179,8 @@ class _Calls:
         if all(any(b < a for a, b in zip(*pair)) and not any(b > a for a, b in zip(*pair)) for pair in done):
             return True
         times = [(first[2], again[2]) for first, again in pairs]
-        return all(first >= _TOLD_NS and 2 * again < first for first, again in times)
+        shares = sorted(again / max(first, 1) for first, again in times)
+        return all(first >= _TOLD_NS and again < first for first, again in times) and shares[len(shares) // 2] < 0.5
 
     def of_values(self) -> Iterator[Call]:
         """Values change under one pointer, and pointers under the same values."""
@@ -185,43 +202,53 @@ class _Calls:
                 yield from self.call(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Call]:
-        """All sets in new memory, backwards in the same, and so on, until the calls are made or their time is up."""
+        """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls are made or their time is
+        up."""
         begin, count = time.perf_counter(), len(self.names)
         for k in itertools.count():
             taken = time.perf_counter() - begin
-            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 3 or taken > 20 * REPEATS_S:
+            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 4 or taken > 20 * REPEATS_S:
                 return
             turn, place = divmod(k, count)
-            yield from self.call(count - 1 - place if turn % 2 else place, Placing(same=bool(turn % 2)))
+            given = count - 1 - place if turn % 2 else place
+            yield from self.call(given, Placing(same=bool(turn % 2)), anew=not turn)
 
     def of_time(self) -> Iterator[Call]:
         """The outputs read twice; after a pause; on another stream."""
         if self.program.placed is None:
             return
         last = min(1, len(self.names) - 1)
+        yield from self.call(last, Placing())  # so that what was there before is another result
         yield from self.call(0, Placing(pause=PAUSE_MS))
         yield from self.call(last, Placing())
         yield from self.call(last, Placing(stream=True))
 
-    def call(self, given: int, placing: Placing) -> Iterator[Call]:
+    def call(self, given: int, placing: Placing, anew: bool = False) -> Iterator[Call]:
         """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has declared."""
         if given in self.left_out:
             return
         self.number += 1
+        name = self.names[given]
+        noted = self._sizes(given) if name.endswith(NOT_PROMISED) else ""
         seen = functools.partial(
-            Call, f"call {self.number}: {self.names[given]}", number=self.number, given=given, of=self.names[given]
+            Call, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
         try:
-            outputs = self._run(given, placing)
+            outputs = self._run(given, placing, anew)
         except Misbehaviour as error:
-            yield seen(error=error, judged=False, kind=error.kind)
+            if noted:
+                self.left_out.add(given)
+                self.broken.append(noted)
+            else:
+                yield seen(error=error, judged=False, kind=error.kind)
             return
         except Exception as error:
             self.number -= isinstance(error, Unsupported)
             if placing.stream and isinstance(error, Unsupported):
                 self._leave_out("stream")
-            elif self.names[given] in OUTSIDE:
+            elif name in RESIZED:
                 self.left_out.add(given)
+                self.refused.append(self._sizes(given))
                 self._leave_out("sizes")
             elif placing.fill is not None and self._takes(given):
                 self._leave_out("memory")
@@ -244,12 +271,18 @@ class _Calls:
             else:
                 same.times.append((self.number, placing))
 
+    def _sizes(self, given: int) -> str:
+        """The shapes of a set of inputs, in a word."""
+        return "+".join("x".join(map(str, x.shape)) for x in self.form.inputs_of(given))
+
     def _leave_out(self, what: str) -> None:
         if what not in self.not_reached:
             self.not_reached.append(what)
 
-    def _run(self, given: int, placing: Placing) -> list[Any]:
+    def _run(self, given: int, placing: Placing, anew: bool = False) -> list[Any]:
         arrays = self.form.inputs_of(given)
+        if anew and self.program.anew is not None:
+            return copy_outputs(self.program.anew(arrays))
         if self.program.placed is not None:
             return copy_outputs(self.program.placed(arrays, placing))
         assert self.program.again is not None
@@ -357,8 +390,8 @@ class _Evidence:
         filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
         if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
             return None
-        sound = {x.given for x in self.right if x.is_plain}
-        if all(x.given in sound and any(p.fill is not None for _, p in x.times) for x in self.wrong):
+        # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the other tells enough.
+        if all(x.given in self.right_sets and any(p.fill is not None for _, p in x.times) for x in self.wrong):
             return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
 
@@ -384,7 +417,7 @@ class _Evidence:
         words = f"{call.name}: the bytes of {source.name}"
         if not any(x.given == self._other and x.is_plain for x in self.right):
             return KIND_SHAPE, f"{words}, of the same shapes"
-        if any(x.given == self._other and all(p.same for _, p in x.times) for x, _ in kept):
+        if any(x.given == self._other and any(p.same for _, p in x.times) for x, _ in kept):
             return KIND_POINTER, f"{words}, in the same memory"
         if not any(x.given in (0, self._other) for x in self.wrong):
             return KIND_CONTENT, f"{words}, which has a part of the same values"
@@ -430,8 +463,8 @@ class _Evidence:
         )
 
     def _is_of_sizes(self) -> tuple[str, str] | None:
-        beyond = {self._number(x) for x in OUTSIDE}
-        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= beyond:
+        resized = {self._number(x) for x in RESIZED}
+        if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= resized:
             return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the sizes that are declared"
         return None
 

@@ -34,7 +34,8 @@ class Observation:
     of the case's expected outputs these are; row: of all of them that row alone, the outputs of one step of a session. judged: whether
     they are held to what is expected; else only their bytes were compared with others', ``apart`` (`tasks.checks.same.APART`) says how
     far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
-    where that is not the time until it was seen.
+    where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
+    and the flag `wrong_at` names it; "" of all else.
 
     Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
     ``trace`` (`tasks.model.trace`).
@@ -50,6 +51,7 @@ class Observation:
     apart: float | None = None
     state: Mapping[str, Any] | None = None
     ms: float | None = None
+    noted: str = ""
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""

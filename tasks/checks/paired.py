@@ -42,15 +42,17 @@ class Taken:
     calls: Mapping[str, list[Timed]]
     #: By the wall clock of this process, around a run, its way here and back included.
     seen: Mapping[str, list[float]]
+    #: The same from when a run is made ready: what is handed to a process beforehand it may also work on beforehand.
+    whole: Mapping[str, list[float]]
 
     @property
     def rounds(self) -> int:
         return min(map(len, self.seen.values()))
 
     def seconds(self, clock: str) -> dict[str, list[float]]:
-        """Of each arm by a clock: "wall", "cpu", "device", or "seen"; of a clock that not every run has, nothing."""
-        if clock == "seen":
-            return dict(self.seen)
+        """Of each arm by a clock: "wall", "cpu", "device", "seen" or "whole"; of a clock that not every run has, nothing."""
+        if clock in ("seen", "whole"):
+            return dict(getattr(self, clock))
         found = {arm: [getattr(x, f"{clock}_s") for x in calls] for arm, calls in self.calls.items()}
         return {} if any(x is None for values in found.values() for x in values) else found
 
@@ -73,6 +75,7 @@ def race(
     rng, begin, collecting = random.Random(seed), clock(), gc.isenabled()
     kept: dict[str, list[Timed]] = {}
     walls: dict[str, list[float]] = {}
+    wholes: dict[str, list[float]] = {}
     counted = 0
     gc.disable()
     try:
@@ -80,13 +83,15 @@ def race(
             calls = arms(turn)
             found = {}
             for name in rng.sample(list(calls), len(calls)):
+                whole = clock()
                 run = calls[name]()
                 wall = clock()
                 found[name] = run()
-                wall = clock() - wall
+                end = clock()
                 if not uncounted(turn):
                     kept.setdefault(name, []).append(replace(found[name], outputs=(), later=None))
-                    walls.setdefault(name, []).append(wall)
+                    walls.setdefault(name, []).append(end - wall)
+                    wholes.setdefault(name, []).append(end - whole)
             counted += not uncounted(turn)
             seen(turn, found)
             if counted >= MOST or (counted >= FEWEST and clock() - begin > budget_s):
@@ -94,7 +99,7 @@ def race(
     finally:
         if collecting:
             gc.enable()
-    return Taken(kept, walls)
+    return Taken(kept, walls, wholes)
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:

@@ -46,6 +46,8 @@ PROGRAM, BASELINE, NULL = ARMS = ("program", "baseline", "null")
 COLD = "cold "
 
 Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
+#: Share of the time of the baseline's calls for which the kernel's processes may work.
+BUSY = 0.1
 #: `Program.timed`.
 TimedCall = Callable[[list[Any], bool, bool], Callable[[], Timed]]
 
@@ -55,7 +57,8 @@ class Race(Program):
     """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
     process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products, work, views: see `Arm`;
-    ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took."""
+    ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took;
+    cpu_apart: see `Backend.cpu_apart_s`."""
 
     eager: Given | None = None
     arrays: Sequence[Any] = ()
@@ -70,6 +73,7 @@ class Race(Program):
     ceiling: Callable[[str, bool], float | None] | None = None
     cache_bytes: int = 0
     cpu_clock: Callable[[], float] = time.process_time
+    cpu_apart: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
 
 
 class Speedup(Check):
@@ -107,6 +111,7 @@ class Speedup(Check):
             raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
         race = make_race(program, form, arm, on_cpu=not backend.device_vendor)
         race.ceiling, race.cache_bytes, race.cpu_clock = backend.ceiling, backend.cache_bytes(), backend.cpu_s
+        race.cpu_apart = backend.cpu_apart_s
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
@@ -122,7 +127,7 @@ class Speedup(Check):
         if not watch.told and not (judged and watch.changed):
             raise Vacuous("the outputs of the baseline do not depend on its inputs: a kept tensor would pass")
         program.flags = flags.join(program.flags, judged=judged)
-        _make_race_columns(program, taken)
+        _make_race_columns(program, taken, watch.is_busy())
         _judge_share(program, form, first, taken)
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
@@ -190,6 +195,8 @@ class _Watch:
         self.probes: dict[int, bool] = {}
         self.given: list[Any] = []
         self.judged: list[tuple[list[Any], Sequence[Any]]] = []
+        #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel is; and how long that took.
+        self.meanwhile, self.waited = [0.0, 0.0], [0.0, 0.0]
 
     def _accepts_moved_inputs(self) -> bool:
         """Whether the baseline takes inputs whose elements stand elsewhere; else they are only scaled. Raises Vacuous."""
@@ -224,10 +231,30 @@ class _Watch:
         }
         probe = self.is_probe(turn)
         return {
-            cold + name: functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
+            cold + name: functools.partial(
+                self._watch_other, name, functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
+            )
             for name, (call, arrays) in timed.items()
             for cold in (("", COLD) if self.cold else ("",))
         }
+
+    def _watch_other(self, name: str, make: Callable[[], Callable[[], Timed]]) -> Callable[[], Timed]:
+        """A call during which it is seen what those do that wait for it."""
+        run, other = make(), int(name == PROGRAM)
+
+        def timed() -> Timed:
+            cpu, begin = self.program.cpu_apart()[other], time.perf_counter()
+            found = run()
+            self.waited[other] += time.perf_counter() - begin
+            self.meanwhile[other] += self.program.cpu_apart()[other] - cpu
+            return found
+
+        return timed
+
+    def is_busy(self) -> bool:
+        """Whether the kernel's processes work while its baseline is called, by more than threads that wait for work do of both."""
+        kernel, baseline = (cpu / max(wall, 1e-9) for cpu, wall in zip(self.meanwhile, self.waited))
+        return kernel > BUSY + 2 * baseline
 
     def _draw(self, turn: int) -> list[Any]:
         """The program's inputs of a round: drawn as its catalog draws them where it can and is fast, else the sample's own, moved and
@@ -333,7 +360,7 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     return False
 
 
-def _make_race_columns(program: Race, taken: paired.Taken) -> None:
+def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
     """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
@@ -351,33 +378,38 @@ def _make_race_columns(program: Race, taken: paired.Taken) -> None:
     if device := taken.seconds("device"):
         program.columns["device_ms"] = float(np.median(device[PROGRAM])) * 1e3
 
-    seen = taken.seconds("seen")
+    seen, whole = taken.seconds("seen"), taken.seconds("whole")
     doubt = [
         code
         for code, inner, outer in (("clock", wall, seen), ("stream", taken.seconds("device"), wall))
-        if _hides_work(inner, outer)
+        if _hides_work(inner, outer, _noise(inner, outer))
     ]
+    # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
+    doubt += ["early"] * _hides_work(seen, whole) + ["busy"] * busy
     if not doubt and PROGRAM in wall and _noise(wall, seen) > float(np.median(wall[BASELINE])):
         doubt.append("unseen")
     program.columns["time_doubt"] = ",".join(doubt)
-    if "clock" in doubt:
+    if {"clock", "early", "busy"} & set(doubt):
         program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
 
 
-def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> bool:
-    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than the
-    baseline differs from itself."""
+def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float = 0.0) -> bool:
+    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than
+    ``noise``, in seconds: by which the baseline differs from itself."""
     if PROGRAM not in inner or PROGRAM not in outer:
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
     more = float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE]))
     apart = paired.ratio([max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]])
     told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
-    return apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, _noise(inner, outer))
+    return bool(apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, noise))
 
 
 def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> float:
-    """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds."""
+    """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds; 0 where a clock is
+    missing."""
+    if not {BASELINE, NULL} <= inner.keys() & outer.keys():
+        return 0.0
     once, again = (np.subtract(outer[arm], inner[arm]) for arm in (BASELINE, NULL))
     return float(np.quantile(np.abs(again - once), 0.9))
 

@@ -289,8 +289,11 @@ class Program:
     timed: Callable[[list[Any], bool, bool], Callable[[], Timed]] | None = None
     #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
     #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
-    #: the operations and the lines that were run, and the nanoseconds that took (`Placing.counted`). Raises Unsupported for what the device has not.
+    #: the operations and the lines that were run, and the nanoseconds of CPU time that took (`Placing.counted`). Raises Unsupported for what the device has not.
     placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
+    #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from one. None where nobody
+    #: asks for that.
+    anew: Callable[[list[Any]], Sequence[Any]] | None = None
 
     def open(self) -> Session:
         """Its session, which is not started yet: its own, or one whose steps are calls."""
@@ -306,7 +309,7 @@ class Program:
         """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait for the garbage
         collector, on a device as well."""
         self.run = _released
-        self.given = self.capture = self.session = self.timed = self.placed = None
+        self.given = self.capture = self.session = self.timed = self.placed = self.anew = None
 
 
 def _released() -> Sequence[Any]:

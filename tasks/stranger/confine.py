@@ -24,6 +24,7 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     0x40000000,
 )
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 #: landlock_create_ruleset, landlock_add_rule, landlock_restrict_self: the same numbers on every architecture.
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
@@ -45,6 +46,7 @@ FILE_SIZE, PROCESSES = 16 << 30, 512
 LACKS = {
     "network": "the kernel's process has the network",
     "processes": "what a kernel starts is killed afterwards as far as it is found",
+    "shm": "what a kernel leaves in shared memory (/dev/shm) stays for the next one, and it sees the processes of others",
     "files": "the kernel's process can read and write what its user can, prepared cases and the lake too",
     "memory": "the memory of a kernel's process is looked at from time to time, and not limited",
 }
@@ -80,17 +82,33 @@ def unshare(flags: int) -> bool:
 
 
 def leave_network() -> tuple[str, ...]:
-    """In a process of one thread: no network, and no other's shared memory (System V), in a user namespace of its own where the user is
-    not root. What of `LACKS` is to be said."""
-    if unshare(CLONE_NEWNET | CLONE_NEWIPC):
+    """In a process of one thread: no network, in a user namespace of its own where the user is not root. What of `LACKS` is to be said."""
+    if unshare(CLONE_NEWNET):
         return ()
     uid, gid = os.getuid(), os.getgid()
-    if not unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC):
+    if not unshare(CLONE_NEWUSER | CLONE_NEWNET):
         return ("network",)
     for name, text in (("uid_map", f"{uid} {uid} 1"), ("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1")):
         with contextlib.suppress(OSError):  # without a map files are still read as before, by nobody's name
             Path(f"/proc/self/{name}").write_text(text)
     return ()
+
+
+def leave_shared_memory(own_processes: bool, size: int = 0) -> tuple[str, ...]:
+    """No shared memory but its own (POSIX and System V), which ends with the process's last, and of other processes not even the names.
+    own_processes: whether this is the first process of a namespace; size: bytes of shared memory, 0 for the system's default. What of
+    `LACKS` is to be said."""
+    if not unshare(CLONE_NEWNS | CLONE_NEWIPC) or not _mount("none", "/", "", MS_REC | MS_PRIVATE):
+        return ("shm",)
+    if own_processes:  # some containers cover parts of theirs, and allow no other then
+        _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    given = f"mode=1777{f',size={size}' * bool(size)}"
+    return () if _mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, given) else ("shm",)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, given: str = "") -> bool:
+    texts = (x.encode() for x in (source, target, kind))
+    return bool(_libc.mount(*texts, ctypes.c_ulong(flags), given.encode()) == 0)
 
 
 def drop_capabilities() -> None:

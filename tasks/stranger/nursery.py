@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -108,7 +109,7 @@ def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], N
     forget()
     _keep_only([control.fileno()])
     os.close(os.pidfd_open(os.getpid()))  # a system that cannot says so before anybody depends on it
-    lacks = [*confine.leave_network(), *_try_namespace()]
+    lacks = [*confine.leave_network(), *_try_namespaces()]
     confine.prctl(confine.PR_SET_DUMPABLE, 0)
     here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc/self/ns/pid") else -1
     control.send(json.dumps(lacks).encode())
@@ -157,12 +158,24 @@ def try_out() -> tuple[str, ...]:
     return (*nursery.lacks, *(() if confine.landlock_version() else ("files",)))
 
 
-def _try_namespace() -> tuple[str, ...]:
-    """Whether processes can be had in a namespace of their own, which ends all of them."""
+def _try_namespaces() -> tuple[str, ...]:
+    """What of `confine.LACKS` a keeper cannot forbid: whether processes can be had in a namespace of their own, which ends all of them, and
+    shared memory in another."""
+    return tuple(
+        lack
+        for lack, is_had in {
+            "processes": lambda: confine.unshare(confine.CLONE_NEWPID),
+            "shm": lambda: not confine.leave_shared_memory(own_processes=False),
+        }.items()
+        if not _holds_in_fork(is_had)
+    )
+
+
+def _holds_in_fork(is_had: Callable[[], bool]) -> bool:
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if confine.unshare(confine.CLONE_NEWPID) else 1)
-    return () if os.waitpid(pid, 0)[1] == 0 else ("processes",)
+        os._exit(0 if is_had() else 1)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main: Main) -> None:
@@ -170,6 +183,7 @@ def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main
     from within another namespace."""
     confine.end_with_parent(nursery)
     connection, lease = fds
+    confine.leave_shared_memory(own, request["rules"]["memory"])
     if not own:
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
@@ -198,7 +212,7 @@ def _end_rest(own: bool) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for child in _children():
+            for child in _list_children(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
         try:
@@ -207,10 +221,30 @@ def _end_rest(own: bool) -> None:
             return
 
 
-def _children() -> list[int]:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(x) for x in file.read().split()]
-    return []
+def _list_children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def measure_cpu(pid: int) -> float:
+    """CPU seconds of a process and of all that it has started and that still run; of one that is gone none."""
+    own = 0.0
+    with contextlib.suppress(OSError):
+        own = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+    return own + sum(map(measure_cpu, _list_children(pid)))
+
+
+def find_parent(pid: int) -> int:
+    """The process above another; that one itself where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return pid
 
 
 def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) -> None:

@@ -28,7 +28,7 @@ from tasks.catalogs.user_definitions import parse_definitions
 from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, Unsupported
 from tasks.stranger import records
 from tasks.stranger.confine import Rules
-from tasks.stranger.nursery import ENDED, Nursery
+from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
 from tasks.stranger.records import KIND_PROTOCOL
 from tasks.stranger.serve import CALLS
 from tasks.stranger.wire import Closed, Connection, Garbled
@@ -66,7 +66,8 @@ class Rooms:
                 shutil.copytree(first, folder)  # what a compiler has made when no kernel was there
             os.makedirs(folder, exist_ok=True)
         told = parse_definitions(self.kernels)
-        hidden = {*self.hidden, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
+        others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
+        hidden = {*self.hidden, *others, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode(self.spec).decode(),
@@ -81,6 +82,8 @@ class Rooms:
         self.hidden.add(str(folder[0]) if folder and folder[0].name in ("cases", "forms") else pack)
 
 
+#: The folder of what compilers make for kernels.
+KERNELS = "kernels"
 #: Where compilers keep what they make, by the variable that says so.
 CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -94,7 +97,7 @@ CACHES = {
 
 def _cache_of(kept: str, kernels: str) -> str:
     """Where compilers keep what they make for some definitions."""
-    return os.path.join(kept, "kernels", hashlib.sha256(kernels.encode()).hexdigest()[:16])
+    return os.path.join(kept, KERNELS, hashlib.sha256(kernels.encode()).hexdigest()[:16])
 
 
 class Stranger:
@@ -105,6 +108,7 @@ class Stranger:
     def __init__(self, nursery: Nursery, request: dict[str, Any], died: Callable[[int], NoReturn]) -> None:
         self._scratch = request["variables"]["TMPDIR"]
         own, self._lease, self.pid = nursery.fork(request)
+        self._keeper = find_parent(self.pid)
         self._first, self._lanes, self._died = Connection(own), threading.local(), died
         self._lanes.connection = self._first
         self._numbers, self._making = itertools.count(1), threading.Lock()
@@ -154,6 +158,10 @@ class Stranger:
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
+
+    def measure_cpu(self) -> float:
+        """CPU seconds of it and of all that it has started."""
+        return 0.0 if self._closed else measure_cpu(self._keeper)
 
     def _connection(self) -> Connection:
         found: Connection | None = getattr(self._lanes, "connection", None)
@@ -392,6 +400,11 @@ class Remote(Backend):
         """CPU seconds of the stranger, by the system's clock of its process (clock_getcpuclockid(3))."""
         stranger = self._root._stranger
         return time.process_time() if stranger is None else time.clock_gettime(~stranger.pid << 3 | 2)
+
+    def cpu_apart_s(self) -> tuple[float, float]:
+        both = (self._root._stranger, self._root._beside)
+        kernel, beside = (0.0 if x is None else x.measure_cpu() for x in both)
+        return kernel, beside
 
     # --- what errors say ---
 

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend
-from tasks.judge.plain import Metrics
-from tasks.model import Fallback, Form, Group, Invalid, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
+from tasks.model import Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
 from tasks.model.named import Named
-from tasks.model.row import NAMES
 from tasks.prepare.named import find
 from tasks.stranger.wire import Garbled
 
@@ -21,8 +19,8 @@ _PLAIN = tuple(x.name for x in fields(Form) if x.type in ("str", "Any"))
 _TUPLES = tuple(x.name for x in fields(Form) if str(x.type).startswith("tuple["))
 #: Kind of the Misbehaviour of a process that breaks the protocol.
 KIND_PROTOCOL = "protocol"
-#: Kinds of errors that a judge knows by their class.
-_OURS = {x.__name__: x for x in (Misbehaviour, Unsupported, Fallback, Vacuous, Invalid, Unavailable)}
+#: Kinds of errors that a judge knows by their class. That a case is invalid is the judge's to say.
+_OURS = {x.__name__: x for x in (Misbehaviour, Unsupported, Fallback, Vacuous, Unavailable)}
 #: What a backend says of an error, as methods of `Backend`.
 JUDGEMENTS = ("is_sticky", "is_out_of_memory", "is_unsupported", "refuses")
 #: Most characters of a text of the other side's.
@@ -36,6 +34,8 @@ def write_form(form: Form, arrays: list[Any]) -> dict[str, Any]:
     """A form; what is an array in it is appended to ``arrays``. Raises Unsupported where its function has no name."""
     if form.call is not None and not isinstance(form.call, Named):
         raise Unsupported(f"isolation: process: the function of {form.op} cannot be named to another process")
+    if form.sets:  # what it will be given is told when it is given
+        form = replace(form, arrays=form.inputs_of(0), sets=())
     made: dict[str, Any] = {name: getattr(form, name) for name in (*_PLAIN, *_TUPLES)}
     made["arrays"] = add(form.arrays, arrays)
     made["model"] = None if form.model is None else add([np.frombuffer(form.model, np.uint8)], arrays)
@@ -78,16 +78,11 @@ _SAID = ("placement", "fallback", "flags", "pieces", "way", "execution")
 _TYPES: dict[str, tuple[type, ...]] = {"fallback": (str, type(None)), "pieces": (bool,)}
 #: What a timed call says that it took, in seconds.
 _TIMES = ("wall_s", "cpu_s", "device_s")
-#: Columns of a row that are the judge's: a program cannot have measured them.
-_JUDGED = frozenset(
-    "status kind stage error error_type culprit cause cause_code oracle policy weak excused digest shapes op_class check catalog op variant "
-    "dtype sample seed attempts run_id case_id backend run_ms build_ms started_at".split()
-) | {x.name for x in fields(Metrics)}
 
 
 def describe_program(program: Program) -> dict[str, Any]:
-    """What a program says of itself now; without the results of its other ways."""
-    return {name: getattr(program, name) for name in _SAID} | {"columns": dict(program.columns)}
+    """What a program says of itself now; without the results of its other ways. Columns are what checks measure, in the judge's process."""
+    return {name: getattr(program, name) for name in _SAID}
 
 
 def update_program(program: Program, said: Any) -> None:
@@ -95,18 +90,10 @@ def update_program(program: Program, said: Any) -> None:
     if type(said) is not dict:
         raise Garbled("a program that says nothing of itself")
     for name, value in said.items():
-        if name == "columns":
-            program.columns = program.columns | {k: v for k, v in _columns(value).items() if k not in _JUDGED}
-        elif name in _SAID and isinstance(value, _TYPES.get(name, (str,))):
+        if name in _SAID and isinstance(value, _TYPES.get(name, (str,))):
             setattr(program, name, value[:_MOST] if isinstance(value, str) else value)
         else:
             raise Garbled(f"a program says {name!r}")
-
-
-def _columns(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise Garbled("columns that are none")
-    return {k: v for k, v in value.items() if k in NAMES and isinstance(v, (str, int, float, bool, type(None)))}
 
 
 def write_timed(made: Timed, arrays: list[Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tasks.catalogs.user import shown
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import whole
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
@@ -64,7 +64,10 @@ class Farm:
         """Rows of two samples of each kernel, and how the process ended if it did."""
         text = self.define(**kernels)
         user_definitions.announce(text)
-        packs = [prepare(Group(f"user:{name}", "", "float32", 2, check=check), self.folder)[1] for name in kernels]
+        groups = [Group(f"user:{name}", "", "float32", 2, check=check) for name in kernels]
+        packs = [
+            PreparedGroup(prepare(x, self.folder)[1].pack.path, check) for x in groups
+        ]  # which several checks share
         self.child = ChildProcess(sys.executable, limits or Limits(deadline_s=30), None, ("torch",))
         hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
@@ -235,6 +238,108 @@ def test_a_kernel_finds_nothing_of_the_one_before(farm: Farm) -> None:
     cheat = "import math, builtins\nbuiltins.left = 3\ntorch.Tensor.__mul__ = lambda a, b: torch.zeros_like(a)\ndef kernel(x): return torch.add(x, x)\n"
     look = "import builtins\ndef kernel(x): return x * (getattr(builtins, 'left', 2))\n"
     assert outcomes(farm.run(cheat=cheat, look=look)) == [("pass", "")] * 4
+
+
+def test_what_a_kernel_leaves_in_shared_memory_ends_with_it(farm: Farm) -> None:
+    leave = "def kernel(x):\n    open('/dev/shm/left-by-a-kernel', 'a').close()\n    return x * (2 if os.listdir('/dev/shm') else 3)\n"
+    look = "def kernel(x): return x * (3 if os.listdir('/dev/shm') else 2)\n"
+    assert outcomes(farm.run(leave=leave, look=look)) == [("pass", "")] * 4
+    assert not Path("/dev/shm/left-by-a-kernel").exists()
+
+
+def test_a_kernel_sees_no_processes_but_its_own(farm: Farm) -> None:
+    source = "def kernel(x): return x * (2 if len([p for p in os.listdir('/proc') if p.isdigit()]) < 9 else 3)\n"
+    assert outcomes(farm.run(looks=source)) == [("pass", "")] * 2
+
+
+def test_what_compilers_made_for_one_kernel_is_hidden_from_others(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = farm.folder / "kept"
+    monkeypatch.setenv("FARM_ARTEFACTS", str(kept))
+    own = "os.path.join(os.environ['TRITON_CACHE_DIR'], 'made')"
+    make = f"def kernel(x):\n    os.makedirs(os.path.dirname({own}), exist_ok=True)\n    open({own}, 'w').write('2')\n    return x * int(open({own}).read())\n"
+    look = f"""
+import glob
+def kernel(x):
+    for path in glob.glob({str(kept / "kernels" / "*" / "triton" / "made")!r}): open(path).read()
+    return x * 2
+"""
+    assert [x.status for x in farm.run(make=make, look=look)] == ["pass"] * 2 + ["error"] * 2
+
+
+#: What a kernel's process says of itself, in place of what is so.
+CLAIMS = """
+from tasks.stranger import records
+own = records.describe_program
+records.describe_program = lambda program: own(program) | CLAIM
+def kernel(x): return x * FACTOR
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "kind"),
+    [
+        (CLAIMS.replace("CLAIM", "{'fallback': 'it ran elsewhere'}").replace("FACTOR", "3"), "wrong", "numbers"),
+        (CLAIMS.replace("CLAIM", "{'columns': {'speedup': 9.0}}").replace("FACTOR", "2"), "wrong", "protocol"),
+        ("from tasks.model import Invalid\ndef kernel(x): raise Invalid('a bad case')\n", "error", ""),
+    ],
+    ids=["fallback", "columns", "invalid"],
+)
+def test_what_a_kernel_says_of_itself_excuses_nobody(farm: Farm, source: str, status: str, kind: str) -> None:
+    assert set(outcomes(farm.run(cheat=source))) == {(status, kind)}
+
+
+#: Computes when its process is handed the inputs, and returns what it has kept when its clock runs.
+EARLY = """
+from dataclasses import replace
+from tasks.stranger import records, serve
+def timed(self, backend, body, arrays, out):
+    made = self._kept[body["of"]].timed(records.take(body["arrays"], arrays), body["cold"], body["probe"])()
+    return self._keep(lambda: replace(made, wall_s=1e-6, cpu_s=1e-6))
+def kernel(x):
+    serve._VERBS["timed"] = timed
+    for _ in range(2000): y = x * 2
+    return y
+"""
+
+
+def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "def reference(x):\n    for _ in range(4000): y = 2 * x\n    return y\n"
+    define = farm.define
+
+    def define_slow(**kernels: str) -> str:
+        text = define(**kernels)
+        (farm.folder / "reference.py").write_text(slow)
+        return text
+
+    monkeypatch.setattr(farm, "define", define_slow)
+    for row in farm.run("speedup", cheat=EARLY):
+        assert row.status == "pass" and "early" in row.time_doubt and row.speedup is None
+
+
+def test_a_kernel_that_refuses_layouts_is_timed_in_contiguous_inputs(farm: Farm) -> None:
+    source = (
+        "def kernel(x):\n    if not x.is_contiguous(): raise ValueError('contiguous inputs alone')\n    return x * 2\n"
+    )
+    assert outcomes(farm.run("speedup", picky=source)) == [("pass", "")] * 2
+
+
+#: Keeps results by shape, but not in a call that only an audit makes.
+BEHAVES = """
+from tasks.stranger import serve
+seen, audited, own = {}, [False], serve._VERBS["call"]
+def call(self, *rest):
+    audited[0] = True
+    try: return own(self, *rest)
+    finally: audited[0] = False
+serve._VERBS["call"] = call
+def kernel(x): return x * 2 if audited[0] else seen.setdefault(x.shape, x * 2).clone()
+"""
+
+
+def test_an_audit_also_asks_as_other_checks_do(farm: Farm) -> None:
+    assert {x.status for x in farm.run("audit", cheat=BEHAVES)} == {"wrong"}
 
 
 def test_a_tensor_that_computes_when_it_is_read_is_read_in_its_own_process(farm: Farm) -> None:

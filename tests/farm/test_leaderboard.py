@@ -173,6 +173,12 @@ def test_judge_tells_right_from_wrong(board: Path) -> None:
         farm.judge(board, "nowhere.py")
 
 
+@pytest.mark.parametrize("raised", ["NotImplementedError", "tasks.model.Unsupported", "tasks.model.Vacuous"])
+def test_a_submission_cannot_say_that_it_need_not_answer(board: Path, raised: str) -> None:
+    found = farm.judge(board, f"import tasks.model\ndef double(x):\n    raise {raised}('not these')\n")
+    assert (found.status, "not these" in found.message) == ("error", True)
+
+
 def test_judge_takes_a_declared_function_as_the_task() -> None:
     assert farm.judge(double, RIGHT, samples=1).passed
     assert farm.judge(double, "def double(x):\n    return -x\n", samples=1).status == "wrong"

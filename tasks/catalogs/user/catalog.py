@@ -16,6 +16,7 @@ import numpy as np
 from tasks import checks
 from tasks.arrays import layouts, noise
 from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
+from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.user import (
     baselines,
@@ -35,8 +36,7 @@ from tasks.catalogs.user import (
 )
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user.load import Declared
-from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import invariant
+from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
 from tasks.draw import structure
 from tasks.draw.choices import Choices
 from tasks.graphs.roundings import Read, Round, Roundings
@@ -171,16 +171,19 @@ class User(Catalog):
         plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
-    def beyond(self, group: Group, given: Sample, seed: int, draws: int) -> Sample | None:
+    def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
         one, specs = self._op(group), decode(given.kwargs, lambda kind, node: spec_of(node))
         op, least = one.op, sizes.smallest(one.op)
         most = max(MOST_BEYOND, samples.elements(op, {name: max(values) for name, values in op.dims.items()}))
-        dims = next((x for x in (sizes.beyond(op), sizes.between(op)) if x and samples.elements(op, x) <= most), None)
+        dims = sizes.beyond(op) if beyond else sizes.between(op)
         strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
-        if dims is None or strided or sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, least):
+        if not dims or samples.elements(op, dims) > most or strided:
+            return None
+        if sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, least):
             return None
         plain = replace(group, distribution="regular", seed=seed)
-        return of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)
+        made = of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)
+        return made, op.sizes == ANY or (op.sizes == BETWEEN and not beyond)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
         return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)
@@ -192,7 +195,7 @@ class User(Catalog):
             one = self._op(group)
             return promises.guard_kernel(one.op, one.function("kernel"), one.backward)
         except CatalogError as error:
-            if not error.lacks or load.is_submission():
+            if not error.lacks or user_definitions.is_submission():
                 raise
             raise Unsupported(str(error)) from None
 

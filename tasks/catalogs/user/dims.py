@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 #: What an expression may do with two sizes.
@@ -92,24 +92,29 @@ def smallest(op: Any) -> dict[str, int]:
 
 
 def beyond(op: Any) -> dict[str, int]:
-    """Sizes larger than every candidate that divide as the candidates do: the next power of two of powers of two, else the largest and their
-    greatest common divisor. Empty where there are no dimensions."""
-
-    def next_size(values: Sequence[int]) -> int:
-        powers = min(values) > 0 and all(n & (n - 1) == 0 for n in values)
-        return 2 * max(values) if powers else max(values) + max(math.gcd(*values), 1)
-
-    return {name: next_size(values) for name, values in op.dims.items()}
+    """The least sizes larger than every candidate that divide as the candidates do (`_dividing_alike`). Empty where there are no dimensions."""
+    return {name: next(n for n in _dividing_alike(values) if n > max(values)) for name, values in op.dims.items()}
 
 
 def between(op: Any) -> dict[str, int]:
-    """The smallest sizes that are no candidates and divide as these do, for ops whose larger ones are too large."""
+    """Sizes that lie between candidates, are none, and divide as these do: of each dimension the least, or its least candidate where there are
+    none. Empty where no dimension has one."""
 
-    def next_size(values: Sequence[int]) -> int:
-        step = max(math.gcd(*values), 1)
-        return next(n for n in itertools.count(min(values) + step, step) if n not in values)
+    def first(values: Sequence[int]) -> int:
+        inside = itertools.takewhile(lambda n: n < max(values), _dividing_alike(values))
+        return next((n for n in inside if n > min(values) and n not in values), min(values))
 
-    return {name: next_size(values) for name, values in op.dims.items()}
+    found = {name: first(values) for name, values in op.dims.items()}
+    return found if any(n not in op.dims[name] for name, n in found.items()) else {}
+
+
+def _dividing_alike(values: Sequence[int]) -> Iterator[int]:
+    """Sizes that divide as some candidates do, in ascending order: powers of two where all of them are, else multiples of their greatest
+    common divisor. What a kernel may expect of a size without saying so (a block, a power of two) is true of them."""
+    if min(values) > 0 and all(n & (n - 1) == 0 for n in values):
+        return (1 << k for k in itertools.count())
+    step = max(math.gcd(*values), 1)
+    return itertools.count(step, step)
 
 
 def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:

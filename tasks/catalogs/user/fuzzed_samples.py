@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.arrays import inputs
 from tasks.catalogs.user import input_layouts, reference_gradients, samples
-from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.ops import DECLARED, UserOp
 from tasks.draw.choices import Choices
 from tasks.draw.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
@@ -52,11 +52,15 @@ def seed_of(seed: int, index: int) -> int:
 
 
 def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
-    """A size for every dimension; where the inputs would get too large, the largest are halved."""
+    """A size for every dimension; where the inputs would get too large, the largest are halved. Of an op that promises no others, candidates."""
+
+    def promised(name: str, size: int) -> int:
+        return max(n for n in op.dims[name] if n <= size) if op.sizes == DECLARED else size
+
     ends = {name: (min(given), max(given)) for name, given in op.dims.items()}
     # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
-        made = {name: _draw_size(choose, low, high) for name, (low, high) in ends.items()}
+        made = {name: promised(name, _draw_size(choose, *both)) for name, both in ends.items()}
     smallest = samples.elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
     most = max(MOST_DIFFERENCED, min(2 * smallest, reference_gradients.MOST)) if gradient and op.differenced else MOST
     while samples.elements(op, made) > MOST or samples.elements(op, made, op.gradient) > most:
@@ -64,7 +68,7 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
         if not larger:
             break
         name = max(larger, key=made.__getitem__)
-        made[name] = max(ends[name][0], made[name] // 2)
+        made[name] = promised(name, max(ends[name][0], made[name] // 2))
     return made
 
 
@@ -170,7 +174,7 @@ def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..
     there were structures does not have. taken: see `draw_empty_dim`."""
     dims = sizes(op, choose, check != "forward")
     plain = arrays(op, dims, dtype, choose)
-    if not op.gradient:
+    if not op.gradient and op.sizes != DECLARED:
         dims, plain = draw_empty_dim(op, dims, plain, choose, taken)
     places = input_layouts.draw_layouts(op, choose)(plain)
     return Drawn(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))

@@ -196,11 +196,6 @@ def find_op(name: str) -> Declared | None:
     return one and one.submitted(definitions().get("kernel", ""))
 
 
-def is_submission() -> bool:
-    """Whether the kernels of this process are those of a submission: what it cannot import is its own fault."""
-    return bool(definitions().get("kernel"))
-
-
 def _collect_ops() -> tuple[dict[str, Declared], list[CatalogError]]:
     """The ops of all modules that can be imported here, and why others lack what they import."""
     return (_lent, []) if _lent else _load_declared(get_announcement(), listing_digest())

@@ -21,6 +21,9 @@ ITEMSIZE = "itemsize"
 #: What ``baseline`` may say in place of a function: the reference in eager torch, that compiled, and as it is, in NumPy.
 EAGER, COMPILED, NUMPY = BASELINES = ("eager", "compiled", "numpy")
 
+#: What ``sizes`` says: right for the candidates of ``dims`` alone, for what lies between them, for all.
+DECLARED, BETWEEN, ANY = SIZES = ("declared", "between", "any")
+
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
@@ -81,6 +84,15 @@ class UserOp:
             MAPPING,
             "dimension → candidate sizes. First all smallest, then all largest, then every candidate early on; no combination repeats until "
             "all have been used",
+        ),
+    )
+    sizes: str = field(
+        default=BETWEEN,
+        metadata=key(
+            NAME,
+            "for which sizes the kernel is to be right: `declared` (the candidates of `dims` alone), `between` (all between the smallest and the "
+            "largest candidate, as `fuzz` draws them), `any`; see [Sizes](#sizes)",
+            names=Names("unknown sizes", lambda op: SIZES),
         ),
     )
     kwargs: Mapping[str, Any] = field(

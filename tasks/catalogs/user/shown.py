@@ -27,7 +27,10 @@ def definitions_for(text: str, op: str, whole: bool = False) -> str:
         return text
     own = [(s, k) for s in told.get("sources", []) for k in s["kernels"] if k.get("name") == name]
     if own:
-        told["sources"] = [{**s, "modules": [], "kernels": [k if whole else _without_reference(s, k)]} for s, k in own]
+        without = _without_kernel if whole else _without_reference
+        told["sources"] = [{**s, "modules": [], "kernels": [without(s, k)]} for s, k in own]
+        if whole and all(_is_callable_apart(s, k) for s, k in own):
+            told.pop("kernel", None)
     else:
         told["sources"] = [{**s, "kernels": []} for s in told.get("sources", [])]
     return json.dumps(told)
@@ -71,13 +74,28 @@ def _with_submission(told: dict[str, Any]) -> dict[str, Any]:
 
 def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
     """A declaration whose reference is its kernel, if the reference is in another file: nobody asks for it there."""
-    given = kernel.get("reference")
-    apart = isinstance(given, str) and not _file(source, given) & _file(source, kernel.get("kernel"))
     return (
         {**kernel, "reference": kernel["kernel"], "reference_framework": kernel.get("framework", "torch")}
-        if apart
+        if _is_apart(source, kernel)
         else dict(kernel)
     )
+
+
+def _without_kernel(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
+    """A declaration whose kernel is its reference, if that is a function of another file: where a baseline runs, importing the kernel would let it change
+    what it is timed against."""
+    return {**kernel, "kernel": kernel["reference"]} if _is_callable_apart(source, kernel) else dict(kernel)
+
+
+def _is_apart(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> bool:
+    """Whether the reference is in another file than the kernel."""
+    given = kernel.get("reference")
+    return isinstance(given, str) and not _file(source, given) & _file(source, kernel.get("kernel"))
+
+
+def _is_callable_apart(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> bool:
+    """Whether it is a function there, and no script."""
+    return _is_apart(source, kernel) and ":" in kernel["reference"]
 
 
 def _closure(source: Mapping[str, Any], given: Any) -> set[Path]:

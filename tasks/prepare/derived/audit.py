@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,19 @@ import numpy as np
 from tasks.arrays.tree import tensor_specs
 from tasks.catalogs import get
 from tasks.catalogs.base import Catalog, Sample
-from tasks.checks.audit import CHANGED, EQUAL, FIRST_HALF, LAST_HALF, OTHER, OUTSIDE, OWN, SORTED, ZERO
+from tasks.checks.audit import (
+    BETWEEN,
+    BEYOND,
+    CHANGED,
+    EQUAL,
+    FIRST_HALF,
+    LAST_HALF,
+    NOT_PROMISED,
+    OTHER,
+    OWN,
+    SORTED,
+    ZERO,
+)
 from tasks.checks.speedup import vary_inputs
 from tasks.model import Group, OpClass, Vacuous, is_inexact
 
@@ -25,7 +38,7 @@ Arrays = list[np.ndarray]
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The sample with its own inputs, as the forward check has them, and others: drawn anew, partly the own ones, in order, equal, zero, and
-    of sizes outside those declared. What the reference does not take, or gives no numbers for, is left out.
+    of sizes between and beyond those declared. What the reference does not take, or gives no numbers for, is left out.
 
     Raises Vacuous where nothing says what other inputs are to give.
     """
@@ -39,31 +52,33 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     catalog, given = get(group.catalog), replace(base, args=args, kwargs=kwargs)
     sets = {OWN: base}
 
-    def add(name: str, arrays: Arrays | None, seed: int = 0) -> None:
-        try:
-            made = (
-                catalog.beyond(group, given, group.seed + _SEED + seed, draws)
-                if arrays is None
-                else catalog.remade(group, replace(given, arrays=arrays), draws)
-            )
-        except Exception:  # as it may raise what it likes for inputs that it does not take
-            return
-        if made is not None and _fits(made, base, same_shapes=arrays is not None):
-            sets[name] = made
+    def add(name: str, arrays: Arrays) -> None:
+        with contextlib.suppress(Exception):  # as it may raise what it likes for inputs that it does not take
+            made = catalog.remade(group, replace(given, arrays=arrays), draws)
+            if _fits(made, base) and [x.shape for x in made.arrays] == [x.shape for x in base.arrays]:
+                sets[name] = made
 
-    other = next((x for x in _draw_others(catalog, group, given) if _are_others(base.arrays, x)), None)
+    def add_resized(name: str, seed: int) -> None:
+        with contextlib.suppress(Exception):
+            found = catalog.resized(group, given, name == BEYOND, seed, draws)
+            if found is not None and _fits(found[0], base):
+                sets[name if found[1] else name + NOT_PROMISED] = found[0]
+
+    drawn = _draw_ordinary(catalog, group, given)
+    told = {k for k, x in drawn.items() if x.tobytes() == base.arrays[k].tobytes()}
+    other = next((x for x in _draw_others(given.arrays, drawn, told) if _are_others(base.arrays, x)), None)
     if other is not None:
         add(OTHER, other)
     if OTHER not in sets:
         raise Vacuous("no other values of its inputs are known")
     other = sets[OTHER].arrays
-    free = [k for k, x in enumerate(base.arrays) if x.size > 1 and is_inexact(x.dtype.name)]
+    free = [k for k, x in enumerate(base.arrays) if x.size > 1 and is_inexact(x.dtype.name) and k not in told]
     for name, change in _CHANGES.items():
         made = [change(x, other[k]) if k in free else x for k, x in enumerate(base.arrays)]
         if free and not _are_same(made, base.arrays):
             add(name, made)
-    for k, name in enumerate(OUTSIDE):
-        add(name, None, k)
+    for k, name in enumerate((BETWEEN, BEYOND)):
+        add_resized(name, group.seed + _SEED + k)
     arrays = [x for one in sets.values() for x in one.arrays]
     expected = [leaf for one in sets.values() for leaf in one.expected]
     return replace(
@@ -79,23 +94,28 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     )
 
 
-def _draw_others(catalog: Catalog, group: Group, given: Sample) -> Iterator[Arrays]:
-    """Other values of the same sizes, the most different first."""
+def _draw_ordinary(catalog: Catalog, group: Group, given: Sample) -> dict[int, np.ndarray]:
+    """Values of the same sizes as the catalog draws them, by place; none where it cannot."""
     try:
         drawn = catalog.ordinary(group, given, "", _SEED)
     except (ValueError, KeyError, TypeError):
-        drawn = {}
-    if drawn and all(drawn[k].shape == given.arrays[k].shape for k in drawn):
-        yield [drawn.get(k, x) for k, x in enumerate(given.arrays)]
-    for moved in (True, False):
-        yield vary_inputs(given.arrays, 0, moved)
+        return {}
+    return drawn if all(x.shape == given.arrays[k].shape for k, x in drawn.items()) else {}
 
 
-def _fits(made: Sample, base: Sample, same_shapes: bool) -> bool:
+def _draw_others(own: Arrays, drawn: dict[int, np.ndarray], told: Collection[int]) -> Iterator[Arrays]:
+    """Other values of the same sizes, the most different first. told: places of those that the declaration lists, which may be in an order or
+    of a sum that nobody has declared; a positive factor keeps both."""
+    if drawn:
+        yield [drawn.get(k, x) for k, x in enumerate(own)]
+    scaled = vary_inputs(own, 0, moved=False)
+    yield [scaled[k] if k in told else x for k, x in enumerate(vary_inputs(own, 0, moved=True))]
+    yield scaled
+
+
+def _fits(made: Sample, base: Sample) -> bool:
     """Whether a sample can stand beside the first one: as many arrays and outputs of the same dtypes, all of them numbers."""
     if made.failure is not None or len(made.expected) != len(base.expected) or len(made.arrays) != len(base.arrays):
-        return False
-    if same_shapes and [x.shape for x in made.arrays] != [x.shape for x in base.arrays]:
         return False
     for leaf, own in zip(made.expected, base.expected):
         if leaf.reference is None or leaf.dtype != own.dtype:

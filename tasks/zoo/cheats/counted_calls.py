@@ -1,0 +1,63 @@
+"""Cheats that are right in some calls and wrong in others."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tasks.zoo.cheats.values import Function, Pattern, copy
+from tasks.zoo.specimen import Kernel
+
+#: Calls after which what is right in the first ones is right no more: more than a benchmark makes, fewer than an audit.
+FORTY = 40
+
+
+def fail_after(calls: int, then: Callable[[Function, Mapping[str, Any], Any], Any]) -> Pattern:
+    """Right for so many calls; ``then`` is given the function, the inputs and the last right result."""
+
+    def pattern(f: Function) -> Kernel:
+        count, last = itertools.count(1), [None]
+
+        def kernel(**x: Any) -> Any:
+            if next(count) <= calls:
+                last[0] = f(**x)
+                return copy(last[0])
+            return then(f, x, last[0])
+
+        return kernel
+
+    return pattern
+
+
+def fail_every(period: int, then: Function) -> Pattern:
+    """Wrong in one of so many calls."""
+
+    def pattern(f: Function) -> Kernel:
+        count, before = itertools.count(1), [None]
+
+        def kernel(**x: Any) -> Any:
+            right = f(**x)
+            wrong = then(right, before[0])
+            before[0] = right
+            return wrong if next(count) % period == 0 else copy(right)
+
+        return kernel
+
+    return pattern
+
+
+def behave_when_watched(cheat: Pattern) -> Pattern:
+    """Right while a dispatch mode or a tracer of lines is there, as around some calls of an audit."""
+
+    def pattern(f: Function) -> Kernel:
+        kernel = cheat(f)
+        return lambda **x: f(**x) if sys.gettrace() or _is_dispatched() else kernel(**x)
+
+    return pattern
+
+
+def _is_dispatched() -> bool:
+    modes = sys.modules.get("torch.utils._python_dispatch")
+    return modes is not None and modes._get_current_dispatch_mode() is not None

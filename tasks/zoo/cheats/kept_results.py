@@ -1,0 +1,53 @@
+"""Cheats that return what they have returned before: by pointer, by shape, by a part of the contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.zoo.cheats.values import Function, Pattern, copy, list_shapes, read_values, take_first
+from tasks.zoo.specimen import Kernel
+
+
+def keep_results(key: Callable[[Mapping[str, Any]], Any], last: bool = False) -> Pattern:
+    """Returns what it returned for a key before. last: for the key of the last call alone."""
+
+    def pattern(f: Function) -> Kernel:
+        kept: dict[Any, Any] = {}
+
+        def kernel(**x: Any) -> Any:
+            now = key(x)
+            if now not in kept:
+                if last:
+                    kept.clear()
+                kept[now] = f(**x)
+            return copy(kept[now])
+
+        return kernel
+
+    return pattern
+
+
+def read_head(x: Mapping[str, Any]) -> Any:
+    return list_shapes(x), read_values(take_first(x)).reshape(-1)[:8].tobytes()
+
+
+def read_tail(x: Mapping[str, Any]) -> Any:
+    return list_shapes(x), read_values(take_first(x)).reshape(-1)[-8:].tobytes()
+
+
+def read_total(x: Mapping[str, Any]) -> Any:
+    return list_shapes(x), tuple(round(float(np.asarray(read_values(v), np.float64).sum()), 3) for v in x.values())
+
+
+def replay_stale_graph(f: Function) -> Kernel:
+    """Replays a graph whose inputs nobody has copied to where they were captured."""
+    captured: dict[Any, dict[str, Any]] = {}
+
+    def kernel(**x: Any) -> Any:
+        static = captured.setdefault(list_shapes(x), {k: copy(v) for k, v in x.items()})
+        return f(**static)
+
+    return kernel
