@@ -70,6 +70,12 @@ RUN_AS = {
         "farm fuzz configs/fuzz.yaml --cases 20 --ops graph --backends ort-cpu --inline --results fuzzed"
     ),
     "farm screen torch-cpu --seconds 60": "farm screen torch-cpu --seconds 1 --on inline --results screened",
+    "farm fingerprint torch-cpu": "farm fingerprint torch-cpu --ops sum --dtypes float32 --on inline --results passports",
+    "farm fingerprint torch-cpu ort-cpu --ops matmul linear --dtypes float32 --tree": (
+        "farm fingerprint ort-cpu --ops sum --dtypes float32 --tree --on inline --results passports"
+    ),
+    "farm fingerprint torch-cpu --kept --json": "farm fingerprint torch-cpu --kept --json --results passports",
+    "farm fingerprint --diff torch-cpu ort-cpu": "farm fingerprint --diff torch-cpu ort-cpu --results passports",
     "farm doctor": "farm doctor torch-cpu torch-cuda",
     "farm doctor configs/vendors.yaml": "farm doctor ort-cpu iree-vulkan",
 }

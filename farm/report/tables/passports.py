@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from farm import lake
+from farm.lake.store import AnyLake
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.model import label_of
@@ -36,17 +37,23 @@ COMPARED = {
 NAMED = 3
 
 
-def load_readings(results: lake.AnyLake, run_id: str | None = None) -> pd.DataFrame:
+def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
     """The readings of a run, or of all, as the table `passports` has them, and products: how many are not rounded before they are added, in words.
 
     Raises LakeError."""
     found = lake.read_passports(results, run_id)
     for name in ("tree", "fused", "others"):
-        found[name] = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
-    for name in found.select_dtypes("object"):
-        found[name] = found[name].where(found[name].notna(), None)
-    found["products"] = [_describe_products(line) for line in found.to_dict("records")]
+        lists = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
+        found[name] = pd.Series(lists, found.index, dtype=object)
+    for column in found.select_dtypes("object"):
+        found[column] = found[column].where(found[column].notna(), None)
+    found["products"] = [_describe_products(line) for line in _records(found)]
     return found
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The lines of a frame."""
+    return [{str(k): v for k, v in line.items()} for line in frame.to_dict("records")]
 
 
 def _describe_products(line: Line) -> str:
@@ -75,9 +82,9 @@ def summarise(readings: pd.DataFrame) -> pd.DataFrame:
         lines.append(
             dict(zip(["backend", *OF], key))
             | {
-                "orders": describe_orders(read.to_dict("records")),
+                "orders": describe_orders(_records(read)),
                 "depends": ", ".join(_list_dependences(read)),
-                "adds": "; ".join(_count(map(_describe_adder, read[read["bits"].notna()].to_dict("records")))),
+                "adds": "; ".join(_count(map(_describe_adder, _records(read[read["bits"].notna()])))),
                 "flushes": _describe_flushing(read),
                 "predicted": int(group["predicted"].fillna(0).sum()),
                 "unseen": int(group["unseen"].fillna(0).sum()),
@@ -161,7 +168,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     key = [*OF, "sample", "where"]
     both = a.merge(b, on=key, suffixes=("_one", "_other"))
     lines = []
-    for line in both.to_dict("records"):
+    for line in _records(both):
         for name, words in COMPARED.items():
             one, other = line[f"{name}_one"], line[f"{name}_other"]
             if one == other or (_is_missing(one) and _is_missing(other)):
@@ -189,7 +196,7 @@ def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
     """What `compare` found, a line per op, dtype and what differs."""
     lines = [
         dict(zip([*OF, "what", "one", "other"], key))
-        | {"shapes": ", ".join(dict.fromkeys(map(_shape, group.to_dict("records"))))}
+        | {"shapes": ", ".join(dict.fromkeys(map(_shape, _records(group))))}
         for key, group in found.groupby([*OF, "what", "one", "other"], sort=True, dropna=False)
     ]
     frame = pd.DataFrame(lines, columns=[*OF, "what", "one", "other", "shapes"])

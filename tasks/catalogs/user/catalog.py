@@ -37,6 +37,7 @@ from tasks.catalogs.user import (
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
+from tasks.catalogs.user.schema import invariant
 from tasks.draw import structure
 from tasks.draw.choices import Choices
 from tasks.graphs.roundings import Read, Round, Roundings
