@@ -32,8 +32,8 @@ from tasks.wire import Bad, Done, ToRun
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
 #: Deaths of a child in a row, without a case in flight, after which its backend is given up.
 STRIKES = 3
-#: Deaths in cases of a batch after which a submission's others are not run.
-DEATHS = 2
+#: Deaths in cases of a batch after which a submission's others are not run; and hangs, of which each takes a whole deadline.
+DEATHS, HANGS = 2, 1
 #: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
 PAUSES = (0.5, 2.0)
 #: Failures in a row on a device after which a new child asks, once a batch, whether it is still there.
@@ -360,10 +360,11 @@ class _Batch:
     def give_up(self, death: Death) -> None:
         """After so many deaths of a submission, its other cases are not run: what dies at each would take minutes of everybody's time."""
         self.deaths += 1
-        if not (self.job.backend and self.job.backend.kernel) or self.deaths < DEATHS:
+        hangs = death.status == Status.TIMEOUT
+        if not (self.job.backend and self.job.backend.kernel) or self.deaths < (HANGS if hangs else DEATHS):
             return
         told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
-        told["note"] = f"not run: the submission died in {self.deaths} of the cases before"
+        told["note"] = f"not run: the submission {'hung' if hangs else 'died'}, in {self.deaths} of the cases before"
         for number in self.remaining:
             self.add_confirmed(self.settle(number, death.status, told))
 

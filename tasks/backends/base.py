@@ -245,7 +245,7 @@ class Backend:
         raise NotImplementedError
 
     def build_to_run(self, form: Form) -> Program:
-        """As `build`, of a program that is run next as it is: where it is built in another process, that need not wait to be asked."""
+        """As `build`, of a program that is run next as it is, `Form.repeats` times: where it is built in another process, that need not wait to be asked."""
         return self.build(form)
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:

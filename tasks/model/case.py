@@ -190,6 +190,8 @@ class Form:
     stepped: tuple[int, ...] = ()
     #: Names of the sets of inputs that `arrays` holds one after another, each of as many arrays; empty: it holds one.
     sets: tuple[str, ...] = ()
+    #: How often its program is run as it is, one run after another.
+    repeats: int = 1
     #: What the user declares of the call; None where it is a library's function.
     own: OwnKernel | None = field(default=None, repr=False, compare=False)
     #: Before a run: puts what the call keeps back to what it was made with, where a run writes to it.

@@ -666,6 +666,7 @@ class PreparedSample:
             cotangents=tuple(record.cotangents),
             stepped=tuple(record.stepped),
             sets=tuple(record.sets),
+            repeats=record.repeats,
             also=functools.partial(self._form, by_name=by_name) if by_name else self._form,
             elsewhere=elsewhere,
             **(usual | found),

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from tasks import wire as lines
 from tasks.backends import BackendSpec
@@ -29,12 +29,16 @@ from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed
 from tasks.stranger import records
 from tasks.stranger.confine import Rules
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
-from tasks.stranger.records import KIND_PROTOCOL
-from tasks.stranger.serve import CALLS
-from tasks.stranger.wire import Closed, Connection, Garbled
+from tasks.stranger.records import KIND_PROTOCOL, Described, Ran, take_ways
+from tasks.stranger.serve import CALLS, WAYS
+from tasks.stranger.wire import Closed, Connection, Garbled, Message
 
 #: Seconds for which a stranger that says nothing more is given to end.
 ENDING_S = 2.0
+#: What one does that describes nothing, in words.
+NO_PROGRAM = "describes no program"
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -116,17 +120,20 @@ class Stranger:
         self._asked = 0
         self._closed = False
 
-    def ask(self, verb: str, body: dict[str, Any], arrays: Sequence[Any] = ()) -> tuple[Any, list[Any]]:
+    def ask(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0) -> Message:
         """What a stranger answers to a request. Raises what it raised there; Misbehaviour where it breaks the protocol."""
-        return self.hear(self.say(verb, body, arrays))
+        return self.hear(self.say(verb, body, arrays, of))
 
-    def say(self, verb: str, body: dict[str, Any], arrays: Sequence[Any] = ()) -> int:
-        """Make a request; its number."""
-        number = self._asked = next(self._numbers)
-        if self._dropped:
-            body["drop"], self._dropped = self._dropped, []
+    def say(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0, numbers: int = 1) -> int:
+        """Make a request; its number. of: the number of what it is about; numbers: how many it takes, of which its own is the last."""
+        for _ in range(numbers):
+            number = self._asked = next(self._numbers)
+        dropped, self._dropped = self._dropped, []
         try:
-            self._connection().send(number, verb, body, arrays)
+            connection = self._connection()
+            if len(dropped) > 1:
+                connection.send(0, "drop", dropped[1:])
+            connection.send(number, verb, body, arrays, of=of, dropped=dropped[0] if dropped else 0)
         except Closed:
             self._bury()
         return number
@@ -135,7 +142,7 @@ class Stranger:
         """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be heard."""
         return self._asked == number
 
-    def hear(self, number: int) -> tuple[Any, list[Any]]:
+    def hear(self, number: int) -> Message:
         """The next answer to a request of that number; what else was said before it is of requests whose answers nobody wanted."""
         try:
             while True:
@@ -150,11 +157,10 @@ class Stranger:
             self.break_off(str(garbled))
         if message.number != number or message.verb not in ("done", "raised"):
             self.break_off(f"it answers what it was not asked ({message.verb} to {message.number})")
+        if message.verb == "done":
+            return message
         try:
-            if message.verb == "raised":
-                raised = records.read_error(message.body, message.arrays)
-            else:
-                return message.body, message.arrays
+            raised = records.read_error(message.body, message.arrays)
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
@@ -177,6 +183,13 @@ class Stranger:
     def drop(self, number: int) -> None:
         """What has that number there is needed no more."""
         self._dropped.append(number)
+
+    def read(self, how: Callable[[], T], what: str) -> T:
+        """What is made of an answer; where that is nothing, it is ended. what: that it did not do, in words."""
+        try:
+            return how()
+        except (KeyError, TypeError, ValueError, Garbled) as error:
+            self.break_off(f"it {what}: {error}")
 
     def _bury(self) -> NoReturn:
         """It has closed its connection: how it ended is how its judge ends."""
@@ -242,7 +255,7 @@ class Remote(Backend):
     _root: Remote
 
     def start(self) -> RuntimeInfo:
-        told, _ = self._find_clean().ask("start", {})
+        told = self._find_clean().ask("start", {}).body
         lacks = ",".join(dict.fromkeys((*self._nursery.lacks, *told["lacks"])))
         self.found = told["found"]
         self.identity = (*told["identity"], *([f"unconfined={lacks}"] if lacks else []))
@@ -275,9 +288,8 @@ class Remote(Backend):
         for k in range(len(self._way) + 1):
             if self._way[:k] not in known:
                 method, given, name = self._way[k - 1]
-                made, _ = stranger.ask(
-                    "derive", {"backend": known[self._way[: k - 1]], "method": method, "given": list(given)}
-                )
+                body = {"backend": known[self._way[: k - 1]], "method": method, "given": list(given)}
+                made = stranger.ask("derive", body).body
                 known[self._way[:k]] = made[name] if name else made
         return known[self._way]
 
@@ -302,28 +314,31 @@ class Remote(Backend):
         return self._build(form)
 
     def build_to_run(self, form: Form) -> Program:
-        return self._build(form, ahead=True)
+        return self._build(form, form.repeats)
 
-    def _build(self, form: Form, ahead: bool = False) -> Program:
+    def _build(self, form: Form, runs: int = 0) -> Program:
+        """runs: how often it is run as soon as it is built."""
         stranger, arrays = self._find(form.op), list[Any]()
-        body = {"form": records.write_form(form, arrays), "backend": self._number(stranger), "ahead": ahead}
-        number = stranger.say("build", body, arrays)
-        return self._program(stranger, *stranger.hear(number), number if ahead else None)
+        body = {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
+        message = stranger.ask("build", body, arrays)
+        said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
+        return _make_program(stranger, message.number, said, message.arrays, runs)
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         if not forms:
             return []
         stranger, arrays = self._find(forms[0].op), list[Any]()
         body = {"forms": [records.write_form(x, arrays) for x in forms], "backend": self._number(stranger)}
-        made, found = stranger.ask("build_all", body, arrays)
-        built: list[Program | Exception] = []
-        for one in made:
-            if "raised" in one:
-                error = records.read_error(one["raised"], found)
-                built.append(error if isinstance(error, Exception) else RuntimeError(str(error)))
-            else:
-                built.append(self._program(stranger, one, found))
-        return built
+        message = stranger.hear(stranger.say("build_all", body, arrays, numbers=len(forms)))
+        first, found = message.number - len(forms) + 1, message.arrays
+
+        def read_one(number: int, made: Any) -> Program | Exception:
+            if "raised" not in made:
+                return _make_program(stranger, number, Described(made), found)
+            error = records.read_error(made["raised"], found)
+            return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+        return stranger.read(lambda: [read_one(first + k, x) for k, x in enumerate(message.body)], NO_PROGRAM)
 
     def eager(self, form: Form) -> Arm:
         return self._arm("eager", self._find(form.op), form)
@@ -353,8 +368,11 @@ class Remote(Backend):
         body: dict[str, Any] = {"form": records.write_form(form, arrays), "also": also, "method": method}
         if stranger is self._root._stranger:
             body["backend"] = self._number(stranger)
-        made, found = stranger.ask("arm", body, arrays)
-        arm = Arm(str(made["name"]), self._program(stranger, made["program"], found), others.get(made["form"], form))
+        message = stranger.ask("arm", body, arrays)
+        made = message.body
+        said = stranger.read(lambda: Described(made["program"]), NO_PROGRAM)
+        program = _make_program(stranger, message.number, said, message.arrays)
+        arm = Arm(str(made["name"]), program, others.get(made["form"], form))
         products, *work = (x if type(x) is int else None for x in (made["products"], *made["work"]))
         moved, done = work
         return replace(
@@ -363,14 +381,16 @@ class Remote(Backend):
 
     def canary(self, form: Form) -> Program:
         stranger = self._find_clean()
-        return self._program(stranger, *stranger.ask("canary", {"kind": form.kind, "dtype": form.dtype}))
+        message = stranger.ask("canary", {"kind": form.kind, "dtype": form.dtype})
+        said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
+        return _make_program(stranger, message.number, said, message.arrays)
 
     def measure_flushing(self, dtype: str) -> Flushes:
-        results, inputs = self._find_clean().ask("flushes", {"dtype": dtype})[0]
+        results, inputs = self._find_clean().ask("flushes", {"dtype": dtype}).body
         return Flushes(tuple(results), tuple(inputs))
 
     def levels(self) -> Mapping[str, Backend]:
-        names, _ = self._find_clean().ask("derive", {"method": "levels", "given": []})
+        names = self._find_clean().ask("derive", {"method": "levels", "given": []}).body
         return {name: self._derive("levels", level=name) for name in names}
 
     def passes(self) -> tuple[str, ...]:
@@ -384,13 +404,13 @@ class Remote(Backend):
         return int(self._tell("cache_bytes"))
 
     def _tell(self, method: str, *given: Any) -> Any:
-        return self._find_clean().ask("tell", {"method": method, "given": list(given)})[0]
+        return self._find_clean().ask("tell", {"method": method, "given": list(given)}).body
 
     def without(self, passes: Collection[str]) -> Backend:
         return self._derive("without", list(passes))  # type: ignore[no-any-return]
 
     def precise(self) -> Backend | None:
-        made, _ = self._find_clean().ask("derive", {"method": "precise", "given": []})
+        made = self._find_clean().ask("derive", {"method": "precise", "given": []}).body
         return None if made is None else self._derive("precise")
 
     def any_size(self) -> Backend:
@@ -420,134 +440,132 @@ class Remote(Backend):
     def is_out_of_memory(self, error: BaseException) -> bool:
         return _told(error, "is_out_of_memory") if hasattr(error, "told") else super().is_out_of_memory(error)
 
-    # --- programs ---
-
-    def _program(self, stranger: Stranger, made: Any, found: list[Any], ahead: int | None = None) -> Program:
-        try:
-            return _program(stranger, made, found, ahead)
-        except (KeyError, TypeError, ValueError, Garbled) as error:
-            stranger.break_off(f"it describes no program: {error}")
-
 
 def _told(error: Any, name: str) -> bool:
     return bool(error.told[name])
 
 
-def _program(stranger: Stranger, made: Any, found: list[Any], ahead: int | None) -> Program:
-    """A program that a stranger has. ahead: the number of the answer to its first run, where it runs already. Raises KeyError, TypeError, Garbled where it is not described as one."""
-    number = int(made["of"])
-    held, program = _Held(), Program(run=lambda: [], threads=made["threads"] is True)
-    records.update_program(program, made["said"])
-    program.ways = _ways(made["ways"], found)
-    weakref.finalize(held, stranger.drop, number)
-    told = weakref.ref(program)  # a check may keep what it returns in a program of its own
-
-    coming = [] if ahead is None else [ahead]
-
-    def run_number(which: int) -> list[Any]:
-        waits = which == number and coming and stranger.is_next(coming[0])
-        said, outputs = stranger.hear(coming.pop()) if waits else stranger.ask("run", {"of": which})
-        try:
-            _update(told(), said, outputs)
-            return records.take(said["outputs"], outputs)
-        except (KeyError, TypeError, ValueError, Garbled) as error:
-            stranger.break_off(f"it ran no program: {error}")
-
-    def run(held: _Held = held) -> list[Any]:
-        return run_number(number)
-
-    def given(arrays: list[Any], held: _Held = held) -> Callable[[], Sequence[Any]]:
-        which, _ = stranger.ask("given", {"of": number, "arrays": [0, len(arrays)]}, arrays)
-
-        def run(held: _Held = held) -> list[Any]:
-            return run_number(which)
-
-        weakref.finalize(run, stranger.drop, which)
-        return run
-
-    def timed(arrays: list[Any], cold: bool, probe: bool, held: _Held = held) -> Callable[[], Timed]:
-        body = {"of": number, "arrays": [0, len(arrays)], "cold": cold, "probe": probe}
-        which, _ = stranger.ask("timed", body, arrays)
-
-        def run(held: _Held = held) -> Timed:
-            said, outputs = stranger.ask("time", {"of": which})
-            try:
-                return records.read_timed(said, outputs)
-            except (KeyError, TypeError, ValueError, Garbled) as error:
-                stranger.break_off(f"it timed no call: {error}")
-
-        weakref.finalize(run, stranger.drop, which)
-        return run
-
-    def capture(held: _Held = held) -> Callable[[list[Any]], Sequence[Any]]:
-        which, _ = stranger.ask("capture", {"of": number})
-
-        def replay(arrays: list[Any], held: _Held = held) -> list[Any]:
-            return records.take(*stranger.ask("replay", {"of": which, "arrays": [0, len(arrays)]}, arrays))
-
-        weakref.finalize(replay, stranger.drop, which)
-        return replay
-
-    def session(held: _Held = held) -> RemoteSession:
-        return RemoteSession(stranger, number, told(), held)
-
-    def call(name: str, arrays: list[Any], data: Any, held: _Held = held) -> list[Any]:
-        body = {"of": number, "name": name, "arrays": [0, len(arrays)], "data": vars(data)}
-        said, outputs = stranger.ask("call", body, arrays)
-        try:
-            _update(told(), said, outputs)
-            return records.take(said["outputs"], outputs)
-        except (KeyError, TypeError, ValueError, Garbled) as error:
-            stranger.break_off(f"it ran no program: {error}")
-
-    vars(program).update({name: functools.partial(call, name) for name in made["calls"] if name in CALLS})
-    program.run = run
-    program.given = given if made["given"] is True else None
-    program.timed = timed if made["timed"] is True else None
-    program.capture = capture if made["capture"] is True else None
-    program.session = session if made["session"] is True else None
+def _make_program(stranger: Stranger, number: int, said: Described, arrays: list[Any], runs: int = 0) -> Program:
+    """A program that a stranger has under some number. runs: how often it runs there already."""
+    program = Program(run=lambda: [], threads=said.threads)
+    said.claims.put_into(program)
+    program.ways = take_ways(said.ways, arrays)
+    kept = KeptProgram(stranger, number, program, runs)
+    program.run = kept.run
+    for name in said.calls:
+        if name in WAYS:
+            setattr(program, name, getattr(kept, name))
+        elif name in CALLS:
+            setattr(program, name, functools.partial(kept.call, name))
     return program
 
 
-class _Held:
-    """While anything has it, a stranger keeps its program."""
+class Kept:
+    """What a stranger has under a number, and keeps while anything has this."""
+
+    def __init__(self, stranger: Stranger, number: int) -> None:
+        self.stranger, self.number = stranger, number
+
+    def __del__(self) -> None:
+        self.stranger.drop(self.number)
 
 
-def _update(program: Program | None, said: Any, outputs: list[Any]) -> None:
-    """What a program says after a run. Raises KeyError, TypeError, Garbled."""
-    if program is not None:
-        records.update_program(program, said["said"])
-        program.ways = _ways(said["ways"], outputs)
+class KeptProgram(Kept):
+    """What the judge's program calls. A check may keep one of these calls in a program of its own, and nothing else of it."""
+
+    def __init__(self, stranger: Stranger, number: int, program: Program, runs: int) -> None:
+        super().__init__(stranger, number)
+        self._told, self._coming = weakref.ref(program), runs
+
+    def run(self) -> list[Any]:
+        coming, self._coming = self._coming, 0
+        if coming and self.stranger.is_next(self.number):
+            message = self.stranger.hear(self.number)
+            self._coming = coming - 1
+            return self.read_run(message)
+        return self.run_number(self.number)
+
+    def run_number(self, number: int) -> list[Any]:
+        """The outputs of a run of what has some number."""
+        return self.read_run(self.stranger.ask("run", None, of=number))
+
+    def read_run(self, message: Message) -> list[Any]:
+        return self.stranger.read(lambda: message.text.read(Ran).read(self._told(), message.arrays), "ran no program")
+
+    def given(self, arrays: list[Any]) -> Callable[[], Sequence[Any]]:
+        return KeptRun(self, self.stranger.ask("given", None, arrays, of=self.number).number)
+
+    def timed(self, arrays: list[Any], cold: bool, probe: bool) -> Callable[[], Timed]:
+        made = self.stranger.ask("timed", {"cold": cold, "probe": probe}, arrays, of=self.number)
+        return KeptTimed(self.stranger, made.number)
+
+    def capture(self) -> Callable[[list[Any]], Sequence[Any]]:
+        return KeptCapture(self.stranger, self.stranger.ask("capture", None, of=self.number).number)
+
+    def session(self) -> RemoteSession:
+        return RemoteSession(self)
+
+    def call(self, name: str, arrays: list[Any], data: Any) -> list[Any]:
+        message = self.stranger.ask("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
+        return self.read_run(message)
 
 
-def _ways(said: Any, found: list[Any]) -> dict[str, Sequence[Any]]:
-    return {str(name): records.take(places, found) for name, places in said}
+class KeptRun(Kept):
+    """A run of a program on other inputs."""
+
+    def __init__(self, program: KeptProgram, number: int) -> None:
+        super().__init__(program.stranger, number)
+        self._program = program
+
+    def __call__(self) -> list[Any]:
+        return self._program.run_number(self.number)
 
 
-class RemoteSession:
+class KeptTimed(Kept):
+    """A call that is timed by itself."""
+
+    def __call__(self) -> Timed:
+        message = self.stranger.ask("time", None, of=self.number)
+        return self.stranger.read(lambda: records.read_timed(message.body, message.arrays), "timed no call")
+
+
+class KeptCapture(Kept):
+    """A recorded run."""
+
+    def __call__(self, arrays: list[Any]) -> list[Any]:
+        message = self.stranger.ask("replay", None, arrays, of=self.number)
+        return self.stranger.read(lambda: records.take(message.body, message.arrays), "replayed no run")
+
+
+class RemoteSession(Kept):
     """A session that a stranger has."""
 
-    def __init__(self, stranger: Stranger, program: int, told: Program | None, held: _Held) -> None:
-        self._stranger, self._program, self._held = stranger, told, held
-        self._number, _ = stranger.ask("open", {"of": program})
+    def __init__(self, program: KeptProgram) -> None:
+        super().__init__(program.stranger, program.stranger.ask("open", None, of=program.number).number)
+        self._program = program
 
     def start(self) -> None:
-        self._stranger.ask("session", {"of": self._number, "method": "start"})
+        self._ask("start")
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         arrays = [] if inputs is None else list(inputs)
-        body = {"of": self._number, "arrays": None if inputs is None else [0, len(arrays)]}
-        said, found = self._stranger.ask("step", body, arrays)
-        _update(self._program, said, found)
-        return records.take(said["outputs"], found)
+        message = self.stranger.ask("step", {"inputs": inputs is not None}, arrays, of=self.number)
+        return self._program.read_run(message)
 
     def state(self) -> Mapping[str, Any]:
-        (names, places), found = self._stranger.ask("session", {"of": self._number, "method": "state"})
-        return dict(zip(names, records.take(places, found)))
+        message = self._ask("state")
+
+        def read_state() -> dict[str, Any]:
+            names, places = message.body
+            return dict(zip(map(str, names), records.take(places, message.arrays)))
+
+        return self.stranger.read(read_state, "keeps no state")
 
     def close(self) -> None:
-        self._stranger.ask("session", {"of": self._number, "method": "close"})
-        self._stranger.drop(self._number)
+        self._ask("close")
+
+    def _ask(self, method: str) -> Message:
+        return self.stranger.ask("session", {"method": method}, of=self.number)
 
 
 def remote(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import operator
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,8 +17,13 @@ from tasks.prepare.named import find
 from tasks.stranger.wire import Garbled
 
 #: Fields of a form that cross as they are: JSON, and tuples of it.
-_PLAIN = tuple(x.name for x in fields(Form) if x.type in ("str", "Any"))
 _TUPLES = tuple(x.name for x in fields(Form) if str(x.type).startswith("tuple["))
+_FORM_FIELDS = (*(x.name for x in fields(Form) if x.type in ("str", "Any")), *_TUPLES)
+#: Those of a function's name; its state are arrays.
+_NAMED_FIELDS = tuple(x.name for x in fields(Named) if x.name not in ("group", "state"))
+_form_values, _named_values, _group_values = (
+    operator.attrgetter(*names) for names in (_FORM_FIELDS, _NAMED_FIELDS, [x.name for x in fields(Group)])
+)
 #: Kind of the Misbehaviour of a process that breaks the protocol.
 KIND_PROTOCOL = "protocol"
 #: Kinds of errors that a judge knows by their class. That a case is invalid is the judge's to say.
@@ -32,43 +39,58 @@ _MOST = 1 << 16
 
 def write_form(form: Form, arrays: list[Any]) -> dict[str, Any]:
     """A form; what is an array in it is appended to ``arrays``. Raises Unsupported where its function has no name."""
-    if form.call is not None and not isinstance(form.call, Named):
+    named = form.call
+    if named is not None and not isinstance(named, Named):
         raise Unsupported(f"isolation: process: the function of {form.op} cannot be named to another process")
     if form.sets:  # what it will be given is told when it is given
         form = replace(form, arrays=form.inputs_of(0), sets=())
-    made: dict[str, Any] = {name: getattr(form, name) for name in (*_PLAIN, *_TUPLES)}
-    made["arrays"] = add(form.arrays, arrays)
-    made["model"] = None if form.model is None else add([np.frombuffer(form.model, np.uint8)], arrays)
-    if isinstance(form.call, Named):
-        named = form.call
-        state = [list(named.state), add(list(named.state.values()), arrays)]
-        given = {f.name: getattr(named, f.name) for f in fields(named) if f.name not in ("group", "state")}
-        made["call"] = given | {"group": dict(vars(named.group)), "state": state}
+    made: dict[str, Any] = {"said": _form_values(form), "arrays": add(form.arrays, arrays)}
+    if form.model is not None:
+        made["model"] = add([np.frombuffer(form.model, np.uint8)], arrays)
+    if named is not None:
+        made["group"], made["call"] = _group_values(named.group), _named_values(named)
+        made["names"], made["state"] = list(named.state), add(list(named.state.values()), arrays)
     return made
 
 
-def read_form(made: dict[str, Any], arrays: list[Any]) -> Form:
-    """What `write_form` wrote, its function found. Raises what finding it raises."""
-    model = made["model"]
-    said: dict[str, Any] = {name: made[name] for name in _PLAIN} | {name: tuple(made[name]) for name in _TUPLES}
-    form = Form(
-        **said, arrays=take(made["arrays"], arrays), model=None if model is None else take(model, arrays)[0].tobytes()
-    )
-    if (given := made.get("call")) is None:
+class FormRecord:
+    """A form as it was written, without its arrays: forms of the same text share it."""
+
+    def __init__(self, made: dict[str, Any]) -> None:
+        said: dict[str, Any] = dict(zip(_FORM_FIELDS, made["said"]))
+        self._form = Form(**said | {name: tuple(said[name]) for name in _TUPLES}, arrays=[])
+        self._arrays, self._model, self._state = (made.get(x) for x in ("arrays", "model", "state"))
+        self._names: list[str] = made.get("names") or []
+        self._named: Named | None = None
+        if "call" in made:
+            given = dict(zip(_NAMED_FIELDS, made["call"]))
+            given["written"] = tuple(given["written"])
+            self._named = Named(Group(*made["group"]), **given)
+
+    def read(self, arrays: list[Any]) -> Form:
+        """The form with the arrays that came with it, its function found. Raises what finding it raises."""
+        more: dict[str, Any] = {"arrays": take(self._arrays, arrays)}
+        if self._model is not None:
+            more["model"] = take(self._model, arrays)[0].tobytes()
+        if (named := self._named) is not None:
+            if self._names:
+                named = replace(named, state=dict(zip(self._names, take(self._state, arrays))))
+            more |= vars(find(named))
+        # `dataclasses.replace` sets each of its many fields anew, which takes as long as to read the message.
+        form = object.__new__(Form)
+        vars(form).update(vars(self._form), **more)
         return form
-    names, places = given["state"]
-    named = Named(**given | {"group": Group(**given["group"]), "state": dict(zip(names, take(places, arrays)))})
-    found = find(named)
-    return replace(form, call=found.call, own=found.own, renew=found.renew)
 
 
-def add(given: list[Any], arrays: list[Any]) -> list[int]:
+def add(given: Sequence[Any], arrays: list[Any]) -> list[int]:
     arrays.extend(given)
     return [len(arrays) - len(given), len(arrays)]
 
 
-def take(places: list[int], arrays: list[Any]) -> list[Any]:
-    return arrays[slice(*places)]
+def take(places: Any, arrays: list[Any]) -> list[Any]:
+    """Raises TypeError where these are no places."""
+    first, end = places
+    return arrays[first:end]
 
 
 # --- programs -------------------------------------------------------------------------------------------------------
@@ -80,20 +102,74 @@ _TYPES: dict[str, tuple[type, ...]] = {"fallback": (str, type(None)), "pieces": 
 _TIMES = ("wall_s", "cpu_s", "device_s")
 
 
+_said = operator.attrgetter(*_SAID)
+
+
 def describe_program(program: Program) -> dict[str, Any]:
     """What a program says of itself now; without the results of its other ways. Columns are what checks measure, in the judge's process."""
-    return {name: getattr(program, name) for name in _SAID}
+    return dict(zip(_SAID, _said(program)))
 
 
-def update_program(program: Program, said: Any) -> None:
-    """Let a judge's program say what the stranger's does. Raises Garbled."""
-    if type(said) is not dict:
-        raise Garbled("a program that says nothing of itself")
-    for name, value in said.items():
-        if name in _SAID and isinstance(value, _TYPES.get(name, (str,))):
-            setattr(program, name, value[:_MOST] if isinstance(value, str) else value)
-        else:
-            raise Garbled(f"a program says {name!r}")
+def describe_changes(program: Program, before: dict[str, Any]) -> dict[str, Any]:
+    """What a program says now that it did not say before, which is updated."""
+    changed = {name: x for name, x in zip(_SAID, _said(program)) if x != before[name]}
+    before.update(changed)
+    return changed
+
+
+class Claims:
+    """What a program says of itself, as far as it may. Raises Garbled where it says anything else."""
+
+    def __init__(self, said: Any) -> None:
+        if type(said) is not dict:
+            raise Garbled("a program that says nothing of itself")
+        self._values: dict[str, Any] = {}
+        for name, value in said.items():
+            if name in _SAID and isinstance(value, _TYPES.get(name, (str,))):
+                self._values[name] = value[:_MOST] if isinstance(value, str) else value
+            else:
+                raise Garbled(f"a program says {name!r}")
+
+    def put_into(self, program: Program) -> None:
+        """Let a judge's program say them."""
+        if self._values:
+            vars(program).update(self._values)
+
+
+class Ran:
+    """What was said of a run. Raises KeyError, TypeError, ValueError, Garbled where that is nothing."""
+
+    def __init__(self, said: Any) -> None:
+        self._outputs = _places(said["outputs"])
+        self._claims = Claims(said["said"])
+        self._ways = {str(name): _places(x) for name, x in said["ways"]}
+
+    def read(self, program: Program | None, arrays: list[Any]) -> list[Any]:
+        """The outputs; the rest is let say the judge's program, where there still is one."""
+        if program is not None:
+            self._claims.put_into(program)
+            program.ways = take_ways(self._ways, arrays)
+        return take(self._outputs, arrays)
+
+
+class Described:
+    """What was said of a program that was built. Raises KeyError, TypeError, ValueError, Garbled where that is nothing."""
+
+    def __init__(self, said: Any) -> None:
+        self.claims, self.threads = Claims(said["said"]), said["threads"] is True
+        self.ways = {str(name): _places(x) for name, x in said["ways"]}
+        #: The ways to call it that it has.
+        self.calls = frozenset(x for x in said["calls"] if type(x) is str)
+
+
+def take_ways(ways: dict[str, list[int]], arrays: list[Any]) -> dict[str, Sequence[Any]]:
+    return {name: take(places, arrays) for name, places in ways.items()} if ways else {}
+
+
+def _places(said: Any) -> list[int]:
+    if type(said) is not list or [type(x) for x in said] != [int, int]:
+        raise Garbled("arrays at no places")
+    return said
 
 
 def write_timed(made: Timed, arrays: list[Any]) -> dict[str, Any]:

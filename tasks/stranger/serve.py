@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import sys
@@ -20,13 +19,15 @@ from tasks.catalogs.user_definitions import announce
 from tasks.importing import pause_gc
 from tasks.model import Form, Misbehaviour, Program, Timed, Unsupported
 from tasks.stranger import records
-from tasks.stranger.wire import Closed, Connection
+from tasks.stranger.wire import Closed, Connection, Message
 from tasks.surroundings import Surroundings
 
 #: Further ways to call a program, by the attribute of `Program` that takes arrays and such plain data, and returns outputs.
 CALLS: dict[str, Callable[..., Any]] = {
     name: made for name, kind in {"placed": "Placing"}.items() if (made := getattr(model, kind, None)) is not None
 }
+#: Attributes of `Program` that are another way to call it, where they are not None.
+WAYS = ("given", "timed", "capture", "session")
 #: Attributes of a backend that its start may set, and a judge asks for.
 STARTED = ("found", "identity")
 
@@ -40,13 +41,12 @@ def serve(own: socket.socket, request: dict[str, Any]) -> None:
 
 
 class Server:
-    """Answers requests. What it has made it keeps by a number, until the judge has dropped it."""
+    """Answers requests. What a request makes is kept by the number of the request, until the judge has dropped it."""
 
     def __init__(self, backend: Backend, pid: int, lacks: Sequence[str]) -> None:
         self._backends: dict[int, Backend] = {0: backend}
         self._kept: dict[int, Any] = {}
         self._said: dict[int, dict[str, Any]] = {}
-        self._numbers = itertools.count(1)
         self._pid, self._lacks = pid, list(lacks)
         self._surroundings = Surroundings()
 
@@ -57,105 +57,124 @@ class Server:
                 message, fds = connection.receive()
             except Closed:
                 return
-            if message.verb == "lane":  # another thread of the judge's asks over a connection of its own
+            if message.dropped:
+                self._drop(message.dropped)
+            if message.verb == "drop":
+                for number in message.body:
+                    self._drop(number)
+            elif message.verb == "lane":  # another thread of the judge's asks over a connection of its own
                 lane = Connection(socket.socket(fileno=fds[0]))
                 threading.Thread(target=self.answer, args=(lane,), daemon=True).start()
                 connection.send(message.number, "done")
-                continue
-            out: list[Any] = []
-            self._answer_one(connection, message.number, message.verb, message.body, message.arrays, out)
+            else:
+                self._answer_request(connection, message)
 
-    def _answer_one(
-        self, connection: Connection, number: int, verb: str, body: Any, arrays: list[Any], out: list[Any]
-    ) -> None:
+    def _drop(self, number: int) -> None:
+        self._kept.pop(number, None)
+        self._said.pop(number, None)
+
+    def _answer_request(self, connection: Connection, message: Message) -> None:
+        done = self._answer_one(connection, message, _VERBS.get(message.verb))
+        if message.verb == "build":  # who builds it to run runs it next
+            for _ in range(message.body["runs"]):
+                done = done and self._answer_one(connection, message._replace(of=message.number), Server._run)
+
+    def _answer_one(self, connection: Connection, message: Message, verb: Verb | None) -> bool:
+        """Whether nothing was raised."""
         said: Any
-        ahead = verb == "build" and body.pop("ahead", False)
+        out: list[Any] = []
         try:
-            for old in body.pop("drop", ()):
-                self._kept.pop(old, None)
-                self._said.pop(old, None)
-            backend = self._backends[body.pop("backend", 0)]
-            if verb in ("build", "build_all"):  # another case begins
-                self._surroundings.put_back()
-            said, verb = _VERBS[verb](self, backend, body, arrays, out), "done"
+            if verb is None:
+                raise ValueError(f"nobody can be asked to {message.verb}")
+            said, told = verb(self, message, out), "done"
         except BaseException as error:
-            said, verb = records.write_error(error, self._backends[0], out), "raised"
+            out = []
+            said, told = records.write_error(error, self._backends[0], out), "raised"
         if os.getpid() != self._pid:  # the kernel has forked, and this is not the process that is asked
             os._exit(0)
         sys.stdout.flush()
-        connection.send(number, verb, said, out)
-        if ahead and verb == "done":  # who builds it runs it next
-            self._answer_one(connection, number, "run", {"of": said["of"]}, [], [])
-
-    def _keep(self, made: Any) -> int:
-        number = next(self._numbers)
-        self._kept[number] = made
-        return number
+        connection.send(message.number, told, said, out)
+        return told == "done"
 
     # --- of a backend ---
 
-    def _start(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _backend(self, message: Message) -> Backend:
+        return self._backends[message.body.get("backend", 0)]
+
+    def _start(self, message: Message, out: list[Any]) -> Any:
+        backend = self._backend(message)
         with pause_gc():
             info = backend.start()
         given = {name: getattr(backend, name) for name in STARTED}
         return {"info": lines.encode(info).decode(), "lacks": self._lacks, **given}
 
-    def _derive(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _derive(self, message: Message, out: list[Any]) -> Any:
         """Another backend that a method makes of one; levels: those by name; None where there is none."""
-        made = getattr(backend, body["method"])(*body["given"])
+        body = message.body
+        made = getattr(self._backend(message), body["method"])(*body["given"])
         if isinstance(made, Mapping):
             return {name: self._keep_backend(x) for name, x in made.items()}
         return None if made is None else self._keep_backend(made)
 
     def _keep_backend(self, made: Backend) -> int:
-        number = next(self._numbers)
+        number = len(self._backends)
         self._backends[number] = made
         return number
 
-    def _tell(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _tell(self, message: Message, out: list[Any]) -> Any:
         """What a method of the backend says in plain data."""
-        return getattr(backend, body["method"])(*body["given"])
+        return getattr(self._backend(message), message.body["method"])(*message.body["given"])
 
-    def _flushes(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        found = backend.measure_flushing(body["dtype"])
+    def _flushes(self, message: Message, out: list[Any]) -> Any:
+        found = self._backend(message).measure_flushing(message.body["dtype"])
         return [list(found.results), list(found.inputs)]
 
-    def _canary(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _canary(self, message: Message, out: list[Any]) -> Any:
         from tasks.canary import build_form
 
-        return self._program(backend.canary(build_form(body["kind"], body["dtype"])), out)
+        made = self._backend(message).canary(build_form(message.body["kind"], message.body["dtype"]))
+        return self._keep_program(message.number, made, out)
 
-    def _build(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        return self._program(backend.build(records.read_form(body["form"], arrays)), out)
+    def _build(self, message: Message, out: list[Any]) -> Any:
+        self._surroundings.put_back()  # another case begins
+        form = message.text.read(_read_form).read(message.arrays)
+        return self._keep_program(message.number, self._backend(message).build(form), out)
 
-    def _build_all(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        forms = [self._read_form(x, arrays) for x in body["forms"]]
-        built = iter(backend.build_all([x for x in forms if isinstance(x, Form)]))
-        return [self._program_or_error(next(built) if isinstance(x, Form) else x, out) for x in forms]
+    def _build_all(self, message: Message, out: list[Any]) -> Any:
+        """Programs, or what was raised; the number of the last one is the request's."""
+        self._surroundings.put_back()
+        forms = [self._form_or_error(x, message.arrays) for x in message.text.read(_read_forms)]
+        built = iter(self._backend(message).build_all([x for x in forms if isinstance(x, Form)]))
+        first = message.number - len(forms) + 1
+        made = (next(built) if isinstance(x, Form) else x for x in forms)
+        return [self._program_or_error(first + k, x, out) for k, x in enumerate(made)]
 
     @staticmethod
-    def _read_form(record: dict[str, Any], arrays: list[Any]) -> Form | Exception:
+    def _form_or_error(record: records.FormRecord, arrays: list[Any]) -> Form | Exception:
         try:
-            return records.read_form(record, arrays)
+            return record.read(arrays)
         except Exception as error:
             return error
 
-    def _program_or_error(self, made: Program | Exception, out: list[Any]) -> dict[str, Any]:
+    def _program_or_error(self, number: int, made: Program | Exception, out: list[Any]) -> dict[str, Any]:
         if isinstance(made, Program):
-            return self._program(made, out)
+            return self._keep_program(number, made, out)
         return {"raised": records.write_error(made, self._backends[0], out)}
 
-    def _arm(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        form = records.read_form(body["form"], arrays)
-        also = {kind: x if isinstance(x, str) else records.read_form(x, arrays) for kind, x in body["also"].items()}
+    def _arm(self, message: Message, out: list[Any]) -> Any:
+        form = message.text.read(_read_form).read(message.arrays)
+        others = {
+            kind: x if isinstance(x, str) else records.FormRecord(x).read(message.arrays)
+            for kind, x in message.body["also"].items()
+        }
 
         def find_other(kind: str) -> Form:
-            found = also.get(kind, f"the sample has no {kind} form")
+            found = others.get(kind, f"the sample has no {kind} form")
             if isinstance(found, str):
                 raise Unsupported(found)
             return found
 
-        arm = getattr(backend, body["method"])(replace(form, also=find_other))
+        arm = getattr(self._backend(message), message.body["method"])(replace(form, also=find_other))
         return {
             "name": arm.name,
             "form": arm.form.kind,
@@ -163,92 +182,90 @@ class Server:
             "declared": arm.declared,
             "work": list(arm.work),
             "views": arm.views,
-            "program": self._program(arm.program, out),
+            "program": self._keep_program(message.number, arm.program, out),
         }
 
     # --- of a program ---
 
-    def _program(self, program: Program, out: list[Any]) -> dict[str, Any]:
-        number = self._keep(program)
+    def _keep_program(self, number: int, program: Program, out: list[Any]) -> dict[str, Any]:
+        self._kept[number] = program
         said = self._said[number] = records.describe_program(program)
         return {
-            "of": number,
-            "said": said,
+            "said": dict(said),
             "ways": self._ways(program, out),
-            "given": program.given is not None,
-            "timed": program.timed is not None,
-            "capture": program.capture is not None,
-            "session": program.session is not None,
             "threads": program.threads,
-            "calls": [name for name in CALLS if getattr(program, name, None) is not None],
+            "calls": [name for name in (*WAYS, *CALLS) if getattr(program, name, None) is not None],
         }
 
     @staticmethod
     def _ways(program: Program, out: list[Any]) -> Any:
         return [[name, records.add(_plain(x), out)] for name, x in program.ways.items()]
 
-    def _changes(self, number: int, program: Program) -> dict[str, Any]:
-        """What a program says now that it did not say before."""
-        before, now = self._said[number], records.describe_program(program)
-        self._said[number] = now
-        return {name: x for name, x in now.items() if x != before[name]}
+    def _describe_run(self, number: int, program: Program, outputs: Sequence[Any], out: list[Any]) -> dict[str, Any]:
+        places = records.add(_plain(outputs), out)
+        said = records.describe_changes(program, self._said[number])
+        return {"outputs": places, "said": said, "ways": self._ways(program, out)}
 
-    def _run(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _run(self, message: Message, out: list[Any]) -> Any:
         """Run a program, or what it was given other inputs for."""
         self._surroundings.runs()
-        made = self._kept[body["of"]]
-        program, run, number = (made, made.run, body["of"]) if isinstance(made, Program) else made
-        outputs = _plain(run())
-        places = records.add(outputs, out)
-        return {"outputs": places, "said": self._changes(number, program), "ways": self._ways(program, out)}
+        made = self._kept[message.of]
+        program, run, number = (made, made.run, message.of) if isinstance(made, Program) else made
+        return self._describe_run(number, program, run(), out)
 
-    def _given(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        program = self._kept[body["of"]]
-        return self._keep((program, program.given(records.take(body["arrays"], arrays)), body["of"]))
+    def _given(self, message: Message, out: list[Any]) -> Any:
+        program = self._kept[message.of]
+        self._kept[message.number] = program, program.given(message.arrays), message.of
 
-    def _timed(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _timed(self, message: Message, out: list[Any]) -> Any:
         """Make a call ready that is timed by itself."""
-        program = self._kept[body["of"]]
-        return self._keep(program.timed(records.take(body["arrays"], arrays), body["cold"], body["probe"]))
+        body = message.body
+        self._kept[message.number] = self._kept[message.of].timed(message.arrays, body["cold"], body["probe"])
 
-    def _time(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _time(self, message: Message, out: list[Any]) -> Any:
         self._surroundings.runs()
-        found: Timed = self._kept[body["of"]]()
+        found: Timed = self._kept[message.of]()
         later = None if found.later is None else _plain(found.later)
         return records.write_timed(replace(found, outputs=_plain(found.outputs), later=later), out)
 
-    def _call(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
+    def _call(self, message: Message, out: list[Any]) -> Any:
         """A call of a program in another way, by its name in `CALLS`: with arrays and plain data, to outputs."""
-        program, data = self._kept[body["of"]], CALLS[body["name"]](**body["data"])
+        name, program = message.body["name"], self._kept[message.of]
+        data = CALLS[name](**message.body["data"])
         self._surroundings.runs()
-        outputs = getattr(program, body["name"])(records.take(body["arrays"], arrays), data)
-        places = records.add(_plain(outputs), out)
-        return {"outputs": places, "said": self._changes(body["of"], program), "ways": self._ways(program, out)}
+        return self._describe_run(message.of, program, getattr(program, name)(message.arrays, data), out)
 
-    def _capture(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        return self._keep(self._kept[body["of"]].capture())
+    def _capture(self, message: Message, out: list[Any]) -> Any:
+        self._kept[message.number] = self._kept[message.of].capture()
 
-    def _replay(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        return records.add(_plain(self._kept[body["of"]](records.take(body["arrays"], arrays))), out)
+    def _replay(self, message: Message, out: list[Any]) -> Any:
+        return records.add(_plain(self._kept[message.of](message.arrays)), out)
 
     # --- of a session ---
 
-    def _open(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        program = self._kept[body["of"]]
-        return self._keep((program, program.session(), body["of"]))
+    def _open(self, message: Message, out: list[Any]) -> Any:
+        program = self._kept[message.of]
+        self._kept[message.number] = program, program.session(), message.of
 
-    def _step(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        program, session, number = self._kept[body["of"]]
-        outputs = session.step(None if body["arrays"] is None else records.take(body["arrays"], arrays))
-        places = records.add(_plain(outputs), out)
-        return {"outputs": places, "said": self._changes(number, program), "ways": self._ways(program, out)}
+    def _step(self, message: Message, out: list[Any]) -> Any:
+        program, session, number = self._kept[message.of]
+        outputs = session.step(message.arrays if message.body["inputs"] else None)
+        return self._describe_run(number, program, outputs, out)
 
-    def _session(self, backend: Backend, body: Any, arrays: list[Any], out: list[Any]) -> Any:
-        session = self._kept[body["of"]][1]
-        found = getattr(session, body["method"])()
-        if body["method"] != "state":
+    def _session(self, message: Message, out: list[Any]) -> Any:
+        method = message.body["method"]
+        found = getattr(self._kept[message.of][1], method)()
+        if method != "state":
             return None
         return [list(map(str, found)), records.add(_plain(list(found.values())), out)]
+
+
+def _read_form(body: Any) -> records.FormRecord:
+    return records.FormRecord(body["form"])
+
+
+def _read_forms(body: Any) -> list[records.FormRecord]:
+    return [records.FormRecord(x) for x in body["forms"]]
 
 
 def _plain(outputs: Sequence[Any]) -> list[Any]:
@@ -260,7 +277,10 @@ def _plain(outputs: Sequence[Any]) -> list[Any]:
     return made
 
 
-_VERBS: dict[str, Callable[[Server, Backend, Any, list[Any], list[Any]], Any]] = {
+#: Answers a request: what is said, and arrays that are appended to a list.
+Verb = Callable[[Server, Message, list[Any]], Any]
+
+_VERBS: dict[str, Verb] = {
     name.removeprefix("_"): getattr(Server, name)
     for name in (
         *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
+from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import Group
+from tasks.model import Form, Group, Program
+from tasks.model.named import Named
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
+from tasks.stranger import records
 from tasks.stranger.nursery import Nursery
 from tasks.stranger.proxy import Remote, Rooms, remote
 from tasks.stranger.serve import serve
+from tasks.stranger.wire import Connection
 from tasks.wire import ToRun
 from tests.bench.record import Result
 from tests.bench.running import Size
@@ -37,29 +51,123 @@ OPS = (
 )
 
 
-def isolation(folder: Path, size: Size) -> Result:
-    """Microseconds of CPU time that a case of 10 kB takes more, of both processes, and op_db's cases as a ratio. size: rounds."""
-    import json
+#: Bytes of an output that crosses in memory of its own.
+WIDE = 1 << 26
 
+
+def isolation(folder: Path, size: Size) -> Result:
+    """Microseconds of CPU time that a case of 10 kB takes more, of both processes, beside what two processes take that do nothing but to
+    send each other as many bytes, and op_db's cases as a ratio. size: rounds."""
     (folder / "k.py").write_text(KERNEL)
     kernel = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": {"x": [SMALL]}}
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": [kernel]}]})
     user_definitions.announce(text)
+    # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what is measured.
+    once = {"listing_digest": functools.cache(load.listing_digest), "load": functools.cache(load.load)}
+    with mock.patch.multiple(load, **once):
+        figures = _measure(folder, text, int(str(size["rounds"])))
+    words = ", ".join(f"{name}: {x:.3g}" for name, x in figures.items())
+    return Result(figures, f"A kernel in a process of its own: {words}.")
+
+
+def _measure(folder: Path, text: str, rounds: int) -> dict[str, float]:
     spec = BackendSpec.parse("torch-cpu")
     shut_in, here = remote(Nursery(serve), Rooms(spec, text)), spec.create()
     arms = {"isolated": _runner(shut_in), "here": _runner(here)}
     own = [whole(prepare(Group("user:op", "", "float32", 64), folder)[1])]
     ops = [whole(prepare(Group(f"torch:{x}", "", "float32", 8), folder)[1]) for x in OPS]
-    small, library = (_compare(arms, items, int(str(size["rounds"]))) for items in (own, ops))
+    floors = [_measure_round_trip(SMALL * 4) for _ in range(rounds)]
+    small, library = (_compare(arms, items, rounds) for items in (own, ops))
+    floors += [_measure_round_trip(SMALL * 4) for _ in range(rounds)]
     arms["isolated"].close()
-    figures = {
-        "µs a case of 10 kB": (small["isolated"] - small["here"]) * 1e6,
+    more, floor = (small["isolated"] - small["here"]) * 1e6, min(floors) * 1e6
+    messages = min(_measure_messages() for _ in range(rounds)) * 1e6
+    return {
+        "µs a case of 10 kB": more,
         "cases of 10 kB, times as long": small["isolated"] / small["here"],
+        "µs a bare round trip of 10 kB": floor,
+        "bare round trips a case": more / floor,
+        "µs to write and read the messages of a case": messages,
         "op_db, times as long": library["isolated"] / library["here"],
         "op_db, µs a case": (library["isolated"] - library["here"]) * 1e6,
+        "a large output, times as long as a copy": _measure_wide(rounds),
     }
-    words = ", ".join(f"{name}: {x:.3g}" for name, x in figures.items())
-    return Result(figures, f"A kernel in a process of its own: {words}.")
+
+
+def _measure_round_trip(count: int, times: int = 500) -> float:
+    """CPU seconds of both of two processes that send each other some bytes and wait for each other, and do nothing else."""
+    ours, its = socket.socketpair()
+    room = memoryview(bytearray(count))
+
+    def hear(end: socket.socket) -> None:
+        had = 0
+        while had < count:
+            had += end.recv_into(room[had:])
+
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(times):
+            hear(its)
+            its.sendall(room)
+        hear(its)
+    begin = time.process_time() + _cpu_of(pid)
+    for _ in range(times):
+        ours.sendall(room)
+        hear(ours)
+    took = time.process_time() + _cpu_of(pid) - begin
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    ours.close()
+    its.close()
+    return took / times
+
+
+def _cpu_of(pid: int) -> float:
+    """CPU seconds of a process (clock_getcpuclockid(3))."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def _measure_messages(times: int = 500) -> float:
+    """CPU seconds of what a case of 10 kB says, written and read in one process: there is nobody to wait for."""
+    judge, stranger = (Connection(x) for x in socket.socketpair())
+    values, specs = np.ones(SMALL, np.float32), [{"tensor": 0, "shape": [SMALL], "strides": [1]}]
+    named = Named(Group("user:op", "", "float32", 64), own=True)
+    form = Form("torch", "user:op", "float32", [values], named, args=[], kwargs={"x": specs}, repeats=2)
+    program, said = Program(run=lambda: []), {"said": {"flags": "a=b"}, "ways": [], "threads": True, "calls": ["given"]}
+    begin = time.process_time()
+    for number in range(1, times + 1):
+        arrays: list[Any] = []
+        body = {"form": records.write_form(form, arrays), "backend": 0, "runs": 2}
+        judge.send(number, "build", body, arrays, dropped=number - 1)
+        stranger.receive()[0].text.read(lambda x: x)
+        stranger.send(number, "done", said)
+        judge.receive()[0].text.read(records.Described).claims.put_into(program)
+        for _ in range(form.repeats):
+            stranger.send(number, "done", {"outputs": [0, 1], "said": {}, "ways": []}, [values])
+            heard, _ = judge.receive()
+            heard.text.read(records.Ran).read(program, heard.arrays)
+    took = (time.process_time() - begin) / times
+    judge.close()
+    stranger.close()
+    return took
+
+
+def _measure_wide(rounds: int) -> float:
+    """CPU time of an output that crosses and is read, as a multiple of one copy of it to new memory that is read."""
+    wide, ends = np.ones(WIDE, np.uint8), [Connection(x) for x in socket.socketpair()]
+
+    def crossed() -> np.ndarray:
+        ends[0].send(1, "done", None, [wide])
+        found: np.ndarray = ends[1].receive()[0].arrays[0]
+        return found
+
+    def take(make: Callable[[], np.ndarray]) -> float:
+        begin = time.process_time()
+        assert make().view(np.uint64)[:: 1 << 9].all()  # every page is looked at
+        return time.process_time() - begin
+
+    times = [(take(crossed), take(wide.copy)) for _ in range(max(rounds, 3))]
+    return min(x for x, _ in times) / min(x for _, x in times)
 
 
 def _runner(backend: Backend) -> Runner:

@@ -364,8 +364,9 @@ def kernel(x):
             s = socket.socket(fileno=os.dup(fd))
         except OSError:
             continue
-        text = json.dumps([1 << 40, "done", {"outputs": [0, 0]}, []]).encode()
-        s.sendall(struct.pack("<QQ", len(text), 0) + text)
+        text = json.dumps(["done", {"outputs": [0, 0]}, []]).encode()
+        text += b" " * (-(40 + len(text)) % 64)
+        s.sendall(struct.pack("<QQQQII", 1 << 40, 0, 0, 0, len(text), 0) + text)
     return x * 2
 """
     first, *_ = farm.run(cheat=source)

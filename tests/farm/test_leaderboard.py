@@ -144,6 +144,18 @@ def test_a_submission_that_dies_is_not_run_for_every_case(board: Path, results: 
     assert own["note"].fillna("").str.startswith("not run").any()
 
 
+def test_a_submission_that_hangs_costs_one_deadline(board: Path, results: Path) -> None:
+    (board / "submissions" / "hangs.py").write_text("import time\ndef double(x): time.sleep(1000)\n")
+    (board / "task.yaml").write_text(TASK.replace("samples: 2", "samples: 8") + "deadline_s: 2\n")
+    run(board, results)
+    from farm import lake
+
+    rows = lake.read(lake.open_lake(str(results)), None)
+    own = rows[rows["backend"] == "hangs"]
+    assert set(own["status"]) == {"timeout"} and len(own) == 8, "every planned case has its row"
+    assert own["note"].fillna("").str.startswith("not run").sum() == 7
+
+
 def test_several_tasks_are_one_leaderboard(board: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     for name in ("one", "two"):

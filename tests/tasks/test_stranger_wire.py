@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +14,23 @@ import pytest
 
 from tasks.model import Fallback, Misbehaviour, Program, Unsupported
 from tasks.stranger import records
-from tasks.stranger.wire import HEAD, LARGE, Closed, Connection, Garbled
+from tasks.stranger.wire import ALIGN, HEAD, LARGE, Closed, Connection, Garbled, Message
+
+
+def test_a_large_array_is_copied_once_to_the_memory_that_is_handed_over(ends: tuple[Connection, Connection]) -> None:
+    sent = np.ones((64, LARGE), np.float32)
+    tracemalloc.start()  # which NumPy tells of its arrays
+    try:
+        for array in (sent, sent.T):
+            ends[0].send(1, "done", None, [array])
+            (message, _) = ends[1].receive()
+            assert message.arrays[0].shape == array.shape
+            _, most = tracemalloc.get_traced_memory()
+            copies = most / sent.nbytes
+            tracemalloc.reset_peak()
+            assert copies < 0.1, f"{copies:.1f} copies in this process's own memory"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture
@@ -35,10 +53,11 @@ ARRAYS = [
 
 
 def test_arrays_arrive_as_they_were(ends: tuple[Connection, Connection]) -> None:
-    ends[0].send(7, "run", {"a": [1, None, "x"]}, ARRAYS)
+    ends[0].send(7, "run", {"a": [1, None, "x"]}, ARRAYS, of=3, dropped=2)
     ends[0].send(8, "next")
     message, fds = ends[1].receive()
     assert (message.number, message.verb, message.body, fds) == (7, "run", {"a": [1, None, "x"]}, [])
+    assert (message.of, message.dropped) == (3, 2)
     for sent, found in zip(ARRAYS, message.arrays, strict=True):
         if sent is None:
             assert found is None
@@ -57,24 +76,75 @@ def test_large_arrays_cross_in_memory_that_nobody_can_change(ends: tuple[Connect
     assert not message.arrays[0].flags.writeable and not message.arrays[0].flags.owndata
 
 
+def test_messages_follow_one_another_however_they_are_cut(ends: tuple[Connection, Connection]) -> None:
+    sizes = [*range(0, 3000, 7), LARGE // 4, 1, LARGE // 4 - 9, 0] * 3
+    sent = [np.full(n, n, np.int32) for n in sizes]
+
+    def say() -> None:
+        for number, array in enumerate(sent):
+            ends[0].send(number, "run", None, [array, array[:1]])
+
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
+    heard = [ends[1].receive()[0] for _ in sent]
+    speaker.join()
+    for number, (message, array) in enumerate(zip(heard, sent)):  # none lies where a later one was read
+        assert message.number == number and (message.arrays[0] == array).all()
+
+
+def test_what_is_equal_and_not_the_same_is_said_anew(ends: tuple[Connection, Connection]) -> None:
+    for body in (1, True, 1.0, 0.0, -0.0, [1], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, "1", None, 1, True):
+        ends[0].send(1, "run", body)
+        (message, _) = ends[1].receive()
+        assert repr(message.body) == repr(body)
+
+
+def test_messages_of_one_text_share_it_and_not_their_bytes(ends: tuple[Connection, Connection]) -> None:
+    def crosses(number: int, array: np.ndarray) -> Message:
+        ends[0].send(number, "run", {"a": 1}, [array])
+        return ends[1].receive()[0]
+
+    first, second = crosses(1, np.zeros(4)), crosses(2, np.ones(4))
+    assert first.text is second.text and first.text.read(lambda body: body["a"]) == 1
+    assert first.arrays[0].tolist() == [0] * 4 and second.arrays[0].tolist() == [1] * 4
+    other = crosses(3, np.ones((2, 2)))
+    assert other.text is not first.text and other.arrays[0].shape == (2, 2)
+
+
+def write_raw(text: bytes, size: int, number: int = 1, fds: int = 0) -> bytes:
+    """The head and the text of a message, with what fills the text up."""
+    text += b" " * (-(HEAD.size + len(text)) % ALIGN)
+    return HEAD.pack(number, 0, 0, size, len(text), fds) + text
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
         (b"not json", 0),
         (b"[]", 0),
-        (b'["1","run",null,[]]', 0),
-        (b'[1,"run",null,[["float32",[4],null,0,16]]]', 8),
-        (b'[1,"run",null,[["float32",[1000000000000],[0],0,4]]]', 4),
-        (b'[1,"run",null,[["float32",[-1],null,0,4]]]', 4),
-        (b'[1,"run",null,[["object",[1],null,0,8]]]', 8),
-        (b'[1,"run",null,[["float32",[1],null,-64,4]]]', 4),
+        (b"[1,null,[]]", 0),
+        (b'["run",null,{}]', 0),
+        (b'["run",null,[["float32",[4],null,0,16]]]', 8),
+        (b'["run",null,[["float32",[1000000000000],[0],0,4]]]', 4),
+        (b'["run",null,[["float32",[-1],null,0,4]]]', 4),
+        (b'["run",null,[["object",[1],null,0,8]]]', 8),
+        (b'["run",null,[["float32",[1],null,-64,4]]]', 4),
+        (b'["run",null,[["float32",[1],null,64,4]]]', 4),
+        (b'["run",null,[["str",[1],null,0,4]]]', 4),
         (b"[" * 100000, 0),
     ],
 )
 def test_what_is_no_message_is_refused(ends: tuple[Connection, Connection], text: bytes, size: int) -> None:
     own = ends[0]._socket
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    own.sendall(HEAD.pack(len(text), size) + text + b"\0" * size)
+    for number in (1, 2):  # also where it is said again
+        own.sendall(write_raw(text, size, number) + b"\0" * (size + -size % ALIGN))
+        with pytest.raises(Garbled):
+            ends[1].receive()
+
+
+def test_a_text_of_a_length_that_none_has_is_refused(ends: tuple[Connection, Connection]) -> None:
+    ends[0]._socket.sendall(HEAD.pack(1, 0, 0, 0, 16, 0) + b'["run",null,[]] ')
     with pytest.raises(Garbled):
         ends[1].receive()
 
@@ -83,9 +153,15 @@ def test_memory_that_can_still_be_written_to_is_refused(ends: tuple[Connection, 
     size = LARGE + 4
     fd = os.memfd_create("open", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
-    text = json.dumps([1, "run", None, [["float32", [size // 4], None, 0, size]]]).encode()
-    socket.send_fds(ends[0]._socket, [HEAD.pack(len(text), size) + text], [fd])
+    text = json.dumps(["run", None, [["float32", [size // 4], None, 0, size]]]).encode()
+    socket.send_fds(ends[0]._socket, [write_raw(text, size, fds=1)], [fd])
     with pytest.raises(Garbled, match="still be written"):
+        ends[1].receive()
+
+
+def test_descriptors_that_did_not_come_are_missed(ends: tuple[Connection, Connection]) -> None:
+    ends[0]._socket.sendall(write_raw(b'["lane",null,[]]', 0, fds=1))
+    with pytest.raises(Garbled, match="did not come"):
         ends[1].receive()
 
 
@@ -114,8 +190,8 @@ def test_errors_keep_their_name_text_and_class() -> None:
 
 def test_a_program_says_nothing_of_what_is_judged() -> None:
     program = Program(run=lambda: [])
-    records.update_program(program, {"flags": "a=b"})
+    records.Claims({"flags": "a=b"}).put_into(program)
     assert program.flags == "a=b"
     for name in ("columns", "run"):
         with pytest.raises(Garbled):
-            records.update_program(program, {name: {}})
+            records.Claims({name: {}})
