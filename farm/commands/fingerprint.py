@@ -18,7 +18,7 @@ from farm.plan.config import Config, ConfigError, check_backend
 from farm.plan.request import Request
 from farm.report.faces import terminal
 from farm.report.tables.passports import compare, difference_view, load_readings, newest, passport_view
-from farm.work import executors
+from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate
 from farm.work.launch import Run, ready
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--on",
         metavar="NAME",
         default="auto",
-        help=f"run on this executor: {', '.join(executors.BUILT_IN)}, or one that a package brings",
+        help=f"run on this executor: {', '.join(executor_registry.BUILT_IN)}, or one that a package brings",
     )
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
     args = parser.parse_args(argv)
@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.diff:
         if args.backends:
             parser.error("--diff compares what the lake has: name its two passports and no BACKEND")
-        return _show_difference(lake, *args.diff, as_json=args.json)
+        one, other = args.diff
+        return _show_difference(lake, one, other, as_json=args.json)
     if not args.backends:
         parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm backends lists them")
     if args.kept:

@@ -14,7 +14,7 @@ from farm.plan.config import ConfigError, backends_of
 from farm.program import program
 from farm.screen import show
 from farm.screen.run import SCREEN, Screening, find_device_backends, make_request
-from farm.work import executors
+from farm.work import executor_registry
 
 
 @refusing
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the operands (default: 0)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster; default: this machine")
     parser.add_argument(
-        "--on", metavar="NAME", default="auto", help=f"run on this executor: {', '.join(executors.BUILT_IN)}"
+        "--on", metavar="NAME", default="auto", help=f"run on this executor: {', '.join(executor_registry.BUILT_IN)}"
     )
     parser.add_argument("--resume", metavar="RUN_ID", help="screen what a run has no rows of ('last': the newest)")
     results_option(parser)

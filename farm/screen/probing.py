@@ -11,7 +11,7 @@ from farm.fleet.inventory import Offer
 from farm.plan.request import Request
 from farm.program import program
 from farm.screen.run import MEMORY_GIB, Screened, ask_backends, name_hosts
-from farm.work import executors
+from farm.work import executor_registry
 from farm.work.each_device import name_core, run_on_each
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
@@ -26,7 +26,7 @@ MAJORITY = 2
 def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screened]:
     """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is not built nothing.
     Raises ConfigError, ClusterError, OSError."""
-    kind = executors.find(request.how, request.address) or executors.get("children")
+    kind = executor_registry.find(request.how, request.address) or executor_registry.get("children")
     executor = kind.create(Setup(request.address, request.cpus, dashboard=False))
     try:
         offers = ask_backends(executor, specs, request, build=False)

@@ -13,10 +13,10 @@ from farm import lake as lakes
 from farm.fleet import asking
 from farm.fleet.child_process import Death, Limits
 from farm.fleet.inventory import Offer, offers
-from farm.lake import Origin, traces
+from farm.lake import Origin, beside
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.request import Request
-from farm.work import executors
+from farm.work import executor_registry
 from farm.work.each_device import run_on_each
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
@@ -115,7 +115,7 @@ class Screening:
         self.record = dict(request.record or new_record(request) | {SCREEN: {"seconds": seconds, "seed": seed}})
         self.seed = int(self.record[SCREEN]["seed"])  # a run that is resumed goes on with its own operands
         self.devices: list[Screened] = []
-        kind = executors.find(request.how, request.address) or executors.get("children")
+        kind = executor_registry.find(request.how, request.address) or executor_registry.get("children")
         self.executor: Executor = kind.create(Setup(request.address, request.cpus, request.dashboard))
         self.offers = ask_backends(self.executor, self.specs, request)
 
@@ -206,7 +206,8 @@ class Screening:
             rows = make_rows(device, names, self.request.policy.id)
             origin = Origin.of(self.run_id, device.backend, device.info, device.host, device.place.device)
             batches = [lakes.to_batch([row for row, _ in rows], origin)]
-            traces.append(self.request.lake, self.run_id, batches, traces.from_stream(traces.to_stream(rows, origin)))
+            steps = beside.from_stream(beside.TRACE.to_stream(rows, origin))
+            beside.append(self.request.lake, self.run_id, batches, steps)
 
     def finish(self) -> None:
         """Say in the record that all was done. Raises OSError."""

@@ -63,7 +63,7 @@ def isolation(folder: Path, size: Size) -> Result:
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": [kernel]}]})
     user_definitions.announce(text)
     # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what is measured.
-    once = {"listing_digest": functools.cache(load.listing_digest), "load": functools.cache(load.load)}
+    once: dict[str, Any] = {"listing_digest": functools.cache(load.listing_digest), "load": functools.cache(load.load)}
     with mock.patch.multiple(load, **once):
         figures = _measure(folder, text, int(str(size["rounds"])))
     words = ", ".join(f"{name}: {x:.3g}" for name, x in figures.items())
