@@ -128,7 +128,7 @@ class Graph:
 
     def _execute(self, block: Block, values: Values, run: Run) -> list[Any]:
         """Outputs of a block whose inputs, and what it captures, are in ``values``, which is used up."""
-        left = Counter(name for node in block.nodes for name in node.reads) + Counter(block.outputs)
+        left = Counter(block.use_counts)
         for node in block.nodes:
             reads = {name: self._read(name, node, block, values, run) for name in node.reads}
             outputs = self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, run)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,12 +35,12 @@ class Node:
     proto: Any
     version: int
 
-    @property
+    @cached_property
     def operator(self) -> Operator:
         """What is known of its operator."""
         return operators.of(self.op)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """Names of the tensors that it needs: its inputs, and what its subgraphs take from outside."""
         own = [x for x in self.inputs if x]
@@ -54,7 +56,12 @@ class Block:
     nodes: tuple[Node, ...]
     weights: Mapping[str, np.ndarray] = field(repr=False)
 
-    @property
+    @cached_property
+    def use_counts(self) -> Counter[str]:
+        """How often each tensor is read: by nodes, and as an output."""
+        return Counter(name for node in self.nodes for name in node.reads) + Counter(self.outputs)
+
+    @cached_property
     def captured_names(self) -> tuple[str, ...]:
         """Names that it takes from the graph around it."""
         known = {*self.inputs, *self.weights, *(name for node in self.nodes for name in node.outputs)}

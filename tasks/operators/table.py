@@ -6,6 +6,7 @@ no row: inputs and which of them are optional, dtypes, attributes and their defa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -556,6 +557,7 @@ EVALUATED: dict[str, Evaluate] = {row.name: row.evaluate for row in ROWS if row.
 NAMED: dict[str, Counterpart] = {row.name: row.by_name for row in ROWS if row.by_name}
 
 
+@functools.lru_cache(maxsize=4096)
 def of(name: str) -> Operator:
     """The row of an operator; of one that has none, or is another domain's, a row of defaults."""
     return TABLE.get(name) or Operator(name)
