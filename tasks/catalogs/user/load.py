@@ -161,21 +161,47 @@ def deadline_s() -> float:
 
 def listing_digest() -> str:
     """Digest of all definitions and of the files they name; nothing is imported."""
-    files: set[Path] = set()
-    told = definitions().get("sources", [])
-    for source in told:
-        given = [
-            k[what]
-            for k in source["kernels"]
-            for what in FUNCTIONS
-            if ":" in k.get(what, "") or k.get(what, "").endswith(".py")
-        ]
-        named = [*source["modules"], *given]
-        for name in named:
-            found = sources.locate(name if name.endswith(".py") else name.rpartition(":")[0] or name, source["root"])
-            files |= set(sources.closure(found, source["root"])) if found else set()
     handed = [one.digest() for one in _lent.values()]
-    return f"{json.dumps(told, sort_keys=True)} {sources.digest(sorted(files))} {' '.join(handed)}".rstrip()
+    return f"{_digest_sources(get_announcement())} {' '.join(handed)}".rstrip()
+
+
+def _digest_sources(text: str) -> str:
+    """Of an announcement, that of its definitions and their files: read again only where a file has changed."""
+    if (kept := _digested.get(text)) is None or sources.sign(kept.files) != kept.signature:
+        files: set[Path] = set()
+        told = definitions().get("sources", [])
+        for source in told:
+            given = [
+                k[what]
+                for k in source["kernels"]
+                for what in FUNCTIONS
+                if ":" in k.get(what, "") or k.get(what, "").endswith(".py")
+            ]
+            for name in (*source["modules"], *given):
+                module = name if name.endswith(".py") else name.rpartition(":")[0] or name
+                found = sources.locate(module, source["root"])
+                files |= set(sources.closure(found, source["root"])) if found else set()
+        ordered = sorted(files)
+        signature = sources.sign(ordered)  # before they are read: what changes meanwhile is seen next time
+        digest = f"{json.dumps(told, sort_keys=True)} {sources.digest(ordered)}"
+        _digested.clear()
+        _digested[text] = kept = Kept(tuple(ordered), signature, digest)
+    return str(kept.made)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was made of files: it holds while their signature is the same."""
+
+    files: tuple[Path, ...]
+    signature: tuple[object, ...]
+    made: Any
+
+
+#: The digest of the sources that were announced last, by the announcement.
+_digested: dict[str, Kept] = {}
+#: Modules that were loaded from a file, by its name and root.
+_modules: dict[tuple[str, str], Kept] = {}
 
 
 def load_ops() -> dict[str, Declared]:
@@ -298,6 +324,9 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
 
     A file is imported anew when its content has changed, under a name that no other module has.
     """
+    kept = _modules.get((name, root))
+    if kept is not None and sources.sign(kept.files) == kept.signature:
+        return kept.made
     file = sources.locate(name, root)
     if file is None or not file.is_file():
         raise CatalogError(
@@ -309,10 +338,14 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     declaring.stand_in_for_farm()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
+    files = tuple(sources.closure(file, root))
+    signature = sources.sign(files)
     try:
         with module_state.seed_rng():  # what a module draws when it is imported is the same in every process
             module = _from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
-        _loaded[str(file)] = sources.digest(sources.closure(file, root))
+        _loaded[str(file)] = sources.digest(files)
+        if name.endswith(".py"):
+            _modules[name, root] = Kept(files, signature, module)
         return module
     except DeclarationError as error:
         raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None

@@ -125,6 +125,21 @@ def closure(file: Path, root: str) -> list[Path]:
     return sorted(found)
 
 
+def sign(files: Iterable[Path]) -> tuple[object, ...]:
+    """What the file system says of files and of the folders that they lie in: as long as it says the same, none has changed, and no other
+    has come beside one. It takes a hundredth of the time that reading them does."""
+
+    def describe(path: Path) -> object:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+    folders = dict.fromkeys(file.parent for file in files)
+    return tuple(map(describe, (*files, *folders)))
+
+
 def find_imports(file: Path, root: str) -> list[Path]:
     try:
         stat = file.stat()
