@@ -375,7 +375,7 @@ def _make_record(
         products=sample.products,
         names=tuple(sample.names),
         batched=tuple(sample.batched),
-        terms=[one.values() for one in sample.terms],
+        terms=tuple(one.values() for one in sample.terms),
         stepped=tuple(sample.stepped),
         sets=tuple(sample.sets),
         program=sample.program,

@@ -198,7 +198,7 @@ def test_one_sentence_names_the_best_backend_of_every_vendor_for_what_current_mo
 LONG = "seen: " + " ".join(f"word{n}" for n in range(45))
 
 
-def test_words_and_units_are_explained_before_their_first_table_and_no_cause_is_cut() -> None:
+def test_words_and_units_have_a_page_named_before_the_first_table_and_no_cause_is_cut() -> None:
     rows = frame(make_row("wrong"), make_row("wrong", "torch:mul", kind="numbers", error_units=90.0, limit=32.0))
     record = recorded({"op": "torch:add", "reason": LONG})
     report = Report.of(rows, record)
@@ -207,7 +207,7 @@ def test_words_and_units_are_explained_before_their_first_table_and_no_cause_is_
 
 
 def _explained(said: str) -> None:
-    for words in ("a cell is all samples", "a case is an op", "ulps: units in the last place", "units: error units"):
+    for words in ("farm help terms", "farm help units"):
         assert said.index(words) < said.index("1 new failure: 1 group")
         assert said.count(words) == 1
     assert said.index("was confirmed with the runtime's own API") < said.index("seen: word0")

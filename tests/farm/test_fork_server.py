@@ -277,7 +277,10 @@ def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path
     export = wire.ToExport(critical, str(pack), "onnx", 1)
     assert imports(export=(export,)) == ("torch", child_pool.EXPORTER)
 
-    assert imports(prepare=(wire.ToPrepare(Group("user:not_told_here", "", "float32", 1)),)) == ("torch",)
+    assert imports(prepare=(wire.ToPrepare(Group("user:not_told_here", "", "float32", 1)),)) == (
+        "torch",
+        "tasks.catalogs.user.catalog",
+    )
 
     def runs(backend: str, group: Group) -> tuple[str, ...] | None:
         return imports(backend=BackendSpec.parse(backend), run=(wire.ToRun(group, "", (0,)),))

@@ -33,7 +33,7 @@ def test_the_project_runs_as_it_is(tmp_path: Path, results: Path, capsys: pytest
 #: A kernel of one's own beside those of the project.
 ADDED = """
 
-@tasks.op(reference=lambda x: 2 * x, dims={"n": [3, 40]}, inputs={"x": ["n"]}, op_class="elementary")
+@farm.op(reference=lambda x: 2 * x, dims={"n": [3, 40]}, inputs={"x": ["n"]}, op_class="elementary")
 def double(x):
     return x + x
 """

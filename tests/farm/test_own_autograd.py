@@ -179,9 +179,9 @@ def test_the_code_of_the_manual_runs() -> None:
     assert functions.count("def softmax(x): ...") == functions.count("cases=20") == 1
     exec(functions.replace("def softmax(x): ...", "").replace("cases=20", "cases=3, results=None"), names)
     assert (names["result"].passed, names["result"].failed) == (6, 0)
-    assert library.count("import tasks\n") == 1
-    names["tasks"] = types.SimpleNamespace(op=tasks.op, autograd=called)  # Plain has other names than the manual's
-    exec(library.replace("import tasks\n", ""), names)
+    assert library.count("import farm\n") == 1
+    names["farm"] = types.SimpleNamespace(op=tasks.op, autograd=called)  # Plain has other names than the manual's
+    exec(library.replace("import farm\n", ""), names)
     found = farm.fuzz(names["mul"], cases=2, dims={"rows": 1, "columns": (1, 4)}, results=None, backward=True)
     assert found.failed == 2  # it does not sum over what was broadcast: the gradient of b has another shape
 

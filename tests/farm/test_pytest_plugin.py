@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def test_wrong(farm_case):
 def test_forgets(farm_case):
     softmax(**farm_case.inputs)
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported() -> None:
+    """pytester forgets the modules that a run of its own was the first to import, and torch's cannot be imported twice in a process."""
+    for name in ("torch._dynamo", "torch.testing._internal.common_methods_invocations"):
+        importlib.import_module(name)
 
 
 def run(pytester: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:

@@ -47,8 +47,8 @@ def test_an_edit_is_another_key(tmp_path: Path, edited: str, changes: list[bool]
 
 
 #: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes as well.
-RUN_CASES = ("tasks.canary", "tasks.twin")
-CONSTANTS = ("tasks.model.row.INTERPRETED", "tasks.model.row.Row", "tasks.model.row.YOUR_OWN")
+RUN_CASES = ("tasks.canary", "tasks.screen", "tasks.twin")
+CONSTANTS = ("tasks.model.row.INTERPRETED", "tasks.model.row.Row", "tasks.model.row.YOUR_OWN", "tasks.model.row.column")
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
