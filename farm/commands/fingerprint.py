@@ -60,12 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tree", action="store_true", help="draw each distinct order below the table")
     parser.add_argument("--json", action="store_true", help="one JSON object per reading, and nothing else")
     results_option(parser)
-    parser.add_argument(
-        "--on",
-        metavar="NAME",
-        default="auto",
-        help=f"run on this executor: {', '.join(executor_registry.BUILT_IN)}, or one that a package brings",
-    )
+    executor_registry.on_option(parser)
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
     args = parser.parse_args(argv)
     lake = lakes.open_lake(args.results)

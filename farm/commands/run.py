@@ -142,11 +142,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
     )
     where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
-    where.add_argument(
-        "--on",
-        metavar="NAME",
-        help=f"run on this executor: {', '.join(executor_registry.BUILT_IN)}, or one that a package brings",
-    )
+    executor_registry.on_option(where, default=None)
     parser.add_argument(
         "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
     )

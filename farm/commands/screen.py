@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the operands (default: 0)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster; default: this machine")
-    parser.add_argument(
-        "--on", metavar="NAME", default="auto", help=f"run on this executor: {', '.join(executor_registry.BUILT_IN)}"
-    )
+    executor_registry.on_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="screen what a run has no rows of ('last': the newest)")
     results_option(parser)
     cache_option(parser)

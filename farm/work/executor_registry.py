@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 
 from farm.plan.config import ConfigError
@@ -15,6 +16,12 @@ BUILT_IN = {
     "inline": "farm.work.local:Inline",
     "ray": "farm.work.ray_cluster:RayCluster",
 }
+
+
+def on_option(parser: argparse._ActionsContainer, default: str | None = "auto") -> None:
+    """``--on``: an executor by its name."""
+    words = f"run on this executor: {', '.join(BUILT_IN)}, or one that a package brings"
+    parser.add_argument("--on", metavar="NAME", default=default, help=words)
 
 
 def list_registered() -> dict[str, Part]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.matrix_units.adders import two_sum
 from tasks.model.dtypes import round_to_dtype
 from tasks.passport.adder import Adder, NodeRule
 from tasks.passport.trees import Tree, list_nodes
@@ -80,17 +81,10 @@ def _multiply(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return product, ((a * c - product) + a * d + b * c) + b * d
 
 
-def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sum as a float64 and what that is off by (Knuth)."""
-    total = a + b
-    back = total - a
-    return total, (a - (total - back)) + (b - back)
-
-
 def _to_odd(value: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """value + rest rounded to odd: to the neighbour with an odd last bit if it is not a float64, so that rounding it to fewer bits rounds the
     exact sum (Boldo and Melquiond 2008)."""
-    total, rest = _two_sum(value, rest)
+    total, rest = two_sum(value, rest)
     bits = np.ascontiguousarray(total).view(np.int64)
     even = (bits & 1) == 0
     toward = np.where((rest > 0) == (total > 0), 1, -1)
@@ -102,21 +96,21 @@ def _add(
 ) -> np.ndarray:
     """a + b rounded once."""
     if a[1] is not None and b[1] is not None:
-        total, rest = _two_sum(a[0], b[0])
+        total, rest = two_sum(a[0], b[0])
         return _round(_to_odd(total, rest + a[1] + b[1]), rule)
     exact, (high, low) = (b, a) if a[1] is not None else (a, b)
     if low is None:
         if rule.bits == FULL and rule.rounding in ("", "nearest even"):
             return exact[0] + high
-        total, rest = _two_sum(exact[0], high)
+        total, rest = two_sum(exact[0], high)
         return _round(_to_odd(total, rest), rule)
     # A product and a sum: three numbers, whose sum is rounded once.
-    first, second = _two_sum(exact[0], low)
-    third, fourth = _two_sum(high, first)
+    first, second = two_sum(exact[0], low)
+    third, fourth = two_sum(high, first)
     odd = _to_odd(fourth, second)
     if rule.bits == FULL:
         return third + odd
-    total, rest = _two_sum(third, odd)
+    total, rest = two_sum(third, odd)
     return _round(_to_odd(total, rest), rule)
 
 
