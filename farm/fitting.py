@@ -1,4 +1,5 @@
-"""A table that fits the width of a terminal: folded where that leaves room to read, else its long columns below each line."""
+"""A table that fits the width of a terminal: folded where that leaves room to read, else its long columns below each line. It has no
+frame: what is copied from it, or read in a log, is words and numbers."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ def fit_table(
     """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
     natural = [max([_width(Text(h.words)), *(_width(cells[n]) for cells, _ in lines)]) for n, h in enumerate(heads)]
     least = [_find_least_width(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
-    room = width - 3 * len(heads) + 1  # what borders and blanks leave
+    room = width - GAP * (len(heads) - 1)
     widths, kept = _share_width(natural, least, room), _select_columns(heads, lines, width)
     if sum(least) <= room and _count_screen_lines(lines, widths) <= _height_below(lines, kept, width):
         made: RenderableType = _build_folded_table(heads, lines, widths)
     else:
         made = _move_below(heads, lines, kept)
-    return Group(Text(title, style="italic"), made)  # not the table's own title, which is folded to its width
+    return Group(Text(title, style="bold"), made)  # not the table's own title, which is folded to its width
 
 
 def _width(cell: Text) -> int:
@@ -64,7 +65,7 @@ def _share_width(natural: Sequence[int], least: Sequence[int], room: int) -> lis
 def _build_folded_table(
     heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]
 ) -> Table:
-    made = Table(pad_edge=False)
+    made = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
     for head, width in zip(heads, widths, strict=True):
         made.add_column(Text(head.words), justify="right" if head.right else "left", overflow="fold", width=width)
     for cells, style in lines:

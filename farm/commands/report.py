@@ -18,7 +18,7 @@ from farm.exits import FOUND, INCOMPLETE, OK
 from farm.report.faces.files import describe_written, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw as draw_inputs
 from farm.report.faces.plot import draw
-from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
+from farm.report.faces.terminal import print_case, print_coverage, print_diff, print_verdict, screen, show
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.new:
             for view in new_cells(report):
                 show(view, console, 0, len(rows))
-            print(report.verdict.sentence)
+            print_verdict(report.verdict, console)
             return 0
         print_coverage(report, run)
         _tell(write(report, run, _choose_output_folder(args, _run_id(run, args))), args.files)
-        print(report.verdict.sentence)  # again: the top of a long report is out of sight
+        print_verdict(report.verdict, console)
         return 0
     except OSError as problem:
         raise Refusal(f"cannot write: {problem}; choose another place with --out") from problem

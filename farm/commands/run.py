@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from farm.report import verdict
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
-            return _conclude(verdict(rows, request.record), console.print)
+            return _conclude(verdict(rows, request.record), console)
         if not request.submissions:
             console.print(_describe_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
@@ -415,17 +415,21 @@ def _run(plan: Plan, console: Console) -> int:
     if request.submissions:
         return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
-        return _conclude(report.verdict, say)
+        return _conclude(report.verdict, console)
+    from farm.report.faces.terminal import print_verdict
     from farm.report.tables.gate import judge_gate
 
     found = judge_gate(report, request.config.gate)
-    say(f"{report.verdict.sentence}\n{found.sentence} (exit code {found.code})")
+    print_verdict(report.verdict, console)
+    say(f"{found.sentence} (exit code {found.code})")
     return found.code
 
 
-def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
-    """Say the verdict on a complete run; its exit code."""
-    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.has_findings}")
+def _conclude(verdict: Verdict, console: Console) -> int:
+    """Print the verdict on a complete run; its exit code."""
+    from farm.report.faces.terminal import print_verdict
+
+    print_verdict(verdict, console, f" (exit code {FOUND})" * verdict.has_findings)
     return FOUND if verdict.has_findings else OK
 
 

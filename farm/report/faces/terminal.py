@@ -17,9 +17,10 @@ from farm.fitting import Head, fit_table
 from farm.program import program
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
+from farm.report.tables.causes import Verdict
 from farm.report.tables.changes import diff_views
 from farm.report.tables.findings import OF_EACH
-from farm.report.tables.overview import headline
+from farm.report.tables.overview import name_run, quarantines, remarks
 from farm.report.tables.view import Cell, Report, View, cell
 from tasks.model import Status
 
@@ -33,8 +34,12 @@ _STYLES = {status.value: status.facts.style for status in Status} | {
     "warn": "yellow",
     "good": "green",
 }
+#: The colours of a verdict (`Verdict.tone`).
+_TONES = {"ok": "bold green", "new": "bold red"}
 #: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, a few of each backend.
 _COMMANDS = 10
+#: Columns of a file or a pipe.
+PIPED = 100
 
 
 def _text(value: Any, style: str = "") -> Text:
@@ -73,6 +78,7 @@ def show(
         if view.empty:
             console.print(_text(view.empty), soft_wrap=True)
         return
+    console.print()
     console.print(table(view, limit, console.width))
     for text in view.notes:
         console.print(_text(text), soft_wrap=True)
@@ -100,8 +106,8 @@ def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
 
 
 def screen() -> Console:
-    """The terminal; a file or a pipe has the width that COLUMNS says, else one that breaks no name."""
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((180, 50)).columns
+    """The terminal; a file or a pipe has the width that COLUMNS says, else that of a log people read."""
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((PIPED, 50)).columns
     return Console(width=width, highlight=False, emoji=False)
 
 
@@ -113,21 +119,27 @@ def print_coverage(
     console: Console | None = None,
     brief: bool = False,
 ) -> None:
-    """Print the report of a run: the table per vendor and backend, ``by`` another column as well, findings, oracles.
+    """Print the report of a run: findings, known failures, the table per vendor and backend, ``by`` another column as well; what needs
+    eyes comes last, for the end of an output is what a terminal shows. The verdict follows (`print_verdict`).
 
     ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table; brief: without
     tables that compare.
     """
     console = console or screen()
     report = Report.of(rows, run, by)
-    for line in headline(report, brief):
+    for line in [*[name_run(report)] * (not brief), *quarantines(report), *remarks(report, brief)]:
         console.print(_text(line))
     if not brief:
         console.print(_text(f"Terms: {program()} help terms, {program()} help units", "dim"))
     printed: set[str] = set()
-    for view in report.views:
+    for view in reversed(report.views):  # a page has the worst first
         if "terminal" in view.faces and not (brief and view.compares):
             show(view, console, limit, OF_EACH, each=True, printed=printed)
+
+
+def print_verdict(verdict: Verdict, console: Console, also: str = "") -> None:
+    """Print what to conclude of a run, the last line of its report; ``also``: words after it."""
+    console.print(_text(f"{verdict.sentence}{also}", _TONES.get(verdict.tone, "bold")), soft_wrap=True)
 
 
 def print_case(found: pd.DataFrame, console: Console) -> None:

@@ -113,14 +113,17 @@ def by_status(report: Report) -> str:
     return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())
 
 
-def headline(report: Report, brief: bool = False) -> list[str]:
-    """Lines that say which run this is, what to conclude of it, and what is to be kept in mind; of a ``brief`` one, whose verdict comes
-    last, the latter, what came of each backend's rows, and what their passes are worth."""
+def name_run(report: Report) -> str:
+    """Which run this is, and how many rows it has."""
     run = report.run
     name = f" ({run['name']})" if run.get("name") else ""
     which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
-    lines = [] if brief else [f"{which}{name}: {many(len(report.rows), 'row')}", report.verdict.sentence]
-    return [*lines, *quarantines(report), *remarks(report, brief)]
+    return f"{which}{name}: {many(len(report.rows), 'row')}"
+
+
+def headline(report: Report) -> list[str]:
+    """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
+    return [name_run(report), report.verdict.sentence, *quarantines(report), *remarks(report)]
 
 
 def quarantines(report: Report) -> list[str]:
@@ -130,7 +133,7 @@ def quarantines(report: Report) -> list[str]:
 
 
 def remarks(report: Report, brief: bool = False) -> list[str]:
-    """What is to be kept in mind of a run, as `headline` says it after the verdict and what was quarantined."""
+    """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes are worth."""
     rows, run, lines = report.rows, report.run, list[str]()
     if skipped := run.get("skipped_files"):
         lines.append(
