@@ -125,7 +125,7 @@ def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder
 
 def measure_ends(device: Sum, adder: Adder) -> Adder:
     """An adder with what becomes of subnormal numbers, Inf and NaN."""
-    return replace(adder, flushes=_measure_flushing(device), specials=_measure_specials(device))
+    return replace(adder, flushes=measure_flushing(device), specials=_measure_specials(device))
 
 
 def measure_adder(device: Sum, tree: Tree) -> Adder:
@@ -207,30 +207,40 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
     return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
 
 
+def measure_width(device: Sum) -> tuple[int, str]:
+    """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where nothing is lost."""
+    return _measure_width(_Probe(device), 0, 1, 2)
+
+
 def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
-    device, half = probe.device, (probe.digits + 1) // 2
+    device = probe.device
+    return sorted(
+        term
+        for node in list_nodes(tree)
+        for term in node
+        if isinstance(term, int)
+        and term < device.terms.products
+        and is_fused(device, term, list_terms(next(x for x in node if x is not term))[0])
+    )
+
+
+def is_fused(device: Sum, term: int, beside: int) -> bool:
+    """Whether the product of a term reaches the sum, here of it and another term, with more bits than the dtype has."""
+    digits = (TABLE[device.dtype].digits or 0) + 1
+    half = (digits + 1) // 2
     factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype
-    low = Fraction(factor) ** 2 // Fraction(2) ** (1 - probe.digits) * Fraction(2) ** (1 - probe.digits)
-    rounded = (float(low), float(low) + 2.0 ** (1 - probe.digits))
-    found = []
-    for node in list_nodes(tree):
-        for term in node:
-            if not isinstance(term, int) or term >= device.terms.products:
-                continue
-            beside = list_terms(next(x for x in node if x is not term))[0]
-            left, right = np.zeros(device.count), np.zeros(device.count)
-            left[term] = right[term] = factor
-            right[beside] = 1.0
-            rests = []
-            for left[beside] in (-rounded[0], -rounded[1]):
-                rests.append(device.add(left, right))
-            if 0.0 not in rests:
-                found.append(term)
-    return sorted(found)
+    low = Fraction(factor) ** 2 // Fraction(2) ** (1 - digits) * Fraction(2) ** (1 - digits)
+    left, right = np.zeros(device.count), np.zeros(device.count)
+    left[term] = right[term] = factor
+    right[beside] = 1.0
+    rests = []
+    for left[beside] in (-float(low), -float(low) - 2.0 ** (1 - digits)):  # the product rounded down, and up
+        rests.append(device.add(left, right))
+    return 0.0 not in rests
 
 
-def _measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
+def measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
     """Whether subnormal (inputs, results) become zero."""
     row = TABLE[device.dtype]
     assert row.lowest is not None and row.digits is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,6 +79,7 @@ class Reading:
     predicted: int | None = column("int32", "metrics", "results on unseen inputs that the model gave to the bit", "1")
     unseen: int | None = column("int32", "metrics", "unseen inputs", "1")
     calls: int | None = column("int32", "metrics", "calls of the device", "1")
+    cpu_ms: float | None = column("float64", "times", "CPU time that the reading took of the process, calls of a device in it among it", "ms")
 
     @property
     def known(self) -> bool:
@@ -98,8 +100,14 @@ class Reading:
 def read_sum(
     device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
 ) -> Reading:
-    """The reading of one sum; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
+    """The reading of one sum, and what it cost; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
     steps are taken to add as those do, where one step of it and unseen results tell that this is so."""
+    began = time.process_time()
+    found = _read(device, rows, like, seed, unseen)
+    return replace(found, calls=device.calls, cpu_ms=1000 * (time.process_time() - began))
+
+
+def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen: int) -> Reading:
     terms = device.terms
     known: dict[str, Any] = {"where": terms.where, "part": terms.part, "rows": terms.rows or rows, "terms": device.count}
     if terms.of:
@@ -113,17 +121,17 @@ def read_sum(
         if alike:
             found = _choose_model(device, alike, unseen, rng)
             if found[1] >= KNOWN * unseen:
-                return _finish(known, *found, unseen, device.calls)
+                return _finish(known, *found, unseen)
         adder = measure_adder(device, tree)
     except NotReadable as error:
-        return Reading(**known, code=error.code, words=str(error), calls=device.calls)
+        return Reading(**known, code=error.code, words=str(error))
     finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
     models = [
         Model(tree, one, device.output, finish, device.terms.products)
         for finish in finishes
         for one in _list_last_steps(adder, tree)
     ]
-    return _finish(known, *_choose_model(device, models, unseen, rng), unseen, device.calls)
+    return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
 
 
 def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
@@ -141,7 +149,7 @@ def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
     return [Model(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
 
 
-def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int, calls: int) -> Reading:
+def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> Reading:
     """The reading of a sum whose order is known, of the model of it and how many unseen results that gave."""
     adder, rule = model.adder, model.adder.rule
     found = Reading(
@@ -159,7 +167,6 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int, cal
         specials=adder.specials,
         predicted=right,
         unseen=unseen,
-        calls=calls,
     )
     if found.known:
         return found
@@ -178,7 +185,7 @@ def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: 
         else:
             tree, _ = reveal_tree(device, rng)
     except NotReadable as error:
-        return Reading(**known, code=error.code, words=str(error), calls=device.calls)
+        return Reading(**known, code=error.code, words=str(error))
     kind = name_kind(tree)
     words = f"the sum is of {device.terms.of}, and no model has what else the op does: its results are not predicted"
     return Reading(
@@ -189,7 +196,6 @@ def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: 
         kind=str(kind),
         kind_code=kind.code,
         size=kind.size or None,
-        calls=device.calls,
     )
 
 

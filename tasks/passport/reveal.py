@@ -85,6 +85,11 @@ def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Ma
             yield Mask(factors, (2.0**one, 1.0), 2**shift)
 
 
+def count_to(dtype: str) -> int:
+    """Up to which number a dtype holds all whole ones."""
+    return int(2 ** ((TABLE[dtype].digits or 0) + 1))
+
+
 class _Asked:
     """Sizes of the smallest part that holds two terms, as a device tells them."""
 
@@ -103,8 +108,7 @@ class _Asked:
     def check_sound(self) -> None:
         """Raises NotReadable where ones alone do not add up to their number."""
         found = self._count(self._left, self._right)
-        digits = TABLE[self.device.dtype].digits or 0
-        if found != self.device.count <= 2 ** (digits + 1):
+        if found != self.device.count <= count_to(self.device.output):
             raise NotReadable("not a sum", f"{self.device.count} ones add up to {found}")
 
     def size(self, i: int, j: int, again: bool = False) -> int:
@@ -138,11 +142,11 @@ def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
         raise NotReadable("not a float", f"{device.dtype}: whole numbers are added exactly in any order")
-    if device.count - 2 > 2 ** (row.digits + 1):  # no two terms leave more to be counted
-        raise NotReadable(
-            "too few values",
-            f"{device.dtype} counts to {2 ** (row.digits + 1)} and there are {device.count} terms: ask a shorter sum",
-        )
+    if device.count - 2 > count_to(device.dtype):  # no two terms leave more to be counted
+        device.add(np.zeros(device.count), np.zeros(device.count))  # the result may be of a dtype that counts further
+        if device.count - 2 > (most := count_to(device.output)):
+            words = f"{device.output} counts to {most} and there are {device.count} terms: ask a shorter sum"
+            raise NotReadable("too few values", words)
     if device.terms.of and device.count > _LOOSE * 2 ** (row.digits + 2):
         raise NotReadable("too few values", f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one")
     refused: NotReadable | None = None

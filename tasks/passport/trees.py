@@ -193,8 +193,9 @@ def _renumber(tree: Tree, places: dict[int, int]) -> Tree:
     return tuple(_renumber(x, places) for x in tree)
 
 
+@functools.lru_cache(maxsize=4096)
 def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
-    """whole: no terms are left out."""
+    """whole: no terms are left out. The lanes of a kernel are all alike once they are numbered anew."""
     if count == 1:
         return Kind("term")
     tree, terms = order_tree(tree), list(range(count))
