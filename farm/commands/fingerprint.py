@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="exit code: 0 read (also what could not be: the table says why); 2 no such backend or passport, or none can run here; 3 incomplete",
     )
     parser.add_argument(
-        "backends", nargs="*", metavar="BACKEND|CONFIG", help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends"
+        "backends",
+        nargs="*",
+        metavar="BACKEND|CONFIG",
+        help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends",
     )
     list_option(parser, "--ops", "GLOB", "only these ops of the catalog critical")
     list_option(parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(DTYPES)})")

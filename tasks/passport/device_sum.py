@@ -22,6 +22,21 @@ GONE = -1e4
 SHAPES = ((8, 32), (8, 63), (8, 64), (8, 65), (8, 128), (8, 256), (1, 64), (2, 64), (17, 64), (256, 64))
 
 
+#: Why a sum is not read, or not all of it, by the code of its reading.
+CODES = {
+    "not a sum": "ones do not add up to their number: the result is no sum of these terms (a running mean is none)",
+    "not a float": "whole numbers are added exactly in any order",
+    "overflows": "a sum on the way holds no M",
+    "wider than the masks": "ones beside M are not lost: the dtype has no M that is large enough for the accumulator",
+    "too few values": "the dtype does not count so many terms, or has no numbers to ask the steps with: ask a shorter sum",
+    "too few terms": "the order of two terms is no question",
+    "rounded away": "the result has fewer bits than the sum, so the sum's last bits do not show in it",
+    "changes": "the order changes from run to run, as where threads race or an algorithm is chosen by stopwatch",
+    "not predicted": "the order was read, and is not all of what is done",
+    "order alone": "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
+}
+
+
 class NotReadable(Exception):
     """Why nothing can be read of a sum; the text is for people, ``code`` for what decides."""
 
@@ -68,7 +83,9 @@ class Terms:
             )
 
         pairs = {name: pair(values.get(name)) for name in ("left", "right", "alone")}
-        return cls(**{**values, **pairs, "fill": tuple(values.get("fill", ())), "outputs": tuple(values.get("outputs", ()))})
+        return cls(
+            **{**values, **pairs, "fill": tuple(values.get("fill", ())), "outputs": tuple(values.get("outputs", ()))}
+        )
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""

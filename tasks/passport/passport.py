@@ -13,7 +13,7 @@ import numpy as np
 from tasks.model.dtypes import np_dtype
 from tasks.model.row import column
 from tasks.passport.adder import FORMATS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
-from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.device_sum import CODES, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
@@ -30,16 +30,12 @@ class Reading:
     """What was read of one sum: a row of the table `passports`."""
 
     where: str = column("string", "case", "which element of the output: the first, or the last", default="")
-    part: str = column("string", "case", "which sum of the op, where it has several: mean, squares, weights, values", default="")
+    part: str = column(
+        "string", "case", "which sum of the op, where it has several: mean, squares, weights, values", default=""
+    )
     rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
     terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
-    code: str = column(
-        "string",
-        "outcome",
-        "empty where all was read; else why not: not a sum, overflows, wider than the masks, too few values, too few terms, rounded away, changes (from run to run), "
-        "not predicted (the model does not give the results), order alone (what else the op does has no model)",
-        default="",
-    )
+    code: str = column("string", "outcome", f"empty where all was read; else why not: {', '.join(CODES)}", default="")
     words: str | None = column("string", "outcome", "the same for people")
     tree: tuple[int, ...] | None = column(
         "list<int64>",
@@ -79,7 +75,9 @@ class Reading:
     predicted: int | None = column("int32", "metrics", "results on unseen inputs that the model gave to the bit", "1")
     unseen: int | None = column("int32", "metrics", "unseen inputs", "1")
     calls: int | None = column("int32", "metrics", "calls of the device", "1")
-    cpu_ms: float | None = column("float64", "times", "CPU time that the reading took of the process, calls of a device in it among it", "ms")
+    cpu_ms: float | None = column(
+        "float64", "times", "CPU time that the reading took of the process, calls of a device in it among it", "ms"
+    )
 
     @property
     def known(self) -> bool:
@@ -109,14 +107,24 @@ def read_sum(
 
 def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen: int) -> Reading:
     terms = device.terms
-    known: dict[str, Any] = {"where": terms.where, "part": terms.part, "rows": terms.rows or rows, "terms": device.count}
+    known: dict[str, Any] = {
+        "where": terms.where,
+        "part": terms.part,
+        "rows": terms.rows or rows,
+        "terms": device.count,
+    }
     if terms.of:
         return _read_order(device, known, like, seed)
     rng = np.random.default_rng(seed)
     try:
         tree, _ = reveal_tree(device, random.Random(seed))
         kind, bias = _name_order(device, tree)
-        known |= {"tree": tuple(encode_tree(tree)), "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        known |= {
+            "tree": tuple(encode_tree(tree)),
+            "kind": f"{kind}{bias}",
+            "kind_code": kind.code,
+            "size": kind.size or None,
+        }
         alike = _list_alike(device, tree, like) if like is not None else []
         if alike:
             found = _choose_model(device, alike, unseen, rng)

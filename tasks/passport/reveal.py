@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.trees import Tree, order_tree
+from tasks.passport.trees import Tree, encode_tree, order_tree
 
 #: Pairs that are asked again once the tree is known, twice each.
 ASKED_AGAIN = 24
@@ -148,7 +148,10 @@ def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
             words = f"{device.output} counts to {most} and there are {device.count} terms: ask a shorter sum"
             raise NotReadable("too few values", words)
     if device.terms.of and device.count > _LOOSE * 2 ** (row.digits + 2):
-        raise NotReadable("too few values", f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one")
+        raise NotReadable(
+            "too few values",
+            f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one",
+        )
     refused: NotReadable | None = None
     masks = list_masks(device.dtype, device.weighted, device.count)
     for mask in list_deviation_masks(device.dtype) if device.terms.of else masks:
@@ -199,11 +202,13 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
 def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
     count = asked.device.count
+    parents = encode_tree(tree)
+    sizes = measure_sizes(parents)
     for _ in range(min(ASKED_AGAIN, count * count)):
         i, j = rng.sample(range(count), 2) if count > 1 else (0, 0)
         if i == j:
             return
-        expected = find_meeting_size(tree, i, j)
+        expected = find_meeting_size(parents, sizes, i, j)
         first, second = asked.size(i, j, again=True), asked.size(i, j, again=True)
         if first != second or (first != expected and asked.size(i, j) == expected):
             raise NotReadable(
@@ -216,19 +221,19 @@ def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
             )
 
 
-def find_meeting_size(tree: Tree, i: int, j: int) -> int:
-    """How many terms the smallest part of a tree has that holds two."""
-    found = 0
+def find_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:
+    """How many terms the smallest part has that holds two, of a tree as `encode_tree` and `measure_sizes` have it."""
+    while i != j:  # a step comes after those of its parts
+        i, j = (parents[i], j) if i < j else (i, parents[j])
+    return sizes[i]
 
-    def count(node: Tree) -> tuple[int, int]:
-        """(terms, how many of the two are among them)."""
-        nonlocal found
-        if isinstance(node, int):
-            return 1, int(node in (i, j))
-        sizes, held = zip(*map(count, node))
-        if sum(held) == 2 and not found:
-            found = sum(sizes)
-        return sum(sizes), sum(held)
 
-    count(tree)
-    return found
+def measure_sizes(parents: Sequence[int]) -> list[int]:
+    """How many terms each term and step of a tree as `encode_tree` has it is made of."""
+    sizes = [0] * len(parents)
+    steps = set(parents)
+    for node, parent in enumerate(parents):
+        sizes[node] = sizes[node] if node in steps else 1
+        if parent >= 0:
+            sizes[parent] += sizes[node]
+    return sizes

@@ -35,7 +35,13 @@ def _fuse(a: Any, b: Any, c: Any) -> Any:
 
 #: Sums that a device is asked for: name, call, ONNX's operators, shapes of the operands, where the terms of the first result lie.
 _ROW, _COLUMN = tuple(range(SIDE)), tuple(range(0, SIDE * SIDE, SIDE))
-_PRODUCT = ("probe_product", _multiply, ("MatMul",), 2 * [(SIDE, SIDE)], Terms(0, (0, _ROW), (1, _COLUMN), fill=(0.0, 0.0)))
+_PRODUCT = (
+    "probe_product",
+    _multiply,
+    ("MatMul",),
+    2 * [(SIDE, SIDE)],
+    Terms(0, (0, _ROW), (1, _COLUMN), fill=(0.0, 0.0)),
+)
 _SINGLE = ("probe_single", _fuse, ("Mul", "Add"), 3 * [(64,)], Terms(0, (0, (0,)), (1, (0,)), (2, 0), (0.0, 0.0, 0.0)))
 
 

@@ -13,7 +13,7 @@ from farm.lake.store import AnyLake
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.model import label_of
-from tasks.passport import ARITHMETIC
+from tasks.passport import ARITHMETIC, CODES
 from tasks.passport.trees import Kind, decode_tree, name_kind
 
 #: What tells passports apart: whose arithmetic, of which versions, on which device.
@@ -246,6 +246,8 @@ def passport_view(readings: pd.DataFrame) -> View:
         notes=(
             "Lanes: every k-th term is added by itself, then the lanes. Folded: the second half onto the first.",
             "To the bit: results on unseen inputs that a model of order and adder gave, of all asked.",
+            *(f"{code}: {CODES[code]}." for code in dict.fromkeys(readings["code"]) if code in CODES),
+            *(["Flushed: subnormal numbers become zero there."] if len(found) and found["flushes"].any() else []),
         ),
     )
 
