@@ -10,17 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import np_dtype
+from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.row import column
 from tasks.passport.adder import FORMATS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
 from tasks.passport.device_sum import CODES, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
-from tasks.passport.trees import Kind, Tree, decode_tree, encode_tree, list_nodes, name_kind, without_terms
+from tasks.passport.trees import (
+    SIMPLE,
+    Kind,
+    Tree,
+    decode_tree,
+    encode_tree,
+    list_nodes,
+    name_kind,
+    order_tree,
+    without_terms,
+)
 
 #: Inputs that the model is chosen by, and unseen ones that it is tried on.
 TRIED, UNSEEN = 24, 100
+#: Unseen inputs of a sum that is taken to add as one that is known.
+UNSEEN_ALIKE = 50
+#: Where a bias is added last.
+THEN_BIAS = "then the bias"
 #: Share of unseen results that a model must give to the bit to be called known.
 KNOWN = 0.99
 
@@ -116,20 +130,24 @@ def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen
     if terms.of:
         return _read_order(device, known, like, seed)
     rng = np.random.default_rng(seed)
+    guess = _guess_tree(device, like) if like is not None else None
     try:
-        tree, _ = reveal_tree(device, random.Random(seed))
-        kind, bias = _name_order(device, tree)
-        known |= {
-            "tree": tuple(encode_tree(tree)),
-            "kind": f"{kind}{bias}",
-            "kind_code": kind.code,
-            "size": kind.size or None,
-        }
-        alike = _list_alike(device, tree, like) if like is not None else []
-        if alike:
-            found = _choose_model(device, alike, unseen, rng)
-            if found[1] >= KNOWN * unseen:
-                return _finish(known, *found, unseen)
+        for guessed in dict.fromkeys((guess, None)):
+            tree, _ = reveal_tree(device, random.Random(seed), guessed)
+            kind, bias = _name_order(device, tree)
+            known |= {
+                "tree": tuple(encode_tree(tree)),
+                "kind": f"{kind}{bias}",
+                "kind_code": kind.code,
+                "size": kind.size or None,
+            }
+            if like is not None and (alike := _list_alike(device, tree, like)):
+                few = min(unseen, UNSEEN_ALIKE)
+                model, right = _choose_model(device, alike, few, rng)
+                if right >= KNOWN * few:
+                    return _finish(known, model, right, few)
+            if tree != guessed:
+                break
         adder = measure_adder(device, tree)
     except NotReadable as error:
         return Reading(**known, code=error.code, words=str(error))
@@ -140,6 +158,22 @@ def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen
         for one in _list_last_steps(adder, tree)
     ]
     return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
+
+
+def _guess_tree(device: Sum, like: Reading) -> Tree | None:
+    """The tree that a sum has if its order is called as that of one that is known; None where that has none, or results of the sum's dtype are too coarse to tell orders
+    apart."""
+    digits = TABLE[device.dtype].digits or 0
+    if not like.known or like.tree is None or (like.bits or 0) > digits + 1:
+        return None
+    if like.terms == device.count:
+        return decode_tree(like.tree)
+    make, products = SIMPLE.get(like.kind_code or ""), device.terms.products
+    if make is None:
+        return None
+    if not device.terms.alone:
+        return order_tree(make(range(products)))
+    return order_tree((make(range(products)), products)) if str(like.kind).endswith(THEN_BIAS) else None
 
 
 def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
@@ -222,7 +256,7 @@ def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:
     if body is None or not isinstance(tree, tuple):
         return name_kind(tree), ""
     holder = next(node for node in list_nodes(tree) if bias in node)
-    where = "then the bias" if holder is tree else "from the bias" if 0 in holder else "the bias within"
+    where = THEN_BIAS if holder is tree else "from the bias" if 0 in holder else "the bias within"
     return name_kind(body), f", {where}"
 
 

@@ -17,8 +17,8 @@ from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
 from tasks.passport.trees import Tree, encode_tree, order_tree
 
-#: Pairs that are asked again once the tree is known, twice each.
-ASKED_AGAIN = 24
+#: Pairs that are asked again once the tree is known, and of a tree that was guessed.
+ASKED_AGAIN, CONFIRMED = 48, 24
 #: Bits of accumulators that do not round to nearest, which are tried one after the other.
 CUTTING = (24, 13, 14, 11, 8, 16, 22, 25, 53)
 #: How far from a whole number a count may be: one that was divided and rounded is no whole number.
@@ -126,6 +126,10 @@ class _Asked:
             self._memory[key] = size
         return self._memory[key]
 
+    def remember(self, rng: random.Random, most: int) -> list[tuple[tuple[int, int], int]]:
+        """Some pairs that were asked, with what was said."""
+        return rng.sample(list(self._memory.items()), min(most, len(self._memory)))
+
     def _count(self, left: np.ndarray, right: np.ndarray) -> int:
         found = self.device.add(left, right) / (self.mask.unit * self._share)
         if not np.isfinite(found):
@@ -136,8 +140,9 @@ class _Asked:
         return near % self.mask.modulus if self.mask.modulus else near
 
 
-def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
-    """The tree of a sum and the mask that showed it. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
+def reveal_tree(device: Sum, rng: random.Random, guess: Tree | None = None) -> tuple[Tree, Mask]:
+    """The tree of a sum and the mask that showed it. guess: one that is returned where some pairs agree with it, which proves that it is no other tree only where results
+    are then predicted to the bit. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
     "too few values" or "changes"."""
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
@@ -157,6 +162,8 @@ def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
     for mask in list_deviation_masks(device.dtype) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
+            if guess is not None and not any(_list_disagreeing(asked, guess, rng, CONFIRMED)):
+                return guess, mask
             tree = order_tree(_build_whole(asked))
             _check_tree(asked, tree, rng)
             return tree, mask
@@ -201,24 +208,24 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
 
 def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
+    for i, j, expected, first in _list_disagreeing(asked, tree, rng, ASKED_AGAIN):
+        for (one, other), was in [((i, j), first), *asked.remember(rng, CONFIRMED)]:
+            if (now := asked.size(one, other, again=True)) != was:
+                words = f"the order changes from run to run: terms {one} and {other} met among {was}, then among {now}"
+                raise NotReadable("changes", words)
+        raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
+
+
+def _list_disagreeing(asked: _Asked, tree: Tree, rng: random.Random, pairs: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of so many pairs of terms drawn at random those that do not meet as the tree says: (one, other, among how many terms they do in the tree, and on the device)."""
     count = asked.device.count
     parents = encode_tree(tree)
     sizes = measure_sizes(parents)
-    for _ in range(min(ASKED_AGAIN, count * count)):
-        i, j = rng.sample(range(count), 2) if count > 1 else (0, 0)
-        if i == j:
-            return
-        expected = find_meeting_size(parents, sizes, i, j)
-        first, second = asked.size(i, j, again=True), asked.size(i, j, again=True)
-        if first != second or (first != expected and asked.size(i, j) == expected):
-            raise NotReadable(
-                "changes",
-                f"the order changes from run to run: terms {i} and {j} met among {first}, then among {second}",
-            )
-        if first != expected:
-            raise NotReadable(
-                "not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}"
-            )
+    for _ in range(pairs if count > 1 else 0):
+        i, j = rng.sample(range(count), 2)
+        expected, found = find_meeting_size(parents, sizes, i, j), asked.size(i, j, again=True)
+        if found != expected:
+            yield i, j, expected, found
 
 
 def find_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:

@@ -225,6 +225,22 @@ def test_the_model_of_a_reading_computes_what_was_read() -> None:
     assert np.array_equal(model.compute(left, right), [device.add(a, b) for a, b in zip(left, right)])
 
 
+def test_what_adds_as_one_that_is_known_is_asked_less_and_what_does_not_is_read_anew() -> None:
+    like = read_sum(make_sum(compute_in(SEQUENTIAL)))
+    longer = read_sum(make_sum(compute_in(make_sequential(range(64))), 64), like=like)
+    assert longer.known and longer.kind_code == "sequential" and (longer.calls or 0) < (like.calls or 0) / 2
+    # The last two of 32 terms are added to each other first: pairs drawn at random may miss it, results do not.
+    late = order_tree((make_sequential(range(30)), (30, 31)))
+    for tree in (late, make_pairwise(terms)):
+        found = read_sum(make_sum(compute_in(tree)), like=like)
+        assert found.known and decode_tree(found.tree or ()) == order_tree(tree)
+    narrow = Model(SEQUENTIAL, Adder(NEAREST, {k: NodeRule(20, "nearest even") for k in range(10, 20)}), "float32")
+    other = read_sum(make_sum(narrow.compute), like=like)
+    assert decode_tree(other.tree or ()) == order_tree(SEQUENTIAL) and (other.code == "not predicted" or other.others)
+    cut = read_sum(make_sum(compute_in(SEQUENTIAL, NodeRule(24, "truncated"))), like=like)
+    assert cut.known and cut.rounding == "truncated"
+
+
 def test_a_tree_survives_its_numbers_and_is_drawn() -> None:
     tree = order_tree(lanes(64, 8, make_folded))
     assert decode_tree(encode_tree(tree)) == tree
