@@ -92,12 +92,12 @@ def describe_adder(line: Any) -> str:
     return what + (", FMA" if line.fused else "") + (", flushes" if line.flushes_inputs or line.flushes_results else "")
 
 
-def draw_backends(readings: pd.DataFrame, shapes: Sequence[tuple[int, int]] = ((8, 64), (1, 64))) -> None:
+def draw_backends(readings: pd.DataFrame, shapes: Sequence[tuple[int, int]] = ((8, 64), (1, 64), (8, 256))) -> None:
     """Each distinct tree of a matmul once, with the backends that add so."""
     mine = readings[
         (readings["op"] == "critical:matmul") & (readings["dtype"] == "float32") & (readings["where"] == "first")
     ]
-    mine = mine[mine["tree"].notna()]
+    mine = mine[mine["tree"].notna() & ~mine["backend"].str.contains("@")]  # today's releases alone
     parts, y, card, gap, tall = [], 84, 352, 16, 118
     for rows, terms in shapes:
         here = mine[(mine["rows"] == rows) & (mine["terms"] == terms)]
@@ -134,7 +134,9 @@ def draw_releases(readings: pd.DataFrame, one: str, other: str, most: int = 4) -
         "far", kind="stable"
     )
     shown = rank.drop_duplicates(["op", "part"])[:most]
-    parts, y = [text(24, 92, one, 15, weight=600), text(580, 92, other, 15, weight=600)], 108
+    versions = {name: readings["runtime_version"][readings["backend"] == name].iloc[0] for name in (one, other)}
+    heads = [f"{name.partition('@')[0]} {version}" for name, version in versions.items()]
+    parts, y = [text(x, 92, head, 15, weight=600) for x, head in zip((24, 580), heads)], 108
     for line in shown.itertuples():
         what = f"{line.op.partition(':')[2]}{f' ({line.part})' * bool(line.part)}, {line.dtype}, {line.rows_one:.0f}×{line.terms_one}"
         parts.append(text(24, y + 16, what, 14, weight=600))
