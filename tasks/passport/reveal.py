@@ -44,14 +44,15 @@ class Mask:
         return f"M = 2^{np.log2(self.big[0] * self.big[1]):g} beside 2^{np.log2(self.unit):g}"
 
 
-def list_deviation_masks(dtype: str) -> Iterator[Mask]:
-    """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for one of 24 bits."""
+def list_deviation_masks(dtype: str, count: int) -> Iterator[Mask]:
+    """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for one of 24 bits, which loses a count of ones."""
     row = TABLE[dtype]
     assert row.largest is not None
     if np.log2(row.largest) > 64:
         yield Mask((2.0**62, 1.0), (1.0, 1.0))
     else:
-        yield Mask((2.0**15, 1.0), (2.0**-11, 1.0))
+        top = math.floor(math.log2(row.largest))
+        yield Mask((2.0**top, 1.0), (2.0 ** (top - 25 - math.ceil(math.log2(count))), 1.0))
 
 
 def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
@@ -159,7 +160,7 @@ def reveal_tree(device: Sum, rng: random.Random, guess: Tree | None = None) -> t
         )
     refused: NotReadable | None = None
     masks = list_masks(device.dtype, device.weighted, device.count)
-    for mask in list_deviation_masks(device.dtype) if device.terms.of else masks:
+    for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
             if guess is not None and not any(_list_disagreeing(asked, guess, rng, CONFIRMED)):

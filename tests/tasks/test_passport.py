@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.catalogs.critical.sums import SCALE
 from tasks.model.dtypes import np_dtype
 from tasks.passport import NotReadable, Sum, Terms, read_sum
 from tasks.passport.adder import Adder, NodeRule
@@ -335,10 +336,11 @@ def make_standardised(mean: Any, dtype: str = "float32", count: int = N) -> Sum:
         x, weight = (np.asarray(a, np.float64) for a in arrays)
         middle = mean(x)
         root = np.sqrt(np.square(x - middle).mean())
-        return [((x - middle) / root * weight).astype(np_dtype(dtype))]
+        with np.errstate(over="ignore"):
+            return [((x - middle) / root * weight).astype(np_dtype(dtype))]
 
     places = tuple(range(count))
-    found = Terms(0, (0, places), fill=(1.0, 4096.0), of="deviations", outputs=places, scale=4096.0)
+    found = Terms(0, (0, places), fill=(1.0, SCALE), of="deviations", outputs=places, scale=SCALE)
     return Sum(compute, [np.ones(count, np_dtype(dtype))] * 2, found, dtype)
 
 

@@ -15,7 +15,7 @@ COLUMNS = 8
 #: Width of a head of attention.
 HEAD = 16
 #: Weights of a norm, and the largest square of one.
-SCALE, SQUARE = 4096.0, 64.0
+SCALE, SQUARE = 2.0**15, 64.0
 
 
 @dataclass(frozen=True)
