@@ -18,7 +18,7 @@ from tasks.passport.trees import Tree, list_nodes, list_terms, order_tree
 SMALL = 0.75
 #: Most bits that an accumulator is looked for.
 MOST_BITS = 60
-#: Threes that are asked again once the tree is known, twice each.
+#: Threes that are asked again once the tree is known.
 ASKED_AGAIN = 24
 
 
@@ -81,19 +81,16 @@ def reveal_positive(device: Sum, rng: random.Random, guess: Tree | None = None) 
     beside, terms = _Beside(device), range(device.count)
     beside.find_first(0, device.count // 2, device.count - 1)
     if guess is not None and list_terms(guess) == tuple(terms):
-        threes = [*_list_threes(guess), *_draw_threes(device.count, rng)]
-        if all(beside.find_first(*three) == _find_first(guess, *three) for three in threes):
+        joined = all(beside.meet(later, (i, j)) for i, j, later in _list_threes(guess))
+        if joined and not any(_list_disagreeing(beside, guess, rng)):
             return (guess, *beside.measure_rounding())
     tree = order_tree(_build(beside, list(terms)))
-    for three in _draw_threes(device.count, rng):
-        expected = _find_first(tree, *three)
-        first, second = beside.find_first(*three), beside.find_first(*three)
-        if first != second:
-            raise NotReadable(
-                "changes", f"the order changes from run to run: of terms {three} {first} met, then {second}"
-            )
-        if first != expected:
-            raise NotReadable("not a sum", f"of terms {three} {first} meet first, and in the tree {expected}")
+    for three, expected, first in _list_disagreeing(beside, tree, rng):
+        second = beside.find_first(*three)
+        if first != second or second == expected:
+            words = f"the order changes from run to run: of terms {three} {first} met, then {second}"
+            raise NotReadable("changes", words)
+        raise NotReadable("not a sum", f"of terms {three} {first} meet first, and in the tree {expected}")
     return (tree, *beside.measure_rounding())
 
 
@@ -159,10 +156,15 @@ def _list_threes(tree: Tree) -> Iterator[tuple[int, int, int]]:
                 yield list_terms(child[0])[0], list_terms(child[1])[0], list_terms(beside)[0]
 
 
-def _draw_threes(count: int, rng: random.Random) -> Iterator[tuple[int, int, int]]:
+def _list_disagreeing(
+    beside: _Beside, tree: Tree, rng: random.Random
+) -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]]:
+    """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and on the device)."""
     for _ in range(ASKED_AGAIN):
-        i, j, k = rng.sample(range(count), 3)
-        yield i, j, k
+        i, j, k = sorted(rng.sample(range(beside.device.count), 3))
+        expected, found = _find_first(tree, i, j, k), beside.find_first(i, j, k)
+        if found != expected:
+            yield (i, j, k), expected, found
 
 
 def _find_first(tree: Tree, i: int, j: int, k: int) -> tuple[int, ...]:
